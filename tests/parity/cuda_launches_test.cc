@@ -3,6 +3,8 @@
 // device tells.
 #include <vector>
 
+#include "kernels/cuda/blocks/causal_conv_cuda.h"
+#include "kernels/cuda/blocks/token_shift_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "tests/support/cuda_arrays.h"
@@ -74,6 +76,53 @@ TEST(CudaLaunchesTest, AWideTileMayMissATenthOfTheMachineToo) {
     const auto start = [&](const CudaLaunch& launch) { return WideGemmCuda(launch, args); };
     // Fifteen tiles would fill ten multiprocessors; tiles have 128 rows and 128 or 64 columns.
     EXPECT_EQ(BlocksOf(start, 10), blocks) << n;
+  }
+}
+
+// One prompt among steps of other sequences.
+std::vector<CudaSegment> OnePrompt(int tokens, int others) {
+  std::vector<CudaSegment> segments = {{0, 0, tokens, 0}};
+  for (int i = 1; i <= others; ++i) segments.push_back({i, tokens + i - 1, 1, i});
+  return segments;
+}
+
+TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
+  constexpr int kTokens = 512, kColumns = 128, kAcross = kColumns / 64;
+  for (const int others : {0, 8}) {
+    const DeviceArray<CudaSegment> segments(OnePrompt(kTokens, others));
+    const int rows = kTokens + others, row_blocks = (rows + 15) / 16;
+    const DeviceArray<float> x(std::vector<float>(size_t(rows * kColumns))),
+        weight(std::vector<float>(4 * kColumns)), y(size_t(rows * kColumns)),
+        states(std::vector<float>(size_t(others + 1) * 3 * kColumns));
+    const auto fill = [&](auto args) {
+      args.segments = segments.data();
+      args.num_segments = others + 1;
+      args.rows = rows;
+      args.x = x.data();
+      args.y = y.data();
+      args.ld_x = args.ld_y = kColumns;
+      args.states = states.data();
+      args.floats_per_slot = 3 * kColumns;
+      return args;
+    };
+    CudaTokenShiftArgs shift = fill(CudaTokenShiftArgs());
+    shift.mix = weight.data();
+    shift.n = kColumns;
+    shift.mixes = 1;
+    CudaCausalConvArgs conv = fill(CudaCausalConvArgs());
+    conv.weight = weight.data();
+    conv.channels = kColumns;
+    conv.width = 4;
+    const auto start_shift = [&](const CudaLaunch& l) { return TokenShiftCuda(l, shift); };
+    const auto start_conv = [&](const CudaLaunch& l) { return CausalConvCuda(l, conv); };
+    EXPECT_EQ(BlocksOf(start_shift), row_blocks * kAcross) << others;
+    EXPECT_EQ(BlocksOf(start_conv), row_blocks * kAcross) << others;
+    // A step: a block has a row.
+    shift.num_segments = shift.rows = conv.num_segments = conv.rows = 1;
+    const DeviceArray<CudaSegment> one(OnePrompt(1, 0));
+    shift.segments = conv.segments = one.data();
+    EXPECT_EQ(BlocksOf(start_shift), kAcross);
+    EXPECT_EQ(BlocksOf(start_conv), kAcross);
   }
 }
 
