@@ -39,6 +39,7 @@ MOST_TEXT_KIB = {
     "NormGroups": 25,
     "NormLongGroups": 25,
     "Recurrence": 54,
+    "RecurrenceFew": 54,
     "RotateHeads": 7,
     "Rwkv7Heads": 14,
     "Rwkv7Outputs": 20,
@@ -125,6 +126,17 @@ class KernelsTest(unittest.TestCase):
             with self.subTest(kernel=kernel.name, arch=kernel.arch):
                 self.assertEqual(stores, {"STG.E.128"})
                 self.assertLessEqual(len(narrow), 1, f"loads beside that of the row's place: {loads}")
+
+    def test_the_recurrence_of_few_segments_copies_three_tokens_ahead(self):
+        for kernel in library.kernels:
+            if kernel.family() == "RecurrenceFew":
+                opcodes = library.opcodes(kernel)
+                loop = max(i for i, o in enumerate(opcodes) if o.startswith("LDGDEPBAR"))
+                with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                    groups = sum(o.startswith("LDGDEPBAR") for o in opcodes)
+                    self.assertEqual(groups, 4, "groups of copies: of three tokens, and one in the loop")
+                    loads = [o for o in opcodes[loop:] if o.startswith("LDG.")]
+                    self.assertEqual(loads, [], "loads into registers while tokens pass")
 
     def test_records_wait_for_no_full_fence(self):
         # The one fence belongs to the release store of records with a log-probability.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
+#include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/blocks/token_shift_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
@@ -124,6 +125,37 @@ TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
     EXPECT_EQ(BlocksOf(start_shift), kAcross);
     EXPECT_EQ(BlocksOf(start_conv), kAcross);
   }
+}
+
+// RWKV-7 0.4B has 16 heads of 64 x 64, Mamba-2 130m 24 of 128 x 64.
+TEST(CudaLaunchesTest, FewSegmentsHaveFourTimesTheWarps) {
+  const auto blocks = [](int heads, int keys, int num_segments) {
+    std::vector<CudaSegment> list;
+    for (int i = 0; i < num_segments; ++i) list.push_back({i, i, 1, i});
+    const DeviceArray<CudaSegment> segments(list);
+    const int ld = heads * (keys > 64 ? keys : 64);
+    const DeviceArray<float> rows(std::vector<float>(size_t(num_segments * ld))),
+        y(size_t(num_segments * ld)),
+        states(std::vector<float>(size_t(num_segments) * size_t(heads * keys * 64)));
+    CudaRecurrenceArgs args;
+    args.segments = segments.data();
+    args.num_segments = num_segments;
+    args.heads = heads;
+    args.key_dim = keys;
+    args.value_dim = 64;
+    args.q = args.k = {rows.data(), ld, keys};
+    args.v = {rows.data(), ld, 64};
+    args.states = states.data();
+    args.floats_per_slot = size_t(heads * keys * 64);
+    args.y = y.data();
+    args.ld_y = ld;
+    return BlocksOf([&](const CudaLaunch& launch) { return RecurrenceCuda(launch, args); });
+  };
+  EXPECT_EQ(blocks(16, 64, 1), 128);
+  EXPECT_EQ(blocks(16, 64, 8), 8 * 128);
+  EXPECT_EQ(blocks(16, 64, 9), 9 * 32);
+  EXPECT_EQ(blocks(24, 128, 2), 2 * 384);
+  EXPECT_EQ(blocks(24, 128, 3), 3 * 96);
 }
 
 }  // namespace
