@@ -57,8 +57,11 @@ __device__ __forceinline__ RowStatistics GroupStatistics(const float* x, int n, 
 
 template <bool kCentred>
 __device__ __forceinline__ float NormOf(float x, RowStatistics s, float weight, float bias) {
-  if constexpr (kCentred) return fmaf((x - s.mean) * s.scale, weight, bias);
-  return x * s.scale * weight;
+  if constexpr (kCentred) {
+    return fmaf((x - s.mean) * s.scale, weight, bias);
+  } else {
+    return x * s.scale * weight;
+  }
 }
 
 template <bool kCentred>
