@@ -33,6 +33,7 @@ struct BackendLimits {
   // Prompt tokens of one run that keep the device busy. With more, other rows wait longer and the
   // prompts are hardly faster.
   int preferred_prefill_tokens = 256;
+  int head_rows = 0;              // rows whose head outputs are made at a time; 0: all of a run
   size_t bytes_per_slot = 0;      // state of one sequence
   size_t weight_bytes = 0;        // weights as this backend keeps them
   std::string numerics_id;        // what the bits of tokens depend on beside model and request

@@ -61,6 +61,7 @@ void LogModel(const ModelHold& model) {
        {"slots", int64_t{limits.num_slots}},
        {"slots_choice", limits.slots_choice},
        {"rows", int64_t{limits.max_rows}},
+       {"head_rows", int64_t{limits.head_rows}},
        {"state_bytes_per_slot", slot_bytes},
        {"state_bytes_total", slot_bytes * limits.num_slots}});
 }

@@ -188,8 +188,8 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(d.network->Load(limits_, library_, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
-  RIVULET_ASSIGN_OR_RETURN(
-      d.outputs, CudaOutputs::Create(config_, limits_, options.head_rows, d.queue.launch()));
+  RIVULET_ASSIGN_OR_RETURN(d.outputs,
+                           CudaOutputs::Create(config_, limits_.head_rows, d.queue.launch()));
   RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
@@ -392,6 +392,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   if (!need.Fit(options)) return need.OutOfMemory();
   limits.num_slots = need.num_slots;
   limits.slots_choice = need.slots_choice;
+  limits.head_rows = need.head_rows;
   limits.max_rows = std::min(limits.max_rows, limits.num_slots);
   limits.weight_bytes = need.weights;
   auto backend = std::make_unique<CudaBackend>(std::move(model), std::move(state), device, limits,

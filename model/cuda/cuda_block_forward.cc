@@ -147,6 +147,7 @@ absl::Status CudaBlockPass::Shift(const float* mix, int mixes, int layer, size_t
   kernels::CudaTokenShiftArgs args;
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
+  args.rows = pass.rows;
   args.x = a.h.data;
   args.mix = mix;
   args.y = a.mix.data;

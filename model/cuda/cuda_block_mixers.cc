@@ -25,6 +25,7 @@ absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index,
   kernels::CudaCausalConvArgs args;
   args.segments = p.pass.segments;
   args.num_segments = p.pass.num_segments;
+  args.rows = p.pass.rows;
   args.x = p.a.in.data + first;
   args.weight = layer.conv;
   args.bias = layer.conv_bias;

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,14 @@
 #include "model/slot_choice.h"
 
 namespace rivulet {
+
+size_t CudaNeed::HeadBytes(const CudaBackendOptions& options) const {
+  constexpr size_t kPart = 32;
+  const auto without = [](size_t all, size_t taken) { return all - std::min(all, taken); };
+  const size_t left = without(usable(), weights + work);
+  const size_t slots = options.num_slots.has_value() ? slot * (size_t(num_slots) + 1) : 0;
+  return std::min(left / kPart, without(left, slots));
+}
 
 bool CudaNeed::Fit(const CudaBackendOptions& options) {
   if (!options.num_slots.has_value()) {
@@ -45,9 +54,12 @@ absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, CudaNetwork&
   const CudaNetwork::Bytes bytes = network.Measure(limits, library);
   need.slot = CudaSlots::BytesPerSlot(config);
   need.weights = bytes.weights;
-  need.work = bytes.work + CudaOutputs::Bytes(config, limits, options.head_rows) +
-              CudaRunBlock::MaxBytes(limits);
+  need.work = bytes.work + CudaRunBlock::MaxBytes(limits);
   need.num_slots = limits.num_slots;
+  need.head_rows = options.head_rows > 0
+                       ? std::min(options.head_rows, limits.max_tokens)
+                       : CudaOutputs::HeadRows(config, limits, need.HeadBytes(options));
+  need.work += CudaOutputs::Bytes(config, need.head_rows);
   return need;
 }
 

@@ -21,11 +21,15 @@ struct CudaNeed {
   size_t free = 0, total = 0;  // the device's, before
   size_t weights = 0, slot = 0, work = 0;
   int num_slots = 0;
+  int head_rows = 0;  // whose head outputs are made at a time; `work` has their memory
   std::string slots_choice = "as set";  // BackendLimits::slots_choice
 
   size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
   // The runtime itself needs some for graphs and kernels.
   size_t usable() const { return free - std::min(free, total / 64); }
+  // What head outputs may take while `work` is without them: a small part of what is left, and
+  // nothing that slots of a given number need.
+  size_t HeadBytes(const CudaBackendOptions& options) const;
   // Where the options say no number of slots, sets it to what AutoSlots finds room for. Whether all
   // fits now.
   bool Fit(const CudaBackendOptions& options);

@@ -9,29 +9,31 @@
 
 namespace rivulet {
 
-CudaOutputs CudaOutputs::Sized(const ModelConfig& config, const BackendLimits& limits,
-                               int head_rows) {
-  // About 32 MiB, but enough rows to fill a GPU.
-  constexpr size_t kHeadFloats = size_t{8} << 20, kLeastHeadRows = 128;
+CudaOutputs CudaOutputs::Sized(const ModelConfig& config, int head_rows) {
   CudaOutputs out;
   out.ld_outputs = kernels::PaddedColumns(config.output_size());
   out.ld_adjusted = kernels::PaddedColumns(config.num_output_tokens());
-  const auto widest = size_t(std::max(out.ld_outputs, out.ld_adjusted));
-  const size_t wanted =
-      head_rows > 0 ? size_t(head_rows) : std::max(kLeastHeadRows, kHeadFloats / widest);
-  out.head_rows = int(std::min(size_t(limits.max_tokens), wanted));
+  out.head_rows = head_rows;
   return out;
 }
 
-size_t CudaOutputs::Bytes(const ModelConfig& config, const BackendLimits& limits, int head_rows) {
-  const CudaOutputs out = Sized(config, limits, head_rows);
+int CudaOutputs::HeadRows(const ModelConfig& config, const BackendLimits& limits, size_t bytes) {
+  constexpr size_t kLeastFloats = size_t{8} << 20, kLeastRows = 128;
+  const CudaOutputs row = Sized(config, 1);
+  const auto widest = size_t(std::max(row.ld_outputs, row.ld_adjusted));
+  const size_t fit = std::min(size_t(limits.max_rows), bytes / Bytes(config, 1));
+  const size_t rows = std::max({kLeastRows, kLeastFloats / widest, fit});
+  return int(std::min(size_t(limits.max_tokens), rows));
+}
+
+size_t CudaOutputs::Bytes(const ModelConfig& config, int head_rows) {
+  const CudaOutputs out = Sized(config, head_rows);
   return size_t(out.head_rows) * size_t(out.ld_outputs + out.ld_adjusted) * sizeof(float);
 }
 
-absl::StatusOr<CudaOutputs> CudaOutputs::Create(const ModelConfig& config,
-                                                const BackendLimits& limits, int head_rows,
+absl::StatusOr<CudaOutputs> CudaOutputs::Create(const ModelConfig& config, int head_rows,
                                                 const kernels::CudaLaunch& launch) {
-  CudaOutputs out = Sized(config, limits, head_rows);
+  CudaOutputs out = Sized(config, head_rows);
   const auto place = [&](int ld, float** data) -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(size_t(out.head_rows) *
                                                                      size_t(ld) * sizeof(float)));

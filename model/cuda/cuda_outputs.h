@@ -16,18 +16,19 @@ namespace rivulet {
 // Device memory, rows [head_rows, ld].
 class CudaOutputs {
  public:
-  // `head_rows`: of a piece of head outputs; 0: what 32 MiB hold.
-  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits, int head_rows);
-  static absl::StatusOr<CudaOutputs> Create(const ModelConfig& config, const BackendLimits& limits,
-                                            int head_rows, const kernels::CudaLaunch& launch);
+  // Rows of a piece: all that a step has, as far as they fit into `bytes`, but never fewer than 32
+  // MiB of outputs or 128 rows. Each piece reads the head's weights and waits for its draws.
+  static int HeadRows(const ModelConfig& config, const BackendLimits& limits, size_t bytes);
+  static size_t Bytes(const ModelConfig& config, int head_rows);
+  static absl::StatusOr<CudaOutputs> Create(const ModelConfig& config, int head_rows,
+                                            const kernels::CudaLaunch& launch);
 
   float *outputs = nullptr, *adjusted = nullptr;
   int ld_outputs = 0, ld_adjusted = 0;
   int head_rows = 0;  // head outputs of one piece
 
  private:
-  // All but the memory.
-  static CudaOutputs Sized(const ModelConfig& config, const BackendLimits& limits, int head_rows);
+  static CudaOutputs Sized(const ModelConfig& config, int head_rows);  // all but the memory
   std::vector<CudaMemory> memory_;
 };
 

@@ -11,6 +11,8 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_backend.h"
+#include "model/cuda/cuda_need.h"
+#include "model/cuda/cuda_outputs.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #include "tests/support/cuda_patience.h"
 #include "tests/support/random_model.h"
@@ -366,6 +368,70 @@ TEST_F(CudaEmulatedTest, SlotsThatAreNotGivenTakeHalfOfWhatTheDeviceHasLeft) {
     last = slots;
   }
   EXPECT_LT(last, 256);
+}
+
+TEST_F(CudaEmulatedTest, HeadOutputsAreMadeForAllRowsOfAStepAtOnceWhereTheyFit) {
+  // Outputs and what sampling makes of them: 512 KiB a row.
+  ModelConfig config = TinyConfig();
+  config.vocab_size = 65536;
+  BackendLimits limits;
+  limits.max_rows = 1024;
+  limits.max_tokens = 8192;
+  const auto head_rows = [&](size_t rows_that_fit) {
+    return CudaOutputs::HeadRows(config, limits, rows_that_fit * (size_t{512} << 10));
+  };
+  EXPECT_EQ(head_rows(5000), 1024);
+  EXPECT_EQ(head_rows(300), 300);
+  EXPECT_EQ(head_rows(0), 128);
+  config.vocab_size = 256;  // 32 MiB of outputs are many rows
+  EXPECT_EQ(head_rows(0), 8192);
+
+  // A piece is a product and a launch of the sampling.
+  const auto kernels_of_step = [&](int given) {
+    CudaBackendOptions options = Options();
+    options.head_rows = given;
+    options.latency_rows = 0;
+    auto backend = New(options);
+    EXPECT_EQ(backend->limits().head_rows, given > 0 ? given : options.max_tokens);
+    const std::vector<int32_t> token = {1};
+    rivulet::Run run;
+    run.num_steps = 1;
+    run.rows.resize(2);
+    for (int i = 0; i < 2; ++i) {
+      run.rows[size_t(i)].slot = i + 1;
+      run.rows[size_t(i)].tokens = token;
+      run.rows[size_t(i)].sample = true;
+      run.rows[size_t(i)].max_samples = 1;
+      EXPECT_EQ(backend->SetSampler(i + 1, Sampler(1)), absl::OkStatus());
+    }
+    std::vector<Record> records;
+    const auto kernels_of_run = [&] {
+      const int64_t before = emulator::Count().kernels;
+      EXPECT_EQ(Complete(*backend, run, &records), absl::OkStatus());
+      return emulator::Count().kernels - before;
+    };
+    kernels_of_run();  // prepares the slots, too
+    return kernels_of_run();
+  };
+  EXPECT_EQ(kernels_of_step(1), kernels_of_step(0) + 2);
+}
+
+TEST_F(CudaEmulatedTest, HeadOutputsTakeA32ndOfWhatIsLeftAndNothingThatSlotsNeed) {
+  CudaNeed need;
+  need.total = need.free = size_t{64} << 30;  // of which 63 are usable
+  need.weights = size_t{30} << 30;
+  need.work = size_t{1} << 30;
+  need.slot = size_t{1} << 20;
+  need.num_slots = 1023;
+  CudaBackendOptions options;
+  options.num_slots = std::nullopt;
+  EXPECT_EQ(need.HeadBytes(options), size_t{1} << 30);
+  options.num_slots = 1023;
+  EXPECT_EQ(need.HeadBytes(options), size_t{1} << 30);
+  options.num_slots = need.num_slots = 32 * 1024 - 101;  // and the guard slot
+  EXPECT_EQ(need.HeadBytes(options), size_t{100} << 20);
+  options.num_slots = need.num_slots = 40 * 1024;
+  EXPECT_EQ(need.HeadBytes(options), 0u);
 }
 
 TEST_F(CudaEmulatedTest, TooLittleMemoryNamesTheArithmeticAndWhatWouldFit) {

@@ -37,7 +37,9 @@ MOST_TEXT_KIB = {
     "LowerBoundKeys": 7,
     "MarkProductRows": 2,
     "NormGroups": 25,
+    "NormLongGroups": 25,
     "Recurrence": 54,
+    "RecurrenceFew": 54,
     "RotateHeads": 7,
     "Rwkv7Heads": 14,
     "Rwkv7Outputs": 20,
@@ -105,6 +107,36 @@ class KernelsTest(unittest.TestCase):
                 longest = max(longest, run)
             with self.subTest(kernel=kernel.name, arch=kernel.arch):
                 self.assertGreaterEqual(longest, 8, "loads of rows without an addition between them")
+
+    def test_no_index_is_divided_as_a_64_bit_number(self):
+        # Such a division is a call of some 40 to 80 instructions: more than what an element of a row costs.
+        for kernel in library.kernels:
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                division = [o for o in library.opcodes(kernel) if o.startswith(("I2F.U64", "F2I.U64", "I2F.S64", "F2I.S64"))]
+                self.assertEqual(division, [])
+
+    def test_norms_of_long_rows_move_four_values_at_a_time(self):
+        for kernel in library.kernels:
+            if kernel.family() != "NormLongGroups":
+                continue
+            opcodes = library.opcodes(kernel)
+            stores = {o for o in opcodes if o.startswith("STG")}
+            loads = [o for o in opcodes if o.startswith("LDG")]
+            narrow = [o for o in loads if ".128" not in o]
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                self.assertEqual(stores, {"STG.E.128"})
+                self.assertLessEqual(len(narrow), 1, f"loads beside that of the row's place: {loads}")
+
+    def test_the_recurrence_of_few_segments_copies_three_tokens_ahead(self):
+        for kernel in library.kernels:
+            if kernel.family() == "RecurrenceFew":
+                opcodes = library.opcodes(kernel)
+                loop = max(i for i, o in enumerate(opcodes) if o.startswith("LDGDEPBAR"))
+                with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                    groups = sum(o.startswith("LDGDEPBAR") for o in opcodes)
+                    self.assertEqual(groups, 4, "groups of copies: of three tokens, and one in the loop")
+                    loads = [o for o in opcodes[loop:] if o.startswith("LDG.")]
+                    self.assertEqual(loads, [], "loads into registers while tokens pass")
 
     def test_records_wait_for_no_full_fence(self):
         # The one fence belongs to the release store of records with a log-probability.

@@ -29,13 +29,14 @@ RowsAndStates Expected(const Case& c) {
 }
 
 // Sequences 0 and 2, `chunk` tokens at a time.
-RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
+RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk, int rows) {
   const DeviceArray<float> x(c.x), y(Untouched(c)), weight(c.weight), bias(c.bias),
       states(c.states);
   ForEachCut(chunk, [&](const CudaSegment* segments, int num_segments) {
     CudaCausalConvArgs args;
     args.segments = segments;
     args.num_segments = num_segments;
+    args.rows = rows;
     args.x = x.data();
     args.weight = weight.data();
     args.bias = c.bias.empty() ? nullptr : bias.data();
@@ -57,8 +58,8 @@ RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
 TEST(CudaCausalConvTest, EveryWidthMatchesTheReferenceAndEveryCutHasTheSameBits) {
   for (const Case& c : CausalConvCases(kCutSlots, /*before=*/4, kCutTokens)) {
     SCOPED_TRACE(std::to_string(c.width) + " x " + std::to_string(c.channels));
-    ExpectTheSameInEveryCut(Expected(c), 3e-6, [&](const CudaLaunch& launch, int chunk) {
-      return RunCuda(launch, c, chunk);
+    ExpectTheSameInEveryCut(Expected(c), 3e-6, [&](const CudaLaunch& launch, int chunk, int rows) {
+      return RunCuda(launch, c, chunk, rows);
     });
   }
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "kernels/cuda/blocks/group_rows_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
@@ -11,12 +13,13 @@ using rivulet::testing::ForEachOrder;
 using rivulet::testing::RandomFloats;
 using rivulet::testing::SameBits;
 
-constexpr int kRows = 5, kPadding = 3;
+constexpr int kRows = 5, kPadding = 4;
 
 struct Shape {
   int groups, size;
 };
-constexpr Shape kShapes[] = {{1, 1}, {1, 33}, {3, 8}, {2, 64}, {1, 300}};
+// Those of 264 values and more have a block each, unless they are no multiple of 4.
+constexpr Shape kShapes[] = {{1, 1}, {1, 33}, {3, 8}, {2, 64}, {1, 302}, {2, 264}, {1, 1100}};
 
 template <class Args>
 Args Rows(const Shape& shape) {
@@ -101,44 +104,81 @@ TEST(CudaGroupRowsTest, GroupNormsMatchTheReference) {
   }
 }
 
+// A group that begins beside a float4 has a warp, elsewhere it has a block: the same bits.
+TEST(CudaGroupRowsTest, ALongGroupHasTheBitsOfAWarp) {
+  const auto check = [](auto args, const CudaGate& gate, const auto& norm) {
+    const Shape shape = {2, 264};
+    const auto used = shape.groups * shape.size;
+    args = Rows<decltype(args)>(shape);
+    const std::vector<float> x = RandomFloats(kRows * args.x_stride, 1, -3, 5);
+    std::vector<float> beside = x;
+    beside.insert(beside.begin(), 7.0f);
+    const DeviceArray<float> in(x), in_beside(beside), y(x.size()), y_beside(x.size());
+    args.x = in.data();
+    args.y = y.data();
+    ASSERT_EQ(norm(args, gate), cudaSuccess);
+    args.x = in_beside.data() + 1;
+    args.y = y_beside.data();
+    ASSERT_EQ(norm(args, gate), cudaSuccess);
+    const std::vector<float> got = y.Copy(), expected = y_beside.Copy();
+    for (size_t r = 0; r < kRows; ++r) {
+      ASSERT_EQ(std::memcmp(got.data() + r * args.y_stride, expected.data() + r * args.y_stride,
+                            size_t(used) * sizeof(float)),
+                0)
+          << r;
+    }
+  };
+  const std::vector<float> factors = RandomFloats(kRows * 532, 2, -4, 4);
+  const DeviceArray<float> gates(factors);
+  for (const bool first : {false, true}) {
+    check(RmsNormArgs(), {Activation::kSilu, gates.data(), 532, first},
+          [](const auto& args, const CudaGate& gate) { return RmsNormCuda({}, args, gate); });
+  }
+  check(RmsNormArgs(), {},
+        [](const auto& args, const CudaGate& gate) { return RmsNormCuda({}, args, gate); });
+  check(GroupNormArgs(), {},
+        [](const auto& args, const CudaGate&) { return GroupNormCuda({}, args); });
+}
+
 // A row alone, in another place, gathered: the same bits.
 TEST(CudaGroupRowsTest, ARowHasTheSameBitsInAnyCompanyAndGathered) {
-  const Shape shape = {3, 40};
-  const RmsNormArgs shaped = Rows<RmsNormArgs>(shape);
-  const std::vector<float> x = RandomFloats(kRows * shaped.x_stride, 1);
-  const DeviceArray<float> in(x);
-  const std::vector<int32_t> places = {3, 0, 4};
-  const DeviceArray<int32_t> gather(places);
-  const auto row = [&](const std::vector<float>& all, int r) {
-    const float* const at = all.data() + size_t(r) * shaped.x_stride;
-    return std::vector<float>(at, at + shape.groups * shape.size);
-  };
-  const auto check = [&](auto args, const auto& norm) {
-    const DeviceArray<float> all(x.size()), some(3 * shaped.x_stride), one(shaped.x_stride);
-    args.x = in.data();
-    args.y = all.data();
-    ASSERT_EQ(norm(args, nullptr), cudaSuccess);
-    args.rows = 3;
-    args.y = some.data();
-    ASSERT_EQ(norm(args, gather.data()), cudaSuccess);
-    for (int i = 0; i < 3; ++i)
-      EXPECT_TRUE(SameBits(row(some.Copy(), i), row(all.Copy(), places[size_t(i)]))) << i;
-    args.rows = 1;
-    args.x = in.data() + 2 * args.x_stride;
-    args.y = one.data();
-    ASSERT_EQ(norm(args, nullptr), cudaSuccess);
-    EXPECT_TRUE(SameBits(row(one.Copy(), 0), row(all.Copy(), 2)));
-    args.x = args.y;
-    EXPECT_EQ(norm(args, gather.data()), cudaErrorInvalidValue) << "gathered in place";
-    args.size = 0;
-    EXPECT_EQ(norm(args, nullptr), cudaErrorInvalidValue);
-  };
-  check(shaped, [](const RmsNormArgs& args, const int32_t* from) {
-    return RmsNormCuda({}, args, {}, from);
-  });
-  check(Rows<GroupNormArgs>(shape), [](const GroupNormArgs& args, const int32_t* from) {
-    return GroupNormCuda({}, args, from);
-  });
+  for (const Shape& shape : {Shape{3, 40}, Shape{1, 300}}) {
+    const RmsNormArgs shaped = Rows<RmsNormArgs>(shape);
+    const std::vector<float> x = RandomFloats(kRows * shaped.x_stride, 1);
+    const DeviceArray<float> in(x);
+    const std::vector<int32_t> places = {3, 0, 4};
+    const DeviceArray<int32_t> gather(places);
+    const auto row = [&](const std::vector<float>& all, int r) {
+      const float* const at = all.data() + size_t(r) * shaped.x_stride;
+      return std::vector<float>(at, at + shape.groups * shape.size);
+    };
+    const auto check = [&](auto args, const auto& norm) {
+      const DeviceArray<float> all(x.size()), some(3 * shaped.x_stride), one(shaped.x_stride);
+      args.x = in.data();
+      args.y = all.data();
+      ASSERT_EQ(norm(args, nullptr), cudaSuccess);
+      args.rows = 3;
+      args.y = some.data();
+      ASSERT_EQ(norm(args, gather.data()), cudaSuccess);
+      for (int i = 0; i < 3; ++i)
+        EXPECT_TRUE(SameBits(row(some.Copy(), i), row(all.Copy(), places[size_t(i)]))) << i;
+      args.rows = 1;
+      args.x = in.data() + 2 * args.x_stride;
+      args.y = one.data();
+      ASSERT_EQ(norm(args, nullptr), cudaSuccess);
+      EXPECT_TRUE(SameBits(row(one.Copy(), 0), row(all.Copy(), 2)));
+      args.x = args.y;
+      EXPECT_EQ(norm(args, gather.data()), cudaErrorInvalidValue) << "gathered in place";
+      args.size = 0;
+      EXPECT_EQ(norm(args, nullptr), cudaErrorInvalidValue);
+    };
+    check(shaped, [](const RmsNormArgs& args, const int32_t* from) {
+      return RmsNormCuda({}, args, {}, from);
+    });
+    check(Rows<GroupNormArgs>(shape), [](const GroupNormArgs& args, const int32_t* from) {
+      return GroupNormCuda({}, args, from);
+    });
+  }
 }
 
 }  // namespace

@@ -138,6 +138,16 @@ Result Expected(const Case& c, const std::array<int, kSlots>& tokens) {
   return result;
 }
 
+// Launches as for machines on which segments are many, then few: the warps take many columns, then
+// few.
+template <class F>
+void ForEachWidth(CudaLaunch launch, const F& f) {
+  for (const int multiprocessors : {0, 1000}) {
+    launch.multiprocessors = multiprocessors;
+    f(launch);
+  }
+}
+
 // The passes one after another, each with its segments.
 Result RunCuda(const CudaLaunch& launch, const Case& c,
                const std::vector<std::vector<CudaSegment>>& passes) {
@@ -190,7 +200,7 @@ CudaSegment Tokens(int slot, int first, int count) {
 TEST(CudaRecurrenceTest, EveryShapeMatchesTheReferenceAndLeavesOtherSlotsAndRowsAlone) {
   for (const Case& c : Cases()) {
     const Result expected = Expected(c, {3, 0, 5, 0});
-    ForEachOrder([&](const CudaLaunch& launch) {
+    const auto check = [&](const CudaLaunch& launch) {
       const Result result =
           RunCuda(launch, c, {{Tokens(2, 0, 5), Tokens(1, 0, 0), Tokens(0, 0, 3)}});
       for (size_t i = 0; i < result.y.size(); ++i)
@@ -201,19 +211,21 @@ TEST(CudaRecurrenceTest, EveryShapeMatchesTheReferenceAndLeavesOtherSlotsAndRows
         for (size_t i = slot * c.floats_per_slot; i < (slot + 1) * c.floats_per_slot; ++i)
           ASSERT_EQ(result.states[i], c.states[i]) << Name(c) << " slot " << slot;
       }
-    });
+    };
+    ForEachOrder([&](const CudaLaunch& launch) { ForEachWidth(launch, check); });
   }
 }
 
 TEST(CudaRecurrenceTest, ARowHasTheSameBitsPrefilledOrSteppedInAnyCompany) {
   for (const Case& c : Cases()) {
     Result alone;
-    ForEachOrder([&](const CudaLaunch& launch) {
+    const auto check_alone = [&](const CudaLaunch& launch) {
       const Result result = RunCuda(launch, c, {{Tokens(1, 0, 5)}});
       if (alone.y.empty()) alone = result;
       ASSERT_TRUE(SameBits(result.y, alone.y)) << Name(c);
       ASSERT_TRUE(SameBits(result.states, alone.states)) << Name(c);
-    });
+    };
+    ForEachOrder([&](const CudaLaunch& launch) { ForEachWidth(launch, check_alone); });
     std::vector<std::vector<CudaSegment>> steps;
     for (int t = 0; t < kTokens; ++t) {
       // Others come and go, in other places.
@@ -221,13 +233,15 @@ TEST(CudaRecurrenceTest, ARowHasTheSameBitsPrefilledOrSteppedInAnyCompany) {
       if (t % 2 == 0) steps.back().insert(steps.back().begin(), Tokens(3, t, 1));
       if (t % 3 == 0) steps.back().push_back(Tokens(0, t, 1));
     }
-    const Result stepped = RunCuda({}, c, steps);
     const auto part = [](const std::vector<float>& all) {
       const auto size = std::ptrdiff_t(all.size()) / kSlots;
       return std::vector<float>(all.begin() + size, all.begin() + 2 * size);
     };
-    ASSERT_TRUE(SameBits(part(stepped.y), part(alone.y))) << Name(c);
-    ASSERT_TRUE(SameBits(part(stepped.states), part(alone.states))) << Name(c);
+    ForEachWidth({}, [&](const CudaLaunch& launch) {
+      const Result stepped = RunCuda(launch, c, steps);
+      ASSERT_TRUE(SameBits(part(stepped.y), part(alone.y))) << Name(c);
+      ASSERT_TRUE(SameBits(part(stepped.states), part(alone.states))) << Name(c);
+    });
   }
 }
 

@@ -29,12 +29,13 @@ RowsAndStates Expected(const Case& c) {
 }
 
 // Sequences 0 and 2, `chunk` tokens at a time.
-RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
+RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk, int rows) {
   const DeviceArray<float> x(c.x), y(Untouched(c)), mix(c.mix), states(c.states);
   ForEachCut(chunk, [&](const CudaSegment* segments, int num_segments) {
     CudaTokenShiftArgs args;
     args.segments = segments;
     args.num_segments = num_segments;
+    args.rows = rows;
     args.x = x.data();
     args.mix = mix.data();
     args.y = y.data();
@@ -55,8 +56,8 @@ RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
 TEST(CudaTokenShiftTest, MatchesTheReferenceAndEveryCutHasTheSameBits) {
   for (const Case& c : TokenShiftCases(kCutSlots, /*before=*/4, kCutTokens)) {
     SCOPED_TRACE(std::to_string(c.mixes) + " x " + std::to_string(c.n));
-    ExpectTheSameInEveryCut(Expected(c), 1e-6, [&](const CudaLaunch& launch, int chunk) {
-      return RunCuda(launch, c, chunk);
+    ExpectTheSameInEveryCut(Expected(c), 1e-6, [&](const CudaLaunch& launch, int chunk, int rows) {
+      return RunCuda(launch, c, chunk, rows);
     });
   }
 }

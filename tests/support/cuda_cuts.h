@@ -22,7 +22,8 @@ struct RowsAndStates {
   std::vector<float> y, states;
 };
 
-// Calls f(segments, number of segments) for each `chunk` tokens, at most, of the sequences.
+// Calls f(segments, number of segments) for each `chunk` tokens, at most, of the sequences. With
+// chunks of 3, a piece begins with the last of 16 rows.
 template <class F>
 void ForEachCut(int chunk, const F& f) {
   for (int t = 0; t < kCutTokens; t += chunk) {
@@ -33,21 +34,25 @@ void ForEachCut(int chunk, const F& f) {
   }
 }
 
-// `run(launch, chunk)` returns RowsAndStates. y is `expected` within `tolerance`, the states are
-// exactly; pieces of any size have the bits of one launch.
+// `run(launch, chunk, rows)` returns RowsAndStates. y is `expected` within `tolerance`, the states
+// are exactly. Pieces of any size have the bits of one launch, and so have passes of so many `rows`
+// that blocks take rows instead of segments.
 template <class F>
 void ExpectTheSameInEveryCut(const RowsAndStates& expected, double tolerance, const F& run) {
   ForEachOrder([&](const kernels::CudaLaunch& launch) {
-    const RowsAndStates whole = run(launch, kCutTokens);
+    constexpr int kRows = kCutSlots * kCutTokens, kMoreRows = kRows + 67;
+    const RowsAndStates whole = run(launch, kCutTokens, kRows);
     ASSERT_EQ(whole.y.size(), expected.y.size());
     for (size_t i = 0; i < whole.y.size(); ++i) {
       ASSERT_NEAR(whole.y[i], expected.y[i], tolerance) << "at " << i;
     }
     ASSERT_TRUE(SameBits(whole.states, expected.states));
-    for (const int chunk : {1, 2, 5}) {
-      const RowsAndStates cut = run(launch, chunk);
-      ASSERT_TRUE(SameBits(cut.y, whole.y)) << "in chunks of " << chunk;
-      ASSERT_TRUE(SameBits(cut.states, whole.states)) << "in chunks of " << chunk;
+    for (const int chunk : {1, 2, 3, 5, kCutTokens}) {
+      for (const int rows : {kRows, kMoreRows}) {
+        const RowsAndStates cut = run(launch, chunk, rows);
+        ASSERT_TRUE(SameBits(cut.y, whole.y)) << "in chunks of " << chunk << ", " << rows;
+        ASSERT_TRUE(SameBits(cut.states, whole.states)) << "in chunks of " << chunk << ", " << rows;
+      }
     }
   });
 }

@@ -2,8 +2,9 @@
 // Causal convolution on the GPU: the equation of causal_conv.h for all segments and channels of one
 // layer.
 //
-// One thread takes a channel of a segment: it holds the last inputs in registers, and loads those
-// of four tokens at once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token
+// One thread takes a channel of a segment or, in passes with long segments, of 16 token rows
+// (segment_rows_cuda.h): it holds the last inputs in registers, and loads those of four tokens at
+// once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token
 // has the same bits whether prefilled or stepped, in any company.
 // Cost: 8 channels bytes a token, 8 (width - 1) channels bytes of state a segment.
 // Tested by: tests/parity/cuda_causal_conv_test.cc
@@ -19,6 +20,7 @@ namespace rivulet::kernels {
 struct CudaCausalConvArgs {
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
   int num_segments = 0;
+  int rows = 0;                   // token rows; the segments' are among them
   const float* x = nullptr;       // [rows, ld_x]
   const float* weight = nullptr;  // [width, channels]
   const float* bias = nullptr;    // [channels]; null: 0

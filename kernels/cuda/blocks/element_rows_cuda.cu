@@ -6,26 +6,22 @@
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kMostAcross = 65535;  // of a grid
 
-// This thread's element of [rows, n].
+// This thread's element of a row. The grid has a column of blocks for each row: without it every
+// element would cost a division of 64-bit numbers, which is longer than its activation.
 struct Element {
   size_t row;
   int column;
-  bool exists;
-  __device__ Element(int rows, int n) {
-    const auto index = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x;
-    row = index / static_cast<size_t>(n);
-    column = static_cast<int>(index % static_cast<size_t>(n));
-    exists = row < static_cast<size_t>(rows);
-  }
+  __device__ Element()
+      : row(blockIdx.x), column(static_cast<int>(blockIdx.y * kThreads + threadIdx.x)) {}
   __device__ size_t In(size_t stride) const { return row * stride + static_cast<size_t>(column); }
 };
 
 __global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p) {
   WaitForPredecessor();
-  const Element at(p.rows, p.n);
-  if (!at.exists) return;
+  const Element at;
+  if (at.column >= p.n) return;
   float x = p.x[at.In(p.x_stride)];
   if (p.bias != nullptr) x += p.bias[at.column];
   x = ActivationOf(p.kind, x);
@@ -35,8 +31,8 @@ __global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p) {
 
 __global__ void __launch_bounds__(kThreads) DecayRows(DecayArgs p) {
   WaitForPredecessor();
-  const Element at(p.rows, p.n);
-  if (!at.exists) return;
+  const Element at;
+  if (at.column >= p.n) return;
   float z = p.x[at.In(p.x_stride)];
   if (p.bias != nullptr) z += p.bias[at.column];
   p.y[at.In(p.y_stride)] = DecayOf(p.kind, p.negate ? -z : z, p.scale[at.column], p.floor);
@@ -49,8 +45,11 @@ cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& ar
   }
   const auto n = static_cast<size_t>(args.n);
   if (args.rows > 1 && (args.x_stride < n || args.y_stride < n)) return cudaErrorInvalidValue;
-  const int64_t blocks = (int64_t{args.rows} * args.n + kThreads - 1) / kThreads;
-  return LaunchBlocks(launch, kernel, blocks, kThreads, 0, args);
+  if (args.rows == 0) return cudaSuccess;
+  const int64_t across = (int64_t{args.n} + kThreads - 1) / kThreads;
+  if (across > kMostAcross) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(across));
+  return LaunchGrid(launch, kernel, grid, kThreads, 0, args);
 }
 
 }  // namespace

@@ -2,11 +2,15 @@
 //   y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias,  mean = 0 for RMS norms
 #include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/group_rows_cuda.h"
+#include "kernels/cuda/common/row_statistics_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kThreads = 128, kGroupsPerBlock = kThreads / kWarpLanes;
+// Groups of up to kMostOfWarp values have a warp each, longer ones a block each.
+constexpr int kThreads = 128, kGroupsPerBlock = kThreads / kWarpLanes, kMostOfWarp = 256;
+constexpr int kLongThreads = 256;
+constexpr size_t kMostShared = size_t{48} << 10;  // that a block has without asking for more
 
 struct NormGroupsArgs {
   RmsNormArgs norm;
@@ -15,26 +19,30 @@ struct NormGroupsArgs {
   const int32_t* gather;
 };
 
-template <bool kCentred>
-__global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
-  WaitForPredecessor();
-  const int item = static_cast<int>(blockIdx.x) * kGroupsPerBlock + WarpIndex();
-  const int row = item / p.norm.groups, group = item % p.norm.groups, n = p.norm.size;
-  if (row >= p.norm.rows) return;  // whole warps; no block barrier follows
-  const int from = p.gather == nullptr ? row : p.gather[row];
-  const size_t column = static_cast<size_t>(group) * static_cast<size_t>(n);
-  const float* x = p.norm.x + static_cast<size_t>(from) * p.norm.x_stride + column;
-  float* const y = p.norm.y + static_cast<size_t>(row) * p.norm.y_stride + column;
-  const float* const gate = p.gate.data == nullptr
-                                ? nullptr
-                                : p.gate.data + static_cast<size_t>(row) * p.gate.stride + column;
-  if (gate != nullptr && p.gate.first) {
-    // What a lane writes it alone reads again.
-    for (int i = LaneIndex(); i < n; i += kWarpLanes) {
-      y[i] = x[i] * ActivationOf(p.gate.kind, gate[i]);
-    }
-    x = y;
+// Where a group's values and what belongs to them begin.
+struct Group {
+  const float *x, *gate, *weight, *bias;  // x, y: [size]; the others likewise, or null
+  float* y;
+  __device__ Group(const NormGroupsArgs& p, int item) {
+    const int row = item / p.norm.groups, group = item % p.norm.groups;
+    const size_t column = static_cast<size_t>(group) * static_cast<size_t>(p.norm.size);
+    const auto at = [column](int index, size_t stride) {
+      return static_cast<size_t>(index) * stride + column;
+    };
+    x = p.norm.x + at(p.gather == nullptr ? row : p.gather[row], p.norm.x_stride);
+    y = p.norm.y + at(row, p.norm.y_stride);
+    gate = p.gate.data == nullptr ? nullptr : p.gate.data + at(row, p.gate.stride);
+    weight = p.norm.weight == nullptr
+                 ? nullptr
+                 : p.norm.weight + static_cast<size_t>(group) * p.norm.weight_stride;
+    bias = p.bias == nullptr ? nullptr : p.bias + column;
   }
+};
+
+// Mean and 1 / sqrt(mean square + eps) of n values, on all lanes of the warp that calls: lane l
+// adds values l, l + 32, ...
+template <bool kCentred>
+__device__ __forceinline__ RowStatistics GroupStatistics(const float* x, int n, float eps) {
   float mean = 0, squares = 0;
   if constexpr (kCentred) {
     for (int i = LaneIndex(); i < n; i += kWarpLanes) mean += x[i];
@@ -44,21 +52,108 @@ __global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
     const float v = kCentred ? x[i] - mean : x[i];
     squares = fmaf(v, v, squares);
   }
-  const float scale = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(n) + p.norm.eps);
-  const float* const weight =
-      p.norm.weight == nullptr ? nullptr
-                               : p.norm.weight + static_cast<size_t>(group) * p.norm.weight_stride;
-  const bool gated = gate != nullptr && !p.gate.first;
-  for (int i = LaneIndex(); i < n; i += kWarpLanes) {
-    float v = (kCentred ? x[i] - mean : x[i]) * scale;
-    if (kCentred) {
-      v = fmaf(v, weight == nullptr ? 1.0f : weight[i],
-               p.bias == nullptr ? 0.0f : p.bias[column + static_cast<size_t>(i)]);
-    } else if (weight != nullptr) {
-      v *= weight[i];
-    }
-    y[i] = gated ? v * ActivationOf(p.gate.kind, gate[i]) : v;
+  return {mean, 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(n) + eps)};
+}
+
+template <bool kCentred>
+__device__ __forceinline__ float NormOf(float x, RowStatistics s, float weight, float bias) {
+  if constexpr (kCentred) {
+    return fmaf((x - s.mean) * s.scale, weight, bias);
+  } else {
+    return x * s.scale * weight;
   }
+}
+
+template <bool kCentred>
+__global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
+  WaitForPredecessor();
+  const int item = static_cast<int>(blockIdx.x) * kGroupsPerBlock + WarpIndex(), n = p.norm.size;
+  if (item / p.norm.groups >= p.norm.rows) return;  // whole warps; no block barrier follows
+  const Group g(p, item);
+  const float* x = g.x;
+  if (!kCentred && g.gate != nullptr && p.gate.first) {
+    // What a lane writes it alone reads again.
+    for (int i = LaneIndex(); i < n; i += kWarpLanes) {
+      g.y[i] = x[i] * ActivationOf(p.gate.kind, g.gate[i]);
+    }
+    x = g.y;
+  }
+  const RowStatistics s = GroupStatistics<kCentred>(x, n, p.norm.eps);
+  const bool gated = !kCentred && g.gate != nullptr && !p.gate.first;
+  for (int i = LaneIndex(); i < n; i += kWarpLanes) {
+    const float v = NormOf<kCentred>(x[i], s, g.weight == nullptr ? 1.0f : g.weight[i],
+                                     g.bias == nullptr ? 0.0f : g.bias[i]);
+    g.y[i] = gated ? v * ActivationOf(p.gate.kind, g.gate[i]) : v;
+  }
+}
+
+__device__ __forceinline__ float4 QuadOf(const float* values, int i, float otherwise) {
+  return values == nullptr ? make_float4(otherwise, otherwise, otherwise, otherwise)
+                           : reinterpret_cast<const float4*>(values)[i];
+}
+__device__ __forceinline__ float4 Times(float4 a, float4 b) {
+  return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+
+// All threads load, activate and write; one warp adds up, in the order of NormGroups.
+template <bool kCentred>
+__global__ void __launch_bounds__(kLongThreads) NormLongGroups(NormGroupsArgs p) {
+  WaitForPredecessor();
+  const Group g(p, static_cast<int>(blockIdx.x));
+  const int quads = p.norm.size / 4;
+  const bool gated = !kCentred && g.gate != nullptr;
+  // The values, then their factors where the gate comes behind the norm.
+  auto* const statistics = static_cast<RowStatistics*>(SharedMemory());
+  float4* const held = static_cast<float4*>(SharedMemory()) + 1;
+  for (int i = static_cast<int>(threadIdx.x); i < quads; i += kLongThreads) {
+    float4 v = QuadOf(g.x, i, 0);
+    if (gated) {
+      const float4 z = QuadOf(g.gate, i, 0);
+      const Activation kind = p.gate.kind;
+      const float4 f = make_float4(ActivationOf(kind, z.x), ActivationOf(kind, z.y),
+                                   ActivationOf(kind, z.z), ActivationOf(kind, z.w));
+      if (p.gate.first) {
+        v = Times(v, f);
+      } else {
+        held[quads + i] = f;  // read below by this thread alone
+      }
+    }
+    held[i] = v;
+  }
+  __syncthreads();
+  if (WarpIndex() == 0) {
+    const RowStatistics s =
+        GroupStatistics<kCentred>(reinterpret_cast<const float*>(held), p.norm.size, p.norm.eps);
+    if (LaneIndex() == 0) *statistics = s;
+  }
+  __syncthreads();
+  const RowStatistics s = *statistics;
+  for (int i = static_cast<int>(threadIdx.x); i < quads; i += kLongThreads) {
+    const float4 x = held[i], w = QuadOf(g.weight, i, 1), b = QuadOf(g.bias, i, 0);
+    float4 y = make_float4(NormOf<kCentred>(x.x, s, w.x, b.x), NormOf<kCentred>(x.y, s, w.y, b.y),
+                           NormOf<kCentred>(x.z, s, w.z, b.z), NormOf<kCentred>(x.w, s, w.w, b.w));
+    if (gated && !p.gate.first) y = Times(y, held[quads + i]);
+    reinterpret_cast<float4*>(g.y)[i] = y;
+  }
+}
+
+size_t SharedOf(const NormGroupsArgs& args) {
+  const bool factors = args.gate.data != nullptr && !args.gate.first;
+  return sizeof(float4) + static_cast<size_t>(args.norm.size) * sizeof(float) * (factors ? 2 : 1);
+}
+
+// Whether groups are of whole float4, everywhere.
+bool InQuads(const NormGroupsArgs& args) {
+  const RmsNormArgs& norm = args.norm;
+  bool quads = norm.size % 4 == 0;
+  for (const size_t stride : {norm.x_stride, norm.y_stride, norm.weight_stride, args.gate.stride}) {
+    quads = quads && stride % 4 == 0;
+  }
+  for (const float* p :
+       {norm.x, static_cast<const float*>(norm.y), norm.weight, args.bias, args.gate.data}) {
+    quads = quads && reinterpret_cast<uintptr_t>(p) % sizeof(float4) == 0;
+  }
+  return quads;
 }
 
 template <bool kCentred>
@@ -73,13 +168,20 @@ cudaError_t Start(const CudaLaunch& launch, const NormGroupsArgs& args) {
   }
   const int64_t items = int64_t{norm.rows} * norm.groups;
   if (items > INT32_MAX - kGroupsPerBlock) return cudaErrorInvalidValue;
+  if (norm.size > kMostOfWarp && InQuads(args) && SharedOf(args) <= kMostShared) {
+    return LaunchBlocks(launch, NormLongGroups<kCentred>, items, kLongThreads, SharedOf(args),
+                        args);
+  }
   const int64_t blocks = (items + kGroupsPerBlock - 1) / kGroupsPerBlock;
   return LaunchBlocks(launch, NormGroups<kCentred>, blocks, kThreads, 0, args);
 }
 
 }  // namespace
 
-cudaError_t PrepareGroupRowsCuda() { return PrepareKernels(NormGroups<false>, NormGroups<true>); }
+cudaError_t PrepareGroupRowsCuda() {
+  return PrepareKernels(NormGroups<false>, NormGroups<true>, NormLongGroups<false>,
+                        NormLongGroups<true>);
+}
 
 cudaError_t RmsNormCuda(const CudaLaunch& launch, const RmsNormArgs& args, const CudaGate& gate,
                         const int32_t* gather) {

@@ -4,8 +4,10 @@
 //
 //   y = norm(x) * f(gate),  or with gate_first  y = norm(x * f(gate))
 //
-// One warp a group: lane l adds columns l, l + 32, ..., the lanes are folded by a butterfly. The
-// order is fixed, so a group's bits depend on the group (and its gates) alone.
+// A group of up to 256 values has a warp, a longer one a block of 8 warps, if its values are whole
+// float4 in memory and fit into shared memory. In both lane l of one warp adds columns l, l + 32,
+// ..., and a butterfly folds the lanes. The order is fixed, so a group's bits depend on the group
+// (and its gates) alone.
 // Cost: 8 bytes a value, 4 more with a gate. Tested by: tests/parity/cuda_group_rows_test.cc
 #pragma once
 

@@ -4,13 +4,15 @@
 //   kRankOne  S <- diag(w) S + b (S^T a)^T + k v^T
 //   then      y = S^T q
 #include "kernels/cuda/blocks/recurrence_cuda.h"
+#include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/common/device_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
 
 // kGroups groups of lanes divide the keys: chunk c of four keys belongs to group c mod kGroups. The
-// lanes of a group have four columns each.
+// lanes of a group have four columns each or, where segments are few, one. That does not change the
+// order of a sum.
 constexpr int kLaneChunks = 4;
 template <UpdateRule kRule, int kGroups>
 struct RecurrenceShape {
@@ -77,17 +79,18 @@ __device__ __forceinline__ void KeysOf(const float* vector, int chunk, float (&o
 }
 
 // Sums over the groups, on all lanes.
-template <int kGroups>
-__device__ __forceinline__ void SumGroups(float (&sum)[4]) {
+template <int kGroups, int kC>
+__device__ __forceinline__ void SumGroups(float (&sum)[kC]) {
 #pragma unroll
   for (int lanes = kWarpLanes / kGroups; lanes < kWarpLanes; lanes *= 2) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) sum[c] += __shfl_xor_sync(kAllLanes, sum[c], lanes);
+    for (int c = 0; c < kC; ++c) sum[c] += __shfl_xor_sync(kAllLanes, sum[c], lanes);
   }
 }
 
 // A lane's part of S: chunk, key, column.
-using LaneState = float[kLaneChunks][4][4];
+template <int kC>
+using LaneState = float[kLaneChunks][4][kC];
 
 // Calls f(chunk of the lane, chunk of the head) for the lane's chunks that have keys.
 template <int kGroups, class F>
@@ -101,7 +104,7 @@ __device__ __forceinline__ void ForEachChunk(int key_dim, const F& f) {
 // Moves the lane's part of S between registers and memory, `state` being its first column.
 template <int kGroups, bool kStore>
 __device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* state, int column,
-                                          LaneState& s) {
+                                          LaneState<4>& s) {
   const bool whole = p.value_dim % 4 == 0;
   ForEachChunk<kGroups>(p.key_dim, [&](int j, int chunk) {
 #pragma unroll
@@ -130,12 +133,30 @@ __device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* st
   });
 }
 
+template <int kGroups, bool kStore>
+__device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* state, int column,
+                                          LaneState<1>& s) {
+  ForEachChunk<kGroups>(p.key_dim, [&](int j, int chunk) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = 4 * chunk + e;
+      if (key >= p.key_dim || column >= p.value_dim) continue;
+      float* const at = state + At(key, p.value_dim);
+      if (kStore) {
+        *at = s[j][e][0];
+      } else {
+        s[j][e][0] = *at;
+      }
+    }
+  });
+}
+
 // One token: S in registers advances, `y` becomes S^T q. `added`: v, or what stands in its place.
-template <UpdateRule kRule, int kGroups>
+template <UpdateRule kRule, int kGroups, int kC>
 __device__ __forceinline__ void Advance(const float* shared, int key_dim, float beta,
-                                        float (&added)[4], LaneState& s, float (&y)[4]) {
+                                        float (&added)[kC], LaneState<kC>& s, float (&y)[kC]) {
   constexpr int kKeys = RecurrenceShape<kRule, kGroups>::kKeys;
-  float read[4] = {};
+  float read[kC] = {};
   if constexpr (kRule != UpdateRule::kDecay) {
     ForEachChunk<kGroups>(key_dim, [&](int j, int chunk) {
       float x[4], w[4];
@@ -145,13 +166,13 @@ __device__ __forceinline__ void Advance(const float* shared, int key_dim, float 
       for (int e = 0; e < 4; ++e) {
         if constexpr (kRule == UpdateRule::kDelta) x[e] = w[e] * x[e];
 #pragma unroll
-        for (int c = 0; c < 4; ++c) read[c] = fmaf(x[e], s[j][e][c], read[c]);
+        for (int c = 0; c < kC; ++c) read[c] = fmaf(x[e], s[j][e][c], read[c]);
       }
     });
     SumGroups<kGroups>(read);
   }
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {
+  for (int c = 0; c < kC; ++c) {
     if constexpr (kRule == UpdateRule::kDecay) added[c] = beta * added[c];
     if constexpr (kRule == UpdateRule::kDelta) added[c] = beta * (added[c] - read[c]);
     y[c] = 0;
@@ -165,7 +186,7 @@ __device__ __forceinline__ void Advance(const float* shared, int key_dim, float 
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
+      for (int c = 0; c < kC; ++c) {
         float state = w[e] * s[j][e][c];
         if constexpr (kRule == UpdateRule::kRankOne) state = fmaf(b[e], read[c], state);
         state = fmaf(k[e], added[c], state);
@@ -194,7 +215,7 @@ __global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
   const float skip = p.skip == nullptr ? 0.0f : p.skip[head];
   NextToken<kRule, kGroups> next;
   next.Load(p, segment.first_row, head, column);
-  LaneState s = {};
+  LaneState<4> s = {};
   MoveState<kGroups, false>(p, state, column, s);
   for (int t = 0; t < segment.num_rows; ++t) {
     const int row = segment.first_row + t;
@@ -221,11 +242,132 @@ __global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
   MoveState<kGroups, true>(p, state, column, s);
 }
 
+// Where segments are few: a lane has one column of the group's keys instead of four, so a warp's
+// chain of operations for a token is a third as long, and four times as many warps work. What
+// tokens need is copied to shared memory three tokens ahead.
+template <UpdateRule kRule, int kGroups>
+struct FewShape {
+  using Wide = RecurrenceShape<kRule, kGroups>;
+  static constexpr int kColumns = Wide::kQuads, kAhead = 3, kStages = kAhead + 1;
+  // A stage has the vectors of keys, then the columns of v, then beta.
+  static constexpr int kV = Wide::kVectors * Wide::kKeys, kBeta = kV + kColumns;
+  static constexpr int kStage = kBeta + 4;  // floats; a multiple of 4
+  static_assert(kStage % 4 == 0);
+  static constexpr size_t kShared = size_t{kStages} * kStage * sizeof(float);
+};
+
+template <UpdateRule kRule, int kGroups>
+struct FewTokens {
+  using Shape = FewShape<kRule, kGroups>;
+  const CudaRecurrenceArgs& p;
+  float* shared;
+  int head, first_column;
+
+  // What no token changes: zeros beyond the keys, w = 1 where there is none.
+  __device__ __forceinline__ void Fill() const {
+    for (int i = LaneIndex(); i < Shape::kStages * Shape::kStage; i += kWarpLanes) {
+      const int vector = i % Shape::kStage / Shape::Wide::kKeys;
+      shared[i] = vector == 2 && p.w_dim == 0 ? 1.0f : 0.0f;
+    }
+    __syncwarp();  // others copy there
+  }
+  // `step`: 1, or 0 where all keys have the same value.
+  __device__ __forceinline__ void BringKeys(float* stage, int vector, const float* from,
+                                            int step) const {
+#pragma unroll
+    for (int i = 0; i < Shape::Wide::kStaged; ++i) {
+      const int key = LaneIndex() + i * kWarpLanes;
+      if (key < p.key_dim) {
+        CopyAsync<4>(stage + vector * Shape::Wide::kKeys + key, from + key * step);
+      }
+    }
+  }
+  // Copies token row `row` into stage `at`.
+  __device__ __forceinline__ void Bring(int row, int at) const {
+    float* const stage = shared + at * Shape::kStage;
+    const int key_head = head / p.heads_per_key;
+    BringKeys(stage, 0, VectorAt(p.q, row, key_head), 1);
+    BringKeys(stage, 1, VectorAt(p.k, row, key_head), 1);
+    if (p.w_dim > 0) BringKeys(stage, 2, VectorAt(p.w, row, head), p.w_dim > 1 ? 1 : 0);
+    if constexpr (kRule == UpdateRule::kRankOne) {
+      BringKeys(stage, 3, VectorAt(p.a, row, head), 1);
+      BringKeys(stage, 4, VectorAt(p.b, row, head), 1);
+    }
+    const int column = first_column + LaneIndex();
+    if (LaneIndex() < Shape::kColumns && column < p.value_dim) {
+      CopyAsync<4>(stage + Shape::kV + LaneIndex(), VectorAt(p.v, row, head) + column);
+    }
+    if (LaneIndex() == 0 && p.beta.data != nullptr) {
+      CopyAsync<4>(stage + Shape::kBeta, VectorAt(p.beta, row, head));
+    }
+  }
+};
+
+template <UpdateRule kRule, int kGroups>
+__global__ void __launch_bounds__(kWarpLanes) RecurrenceFew(CudaRecurrenceArgs p) {
+  using Shape = FewShape<kRule, kGroups>;
+  WaitForPredecessor();
+  const int tiles = (p.value_dim + Shape::kColumns - 1) / Shape::kColumns;
+  const int item = static_cast<int>(blockIdx.x);
+  const int first_column = item % tiles * Shape::kColumns, head = item / tiles % p.heads;
+  const CudaSegment segment = p.segments[item / tiles / p.heads];
+  if (segment.num_rows == 0) return;
+  const FewTokens<kRule, kGroups> tokens = {p, static_cast<float*>(SharedMemory()), head,
+                                            first_column};
+  const int of_lane = LaneIndex() % Shape::kColumns, column = first_column + of_lane;
+  float* const state = p.states + static_cast<size_t>(segment.slot) * p.floats_per_slot +
+                       p.s_offset + At(head, p.key_dim * p.value_dim) + column;
+  const float skip = p.skip == nullptr ? 0.0f : p.skip[head];
+  tokens.Fill();
+#pragma unroll
+  for (int t = 0; t < Shape::kAhead; ++t) {
+    if (t < segment.num_rows) tokens.Bring(segment.first_row + t, t);
+    CommitCopies();
+  }
+  LaneState<1> s = {};
+  MoveState<kGroups, false>(p, state, column, s);
+#pragma unroll 1
+  for (int t = 0; t < segment.num_rows; ++t) {
+    const int row = segment.first_row + t;
+    WaitForCopies<Shape::kAhead - 1>();
+    __syncwarp();  // token t is here for all lanes, and all have left token t - 1
+    if (t + Shape::kAhead < segment.num_rows) {
+      tokens.Bring(row + Shape::kAhead, (t + Shape::kAhead) % Shape::kStages);
+    }
+    CommitCopies();  // empty at the end, so that the count holds
+    const float* const stage = tokens.shared + t % Shape::kStages * Shape::kStage;
+    const float v = stage[Shape::kV + of_lane];
+    const float beta = p.beta.data == nullptr ? 1.0f : p.beta_scale * stage[Shape::kBeta];
+    float added[1] = {v}, y[1];
+    Advance<kRule, kGroups>(stage, p.key_dim, beta, added, s, y);
+    if (LaneIndex() < Shape::kColumns && column < p.value_dim) {
+      p.y[At(row, p.ld_y, head * p.value_dim + column)] =
+          p.skip == nullptr ? p.q_scale * y[0] : fmaf(skip, v, p.q_scale * y[0]);
+    }
+  }
+  WaitForCopies<0>();  // no copy may be open at the end
+  MoveState<kGroups, true>(p, state, column, s);
+}
+
+// Blocks of `columns` columns.
+int64_t Blocks(const CudaRecurrenceArgs& args, int columns) {
+  const int64_t tiles = (args.value_dim + columns - 1) / columns;
+  return tiles * args.heads * args.num_segments;
+}
+
+// With fewer than two warps a multiprocessor, each scheduler has at most one of them and waits for
+// it most of the time. With more, the wide kernel issues fewer instructions for the same work.
 template <UpdateRule kRule, int kGroups>
 cudaError_t Start(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
   using Shape = RecurrenceShape<kRule, kGroups>;
-  const int64_t tiles = (args.value_dim + Shape::kColumns - 1) / Shape::kColumns;
-  const int64_t blocks = tiles * args.heads * args.num_segments;
+  const int64_t blocks = Blocks(args, Shape::kColumns);
+  if constexpr (kGroups <= 8) {
+    using Few = FewShape<kRule, kGroups>;
+    if (blocks < 2 * int64_t{launch.multiprocessors}) {
+      return LaunchBlocks(launch, RecurrenceFew<kRule, kGroups>, Blocks(args, Few::kColumns),
+                          kWarpLanes, Few::kShared, args);
+    }
+  }
   return LaunchBlocks(launch, Recurrence<kRule, kGroups>, blocks, kWarpLanes, Shape::kShared, args);
 }
 
@@ -241,7 +383,7 @@ cudaError_t StartRule(const CudaLaunch& launch, const CudaRecurrenceArgs& args) 
 template <UpdateRule kRule>
 cudaError_t PrepareRule() {
   return PrepareKernels(Recurrence<kRule, 4>, Recurrence<kRule, 8>, Recurrence<kRule, 16>,
-                        Recurrence<kRule, 32>);
+                        Recurrence<kRule, 32>, RecurrenceFew<kRule, 4>, RecurrenceFew<kRule, 8>);
 }
 
 }  // namespace

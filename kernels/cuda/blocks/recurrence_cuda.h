@@ -10,7 +10,9 @@
 // One warp takes some columns of a head of a segment: 32 up to 64 keys, 16 up to 128, 8 up to 256,
 // 4 up to 512. Its part of S stays in registers across the segment's tokens: S is read once and
 // written once a call, whatever their number. What the keys of a token need comes through shared
-// memory, loaded one token ahead.
+// memory, loaded one token ahead. Where that would be fewer than two warps a multiprocessor, as
+// with one prompt, a warp takes 8 columns up to 64 keys and 4 up to 128, and loads three tokens
+// ahead; the bits are the same.
 //
 // Numerics: a sum over keys runs over a lane's keys in index order, then over the lanes in a fixed
 // butterfly. So the bits of a column depend on that column alone, and several tokens in one call

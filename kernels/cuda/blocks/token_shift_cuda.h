@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // RWKV's token shift on the GPU: the equation of token_shift.h for all segments of one layer.
 //
-// One thread takes a column of a segment and loads four tokens at once. The bits are the CPU's: a
-// row's depend on x[t - 1], x[t] and mix alone.
+// One thread takes a column of a segment or, in passes with long segments, of 16 token rows
+// (segment_rows_cuda.h), and loads four tokens at once. The bits are the CPU's: a row's depend on
+// x[t - 1], x[t] and mix alone.
 // Cost: 4 (1 + mixes) n bytes a token, 8 n bytes of state a segment.
 // Tested by: tests/parity/cuda_token_shift_test.cc
 #pragma once
@@ -19,6 +20,7 @@ inline constexpr int kMaxCudaMixes = 6;
 struct CudaTokenShiftArgs {
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
   int num_segments = 0;
+  int rows = 0;                // token rows; the segments' are among them
   const float* x = nullptr;    // [rows, ld_x]
   const float* mix = nullptr;  // [mixes, n]
   float* y = nullptr;          // mix m of row r at y + r ld_y + m mix_stride; not x

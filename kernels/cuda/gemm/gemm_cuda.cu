@@ -60,7 +60,8 @@ cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args) {
     const CudaTileSize size = f16 ? GemmF16Tile(i) : GemmF32Tile(i);
     const int64_t down = (int64_t{args.rows} + size.rows - 1) / size.rows;
     const int64_t across = (int64_t{args.w.n} + size.columns - 1) / size.columns;
-    const bool fits = 2 * int64_t{args.rows} > size.rows && down * across >= launch.multiprocessors;
+    const bool fits =
+        2 * int64_t{args.rows} > size.rows && FillsMachine(down * across, launch.multiprocessors);
     if (fits || i == 0) tile = i;
   }
   return f16 ? StartGemmF16(tile, launch, args) : StartGemmF32(tile, launch, args);

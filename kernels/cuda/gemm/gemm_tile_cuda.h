@@ -17,6 +17,11 @@
 
 namespace rivulet::kernels {
 
+// Whether so many blocks are enough for a machine with `places` for them. A tenth may be missing:
+// row and column counts are powers of two, which just miss the 132 multiprocessors of an H100, and
+// the next smaller tile reads the weights twice as often.
+constexpr bool FillsMachine(int64_t blocks, int64_t places) { return 10 * blocks >= 9 * places; }
+
 // How a block loads its rows of a: thread i takes float4 i % kPerRow of rows i / kPerRow,
 // i / kPerRow + kRowStep, ...
 template <int kRows, int kChunk>

@@ -301,10 +301,10 @@ cudaError_t StartOf(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   if (args.gather != nullptr) return Start<SmallTile<W>, true>(launch, args);
   // The largest tile of which there are enough: half of the machine has two to switch between.
   const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
-  const int tile = tile_for_test >= 0                      ? tile_for_test
-                   : Blocks<LargeTile<W>>(args) >= enough  ? 2
-                   : Blocks<MiddleTile<W>>(args) >= enough ? 1
-                                                           : 0;
+  const int tile = tile_for_test >= 0                                  ? tile_for_test
+                   : FillsMachine(Blocks<LargeTile<W>>(args), enough)  ? 2
+                   : FillsMachine(Blocks<MiddleTile<W>>(args), enough) ? 1
+                                                                       : 0;
   return tile == 0   ? Start<SmallTile<W>>(launch, args)
          : tile == 1 ? Start<MiddleTile<W>>(launch, args)
                      : Start<LargeTile<W>>(launch, args);

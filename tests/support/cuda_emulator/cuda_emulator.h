@@ -56,6 +56,7 @@ struct Counters {
   int64_t calls = 0;    // API calls
   int64_t mallocs = 0;  // cudaMalloc, cudaHostAlloc
   int64_t kernels = 0;  // kernels run
+  int64_t blocks = 0;   // of these
   int64_t graph_launches = 0;
   int64_t kernels_without_preference = 0;  // launched, but not set to prefer all shared memory
   size_t device_bytes = 0;                 // allocated now, of all devices (not since Reset)

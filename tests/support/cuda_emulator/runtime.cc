@@ -281,7 +281,9 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   Launch launch{g, b, config.dynamicSmemBytes, overlap, cooperative, function, std::move(body)};
   Item item;
   item.is_kernel = true;
-  item.run = [launch = std::move(launch), &r] {
+  const int64_t blocks = int64_t{g.x} * g.y * g.z;
+  item.run = [launch = std::move(launch), blocks, &r] {
+    r.counters.blocks += blocks;
     if (r.options.seed != 0) r.launch_seed = r.launch_seed * 6364136223846793005u + 1;
     const bool lost = launch.cooperative && Counts(&r.lost_countdown);
     if (r.profiling) NoteProfiled(launch.kernel);

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How blocks share the token rows of a pass, where a token needs the rows before it: for kernels of
+// 64 threads that take a column each. Included by .cu files only.
+//
+// With few tokens a segment, a block takes a segment. With many, blocks take kRowsOfBlock token
+// rows each, whichever segments they belong to: a prompt is then spread over the machine. A token's
+// predecessors are rows of x, except those of a segment's first tokens, which are in the state.
+// Only the block that has a segment's first row reads that state, and it writes the new one, from
+// the last rows of x. So no two blocks touch a state.
+#pragma once
+
+#include "kernels/cuda/common/device_cuda.h"
+
+namespace rivulet::kernels {
+
+inline constexpr int kColumnThreads = 64, kRowsOfBlock = 16;
+
+// Whether blocks take token rows: where a segment may have so many tokens that walking them takes
+// longer than walking the segments of a block's rows.
+inline bool BlocksTakeRows(int rows, int num_segments) { return rows - num_segments >= 64; }
+
+// Launches one of two kernels. args.rows: of the pass; all segments' are below it.
+template <class Args>
+cudaError_t LaunchColumns(const CudaLaunch& launch, void (*of_segments)(Args),
+                          void (*of_rows)(Args), const Args& args, int columns) {
+  const int64_t across = (int64_t{columns} + kColumnThreads - 1) / kColumnThreads;
+  if (!BlocksTakeRows(args.rows, args.num_segments)) {
+    return LaunchBlocks(launch, of_segments, across * args.num_segments, kColumnThreads, 0, args);
+  }
+  const int64_t down = (int64_t{args.rows} + kRowsOfBlock - 1) / kRowsOfBlock;
+  return LaunchBlocks(launch, of_rows, across * down, kColumnThreads,
+                      kRowsOfBlock * sizeof(int32_t), args);
+}
+
+// Calls f(segment, first, count, column) for the tokens first .. first + count - 1 of each segment
+// that this block has a share of. `column` may be beyond the last. The first `lead` tokens of a
+// segment, whose predecessors are in the state, are always one share.
+template <bool kRows, class F>
+__device__ __forceinline__ void ForEachShare(const CudaSegment* segments, int num_segments,
+                                             int columns, int lead, const F& f) {
+  const int across = (columns + kColumnThreads - 1) / kColumnThreads;
+  const int item = static_cast<int>(blockIdx.x) / across;
+  const int column =
+      static_cast<int>(blockIdx.x) % across * kColumnThreads + static_cast<int>(threadIdx.x);
+  if constexpr (!kRows) {
+    const CudaSegment segment = segments[item];
+    if (segment.num_rows > 0) f(segment, 0, segment.num_rows, column);
+  } else {
+    const int first_row = item * kRowsOfBlock;
+    auto* const owner = static_cast<int32_t*>(SharedMemory());  // each row's segment; -1: none
+    if (threadIdx.x < kRowsOfBlock) owner[threadIdx.x] = -1;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < num_segments; i += kColumnThreads) {
+      const CudaSegment segment = segments[i];
+      const int begin = segment.first_row - first_row, end = begin + segment.num_rows;
+      for (int r = begin > 0 ? begin : 0; r < end && r < kRowsOfBlock; ++r) owner[r] = i;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int r = 0; r < kRowsOfBlock;) {
+      const int i = owner[r];
+      if (i < 0) {
+        ++r;
+        continue;
+      }
+      const CudaSegment segment = segments[i];
+      const int token = first_row + r - segment.first_row;  // of row r
+      const int most = token + kRowsOfBlock - r;
+      const int end = segment.num_rows < most ? segment.num_rows : most;
+      r += end - token;
+      const int leading = segment.num_rows < lead ? segment.num_rows : lead;
+      const int from = token > 0 && token < leading ? leading : token;
+      const int to = token == 0 && end < leading ? leading : end;
+      if (from < to) f(segment, from, to - from, column);
+    }
+  }
+}
+
+}  // namespace rivulet::kernels

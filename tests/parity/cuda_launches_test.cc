@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many blocks the kernels take at the sizes of real models: what the emulator counts, and no
+// device tells.
+#include <vector>
+
+#include "kernels/cuda/blocks/causal_conv_cuda.h"
+#include "kernels/cuda/blocks/recurrence_cuda.h"
+#include "kernels/cuda/blocks/token_shift_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+#include "tests/support/cuda_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+
+constexpr int kMultiprocessors = 132;  // of an H100 and an H200
+
+// Blocks of one launch: `start` gets a launch on a machine of so many multiprocessors.
+template <class F>
+int64_t BlocksOf(const F& start, int multiprocessors = kMultiprocessors) {
+  CudaLaunch launch;
+  launch.multiprocessors = multiprocessors;
+  const int64_t before = cuda_emulator::Count().blocks;
+  EXPECT_EQ(start(launch), cudaSuccess);
+  RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
+  return cuda_emulator::Count().blocks - before;
+}
+
+// Zeros for a product of `rows` rows and `n` columns with 32 k.
+struct Zeros {
+  Zeros(int rows_of, int n_of)
+      : rows(rows_of),
+        n(n_of),
+        packed(std::vector<uint8_t>(CudaPackedSize(WeightType::kF16, kK, n))),
+        bias(std::vector<float>(size_t(n))),
+        a(std::vector<float>(size_t(rows) * kK)),
+        out(size_t(rows) * size_t(n)) {}
+  CudaMatrix matrix() const { return {WeightType::kF16, kK, n, packed.data(), bias.data()}; }
+  static constexpr int kK = 32;
+  int rows, n;
+  DeviceArray<uint8_t> packed;
+  DeviceArray<float> bias, a, out;
+};
+
+int64_t GemmBlocks(int rows, int n) {
+  const Zeros zeros(rows, n);
+  CudaGemmArgs args;
+  args.w = zeros.matrix();
+  args.a = zeros.a.data();
+  args.out = zeros.out.data();
+  args.rows = rows;
+  args.lda = Zeros::kK;
+  args.ld_out = n;
+  return BlocksOf([&](const CudaLaunch& launch) { return GemmCuda(launch, args); });
+}
+
+// 128 blocks on 132 multiprocessors are enough for a tile: half of it would read the weights twice.
+TEST(CudaLaunchesTest, ATileMayMissATenthOfTheMachine) {
+  EXPECT_EQ(GemmBlocks(256, 1024), 128) << "tiles of 32 x 64";
+  EXPECT_EQ(GemmBlocks(256, 896), 16 * 28) << "112 blocks of 32 x 64 are too few";
+}
+
+TEST(CudaLaunchesTest, AWideTileMayMissATenthOfTheMachineToo) {
+  ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
+  const int rows = 256;
+  for (const auto& [n, blocks] : {std::pair{896, 14}, {768, 24}}) {
+    const Zeros zeros(rows, n);
+    CudaWideGemmArgs args;
+    args.w = zeros.matrix();
+    args.a = reinterpret_cast<const uint16_t*>(zeros.a.data());
+    args.lda = Zeros::kK;
+    args.rows = rows;
+    args.out = zeros.out.data();
+    args.ld_out = n;
+    const auto start = [&](const CudaLaunch& launch) { return WideGemmCuda(launch, args); };
+    // Fifteen tiles would fill ten multiprocessors; tiles have 128 rows and 128 or 64 columns.
+    EXPECT_EQ(BlocksOf(start, 10), blocks) << n;
+  }
+}
+
+// One prompt among steps of other sequences.
+std::vector<CudaSegment> OnePrompt(int tokens, int others) {
+  std::vector<CudaSegment> segments = {{0, 0, tokens, 0}};
+  for (int i = 1; i <= others; ++i) segments.push_back({i, tokens + i - 1, 1, i});
+  return segments;
+}
+
+TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
+  constexpr int kTokens = 512, kColumns = 128, kAcross = kColumns / 64;
+  for (const int others : {0, 8}) {
+    const DeviceArray<CudaSegment> segments(OnePrompt(kTokens, others));
+    const int rows = kTokens + others, row_blocks = (rows + 15) / 16;
+    const DeviceArray<float> x(std::vector<float>(size_t(rows * kColumns))),
+        weight(std::vector<float>(4 * kColumns)), y(size_t(rows * kColumns)),
+        states(std::vector<float>(size_t(others + 1) * 3 * kColumns));
+    const auto fill = [&](auto args) {
+      args.segments = segments.data();
+      args.num_segments = others + 1;
+      args.rows = rows;
+      args.x = x.data();
+      args.y = y.data();
+      args.ld_x = args.ld_y = kColumns;
+      args.states = states.data();
+      args.floats_per_slot = 3 * kColumns;
+      return args;
+    };
+    CudaTokenShiftArgs shift = fill(CudaTokenShiftArgs());
+    shift.mix = weight.data();
+    shift.n = kColumns;
+    shift.mixes = 1;
+    CudaCausalConvArgs conv = fill(CudaCausalConvArgs());
+    conv.weight = weight.data();
+    conv.channels = kColumns;
+    conv.width = 4;
+    const auto start_shift = [&](const CudaLaunch& l) { return TokenShiftCuda(l, shift); };
+    const auto start_conv = [&](const CudaLaunch& l) { return CausalConvCuda(l, conv); };
+    EXPECT_EQ(BlocksOf(start_shift), row_blocks * kAcross) << others;
+    EXPECT_EQ(BlocksOf(start_conv), row_blocks * kAcross) << others;
+    // A step: a block has a row.
+    shift.num_segments = shift.rows = conv.num_segments = conv.rows = 1;
+    const DeviceArray<CudaSegment> one(OnePrompt(1, 0));
+    shift.segments = conv.segments = one.data();
+    EXPECT_EQ(BlocksOf(start_shift), kAcross);
+    EXPECT_EQ(BlocksOf(start_conv), kAcross);
+  }
+}
+
+// RWKV-7 0.4B has 16 heads of 64 x 64, Mamba-2 130m 24 of 128 x 64.
+TEST(CudaLaunchesTest, FewSegmentsHaveFourTimesTheWarps) {
+  const auto blocks = [](int heads, int keys, int num_segments) {
+    std::vector<CudaSegment> list;
+    for (int i = 0; i < num_segments; ++i) list.push_back({i, i, 1, i});
+    const DeviceArray<CudaSegment> segments(list);
+    const int ld = heads * (keys > 64 ? keys : 64);
+    const DeviceArray<float> rows(std::vector<float>(size_t(num_segments * ld))),
+        y(size_t(num_segments * ld)),
+        states(std::vector<float>(size_t(num_segments) * size_t(heads * keys * 64)));
+    CudaRecurrenceArgs args;
+    args.segments = segments.data();
+    args.num_segments = num_segments;
+    args.heads = heads;
+    args.key_dim = keys;
+    args.value_dim = 64;
+    args.q = args.k = {rows.data(), ld, keys};
+    args.v = {rows.data(), ld, 64};
+    args.states = states.data();
+    args.floats_per_slot = size_t(heads * keys * 64);
+    args.y = y.data();
+    args.ld_y = ld;
+    return BlocksOf([&](const CudaLaunch& launch) { return RecurrenceCuda(launch, args); });
+  };
+  EXPECT_EQ(blocks(16, 64, 1), 128);
+  EXPECT_EQ(blocks(16, 64, 8), 8 * 128);
+  EXPECT_EQ(blocks(16, 64, 9), 9 * 32);
+  EXPECT_EQ(blocks(24, 128, 2), 2 * 384);
+  EXPECT_EQ(blocks(24, 128, 3), 3 * 96);
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
