@@ -9,6 +9,8 @@
 namespace rivulet::kernels {
 namespace {
 
+constexpr int kFewRowsTile = kCudaGemmTiles - 1;
+
 int tile_for_test = -1;
 
 bool Aligned(const float* p, int ld) {
@@ -55,14 +57,16 @@ cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args) {
   if (args.rows == 0) return cudaSuccess;
   const bool f16 = args.w.type != WeightType::kF32;  // on the tensor cores
   int tile = tile_for_test;
-  // The largest tile that fills the machine and of whose rows at least half exist.
-  for (int i = kCudaGemmTiles - 1; tile < 0; --i) {
+  // The largest tile that fills the machine and of whose rows at least half exist; where even the
+  // smallest leaves multiprocessors idle, blocks of one warp.
+  for (int i = kFewRowsTile - 1; tile < 0; --i) {
     const CudaTileSize size = f16 ? GemmF16Tile(i) : GemmF32Tile(i);
     const int64_t down = (int64_t{args.rows} + size.rows - 1) / size.rows;
     const int64_t across = (int64_t{args.w.n} + size.columns - 1) / size.columns;
-    const bool fits =
-        2 * int64_t{args.rows} > size.rows && FillsMachine(down * across, launch.multiprocessors);
+    const bool fills = FillsMachine(down * across, launch.multiprocessors);
+    const bool fits = 2 * int64_t{args.rows} > size.rows && fills;
     if (fits || i == 0) tile = i;
+    if (tile == 0 && f16 && !fills) tile = kFewRowsTile;
   }
   return f16 ? StartGemmF16(tile, launch, args) : StartGemmF32(tile, launch, args);
 }

@@ -64,7 +64,7 @@ cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args);
 
 // For tests: the tile shape to use, 0 .. kCudaGemmTiles - 1; -1: chosen by size. Thread: none may
 // call GemmCuda.
-inline constexpr int kCudaGemmTiles = 3;
+inline constexpr int kCudaGemmTiles = 4;  // the last: blocks of one warp, on the tensor cores
 void SetCudaGemmTileForTest(int tile);
 
 }  // namespace rivulet::kernels

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //   out[r][c] = epilogue( b[c] + sum_k f16(norm(a[r])[k]) W[c][k] )      on the tensor cores
 // with W in F16, or f16(q s) of integers, expanded in registers.
+#include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
 #include "kernels/cuda/gemm/gemm_weights_cuda.h"
 
@@ -32,12 +33,24 @@ __device__ __forceinline__ void LoadWeights(const CudaMatrix& w, int step, int t
   }
 }
 
-// Multiplies 32 k: `a` is this lane's place in the rows in shared memory.
-template <class Weights, int kTiles>
+// Puts a chunk of the rows into shared memory.
+template <class Shape, class ALoader>
+__device__ __forceinline__ void StoreRows(uint32_t* tile_a, const ALoader& loader,
+                                          const float4 (&a)[ALoader::kLoads]) {
+#pragma unroll
+  for (int i = 0; i < ALoader::kLoads; ++i) {
+    const int word = ((loader.row + i * ALoader::kRowStep) * Shape::kStride + loader.column) / 2;
+    *reinterpret_cast<uint2*>(tile_a + word) =
+        make_uint2(PackHalves(a[i].x, a[i].y), PackHalves(a[i].z, a[i].w));
+  }
+}
+
+// Multiplies 32 k: `a` is this lane's place in the rows in shared memory, kHalves apart.
+template <class Weights, int kHalves, int kTiles>
 __device__ __forceinline__ void MultiplyF16(const uint32_t* a,
                                             const typename Weights::Piece (&b)[kTiles],
                                             float (&sum)[kTiles][kTiles][4]) {
-  constexpr int kStride = F16Shape<kTiles>::kStride / 2;  // words
+  constexpr int kStride = kHalves / 2;  // words
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t fa[kTiles][4];
@@ -94,12 +107,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   for (int k = 0; k < p.w.k; k += Shape::kChunk, buffer ^= 1) {
     uint32_t* tile_a = shared + buffer * kBuffer;
     loader.Finish(p, at.first_row, k, write_norm, statistics, a);
-#pragma unroll
-    for (int i = 0; i < ALoader::kLoads; ++i) {
-      const int word = ((loader.row + i * ALoader::kRowStep) * Shape::kStride + loader.column) / 2;
-      *reinterpret_cast<uint2*>(tile_a + word) =
-          make_uint2(PackHalves(a[i].x, a[i].y), PackHalves(a[i].z, a[i].w));
-    }
+    StoreRows<Shape, ALoader>(tile_a, loader, a);
     __syncthreads();
     if (k + Shape::kChunk < p.w.k) loader.Load(p, k + Shape::kChunk, a);
     const uint32_t* lane_a = tile_a + LaneIndex() / 4 * (Shape::kStride / 2) + LaneIndex() % 4;
@@ -107,7 +115,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
     for (int s = 0; s < Shape::kSteps; ++s) {
       const int step = k / 32 + s;
       if (step >= k_steps) break;
-      MultiplyF16<Weights>(lane_a + 16 * s, b[s], sum);
+      MultiplyF16<Weights, Shape::kStride>(lane_a + 16 * s, b[s], sum);
       // The registers are free: what the next chunk needs comes while this one goes on.
       LoadWeights<Weights>(p.w, step + Shape::kSteps, tile, b[s]);
     }
@@ -124,6 +132,80 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   });
 }
 
+// Few rows and columns: a block is one warp with 8 columns, so that there are enough blocks. All its
+// weights are on their way to shared memory before the wait for the predecessor; the sums are those
+// of GemmF16, in its order.
+struct FewShape {
+  static constexpr int kRows = 16, kColumns = 8, kChunk = 128;
+  static constexpr int kStride = kChunk + 8, kSteps = kChunk / 32;  // as F16Shape has them
+  static constexpr int kBuffer = kRows * kStride / 2;               // words
+  static constexpr size_t kRowsBytes =
+      size_t{2} * kBuffer * sizeof(uint32_t) + kRows * sizeof(RowStatistics);
+  static constexpr size_t kMostShared = size_t{96} << 10;  // the least that an architecture has
+};
+template <class Weights>
+size_t FewShared(int k) {
+  return Weights::PanelBytes(k) + FewShape::kRowsBytes;
+}
+
+template <class Weights>
+__global__ void __launch_bounds__(kWarpLanes) GemmFewF16(CudaGemmArgs p) {
+  using Shape = FewShape;
+  using ALoader = Loader<Shape::kRows, Shape::kChunk, kWarpLanes>;
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+  const int panel = at.first_column / 8, k_steps = CudaSteps(p.w.k);
+  auto* slab = static_cast<uint4*>(SharedMemory());
+  const int pieces = static_cast<int>(Weights::PanelBytes(p.w.k) / sizeof(uint4));
+  const auto* from = reinterpret_cast<const uint4*>(Weights::Block(p.w, panel, 0));
+#pragma unroll 4
+  for (int i = LaneIndex(); i < pieces; i += kWarpLanes) CopyAsync<16>(slab + i, from + i);
+  CommitCopies();
+  auto* rows = reinterpret_cast<uint32_t*>(slab + pieces);
+  auto* statistics = reinterpret_cast<RowStatistics*>(rows + 2 * Shape::kBuffer);
+  const auto* w = reinterpret_cast<const typename Weights::Lane*>(slab);
+  const auto* scales = reinterpret_cast<const uint16_t*>(w + k_steps * kWarpLanes);
+  float sum[1][1][4];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    const int column = at.first_column + 2 * (LaneIndex() % 4) + c;
+    sum[0][0][c] = sum[0][0][c + 2] = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
+  }
+  WaitForPredecessor();
+
+  if (p.norm_weight != nullptr) TileStatistics<Shape::kRows, 1>(p, at.first_row, statistics);
+  const bool write_norm = p.norm_out != nullptr && at.first_column == 0;
+  const ALoader loader(p, at.first_row);
+  float4 a[ALoader::kLoads];
+  loader.Load(p, 0, a);
+  WaitForCopies<0>();
+  int buffer = 0;
+  for (int k = 0; k < p.w.k; k += Shape::kChunk, buffer ^= 1) {
+    uint32_t* tile_a = rows + buffer * Shape::kBuffer;
+    loader.Finish(p, at.first_row, k, write_norm, statistics, a);
+    StoreRows<Shape, ALoader>(tile_a, loader, a);
+    __syncwarp();  // the rows, and at first the weights, are here for all lanes
+    if (k + Shape::kChunk < p.w.k) loader.Load(p, k + Shape::kChunk, a);
+    const uint32_t* lane_a = tile_a + LaneIndex() / 4 * (Shape::kStride / 2) + LaneIndex() % 4;
+#pragma unroll
+    for (int s = 0; s < Shape::kSteps; ++s) {
+      const int step = k / 32 + s;
+      if (step >= k_steps) break;
+      const typename Weights::Piece b[1] = {Weights::Take(w, scales, step)};
+      MultiplyF16<Weights, Shape::kStride>(lane_a + 16 * s, b, sum);
+    }
+  }
+  const float sums[4] = {sum[0][0][0], sum[0][0][1], sum[0][0][2], sum[0][0][3]};
+  const int row = at.first_row + LaneIndex() / 4, column = at.first_column + 2 * (LaneIndex() % 4);
+  WriteSums(p, sums, nullptr, [&](int i) { return SumPlace{row + i / 2 * 8, column + i % 2}; });
+}
+
+template <class Weights>
+cudaError_t StartFew(const CudaLaunch& launch, const CudaGemmArgs& args) {
+  const int64_t down = (int64_t{args.rows} + FewShape::kRows - 1) / FewShape::kRows;
+  return LaunchBlocks(launch, GemmFewF16<Weights>, down * CudaPanels(args.w.n), kWarpLanes,
+                      FewShared<Weights>(args.w.k), args);
+}
+
 template <class Weights>
 cudaError_t Start(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
   switch (tile) {
@@ -131,8 +213,11 @@ cudaError_t Start(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) 
       return StartGemm<F16Shape<1>>(GemmF16<1, Weights>, launch, args);
     case 1:
       return StartGemm<F16Shape<2>>(GemmF16<2, Weights>, launch, args);
-    default:
+    case 2:
       return StartGemm<F16Shape<4>>(GemmF16<4, Weights>, launch, args);
+    default:
+      return FewShared<Weights>(args.w.k) > FewShape::kMostShared ? Start<Weights>(0, launch, args)
+                                                                  : StartFew<Weights>(launch, args);
   }
 }
 
@@ -145,8 +230,11 @@ CudaTileSize GemmF16Tile(int tile) {
 }
 
 cudaError_t PrepareGemmF16() {
-  return PrepareKernels(GemmF16<1, HalfWeights>, GemmF16<2, HalfWeights>, GemmF16<4, HalfWeights>,
-                        GemmF16<1, Int8Weights>, GemmF16<2, Int8Weights>, GemmF16<4, Int8Weights>);
+  return FirstError(
+      {PrepareKernels(GemmF16<1, HalfWeights>, GemmF16<2, HalfWeights>, GemmF16<4, HalfWeights>,
+                      GemmF16<1, Int8Weights>, GemmF16<2, Int8Weights>, GemmF16<4, Int8Weights>),
+       PrepareLargeKernel(GemmFewF16<HalfWeights>, FewShape::kMostShared),
+       PrepareLargeKernel(GemmFewF16<Int8Weights>, FewShape::kMostShared)});
 }
 
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {

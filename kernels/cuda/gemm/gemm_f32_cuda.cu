@@ -105,12 +105,12 @@ cudaError_t PrepareGemmF32() {
 
 cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
   switch (tile) {
-    case 0:
-      return StartGemm<SmallTile>(GemmF32<4, 1>, launch, args);
     case 1:
       return StartGemm<MiddleTile>(GemmF32<8, 2>, launch, args);
-    default:
+    case 2:
       return StartGemm<LargeTile>(GemmF32<16, 4>, launch, args);
+    default:
+      return StartGemm<SmallTile>(GemmF32<4, 1>, launch, args);
   }
 }
 

@@ -24,12 +24,12 @@ constexpr bool FillsMachine(int64_t blocks, int64_t places) { return 10 * blocks
 
 // How a block loads its rows of a: thread i takes float4 i % kPerRow of rows i / kPerRow,
 // i / kPerRow + kRowStep, ...
-template <int kRows, int kChunk>
+template <int kRows, int kChunk, int kThreads = kGemmThreads>
 struct Loader {
   static constexpr int kPerRow = kChunk / 4;
-  static constexpr int kRowStep = kGemmThreads / kPerRow;
+  static constexpr int kRowStep = kThreads / kPerRow;
   static constexpr int kLoads = kRows / kRowStep;
-  static_assert(kGemmThreads % kPerRow == 0 && kRows % kRowStep == 0);
+  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
 
   int row, column;     // of this thread's first float4 in the tile
   int source[kLoads];  // rows of a; -1: none
@@ -95,17 +95,17 @@ struct Loader {
 
 // Layer norm's statistics of the tile's rows, a warp's up to four rows at a time. Ends with a
 // barrier.
-template <int kRows>
+template <int kRows, int kWarps = kGemmWarps>
 __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatistics* statistics) {
-  constexpr int kAtOnce = kRows / kGemmWarps < 4 ? kRows / kGemmWarps : 4;
+  constexpr int kAtOnce = kRows / kWarps < 4 ? kRows / kWarps : 4;
 #pragma unroll 1
-  for (int turn = 0; turn < kRows; turn += kAtOnce * kGemmWarps) {  // as often in every warp
+  for (int turn = 0; turn < kRows; turn += kAtOnce * kWarps) {  // as often in every warp
     const int first = turn + WarpIndex();
     const float* x[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       // A row that is not there repeats the last: nobody reads its statistics.
-      int r = first_row + first + i * kGemmWarps;
+      int r = first_row + first + i * kWarps;
       r = r < p.rows ? r : p.rows - 1;
       x[i] = p.a + At(p.gather == nullptr ? r : p.gather[r], p.lda);
     }
@@ -113,7 +113,7 @@ __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatisti
     NormalizeStatistics(x, p.w.k, p.norm_eps, s);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      if (LaneIndex() == 0) statistics[first + i * kGemmWarps] = s[i];
+      if (LaneIndex() == 0) statistics[first + i * kWarps] = s[i];
     }
   }
   __syncthreads();
@@ -140,7 +140,7 @@ cudaError_t StartGemm(void (*kernel)(CudaGemmArgs), const CudaLaunch& launch,
 struct CudaTileSize {
   int rows, columns;
 };
-// Of tile shape 0 .. kCudaGemmTiles - 1, from small to large.
+// Of tile shape 0 .. 2, from small to large.
 CudaTileSize GemmF16Tile(int tile);
 CudaTileSize GemmF32Tile(int tile);
 cudaError_t PrepareGemmF16();

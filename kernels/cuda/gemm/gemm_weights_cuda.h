@@ -16,6 +16,9 @@ namespace rivulet::kernels {
 struct HalfWeights {
   using Lane = uint4;  // of a panel and step, in memory and in shared memory
   static constexpr bool kScaled = false;
+  static constexpr size_t PanelBytes(int k) {
+    return static_cast<size_t>(CudaSteps(k)) * kWarpLanes * sizeof(Lane);
+  }
   using Piece = Lane;  // in registers
   // Where a panel and step begin, and their scales.
   static __device__ __forceinline__ const Lane* Block(const CudaMatrix& w, int panel, int step) {
@@ -39,13 +42,14 @@ struct HalfWeights {
 struct Int8Weights {
   using Lane = uint2;
   static constexpr bool kScaled = true;
+  static constexpr size_t PanelBytes(int k) { return Int8PanelBytes(k); }
   struct Piece {
     uint2 q;
     uint16_t scale;
   };
   static __device__ __forceinline__ const unsigned char* Panel(const CudaMatrix& w, int panel) {
     return static_cast<const unsigned char*>(w.packed) +
-           static_cast<size_t>(panel) * Int8PanelBytes(w.k);
+           static_cast<size_t>(panel) * PanelBytes(w.k);
   }
   static __device__ __forceinline__ const Lane* Block(const CudaMatrix& w, int panel, int step) {
     return reinterpret_cast<const Lane*>(Panel(w, panel)) + step * kWarpLanes;
