@@ -28,12 +28,6 @@ RUN --mount=type=cache,target=/ccache \
     && deploy/bundle.sh build/bundle.tar.gz \
     && tar -xzf build/bundle.tar.gz --no-same-owner -C /opt \
     && install -D -m 644 deploy/image/server.json /opt/rivulet-bundle/etc/server.json \
-    # The distribution's libraries travel with their licences.
-    && mkdir /opt/rivulet-bundle/licenses \
-    && for library in /opt/rivulet-bundle/lib/*; do dpkg-query --search "*/${library##*/}"; done \
-      | cut -d : -f 1 | sort -u | while read -r package; do \
-        cp --dereference "/usr/share/doc/$package/copyright" "/opt/rivulet-bundle/licenses/$package" || exit 1; \
-      done \
     && rm -rf build
 
 FROM ${RUNTIME} AS server

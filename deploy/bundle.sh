@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Packs the server and the command with the shared libraries that they need into one relocatable folder, for machines
-# with glibc 2.36 or newer and without our packages (Debian 12, Ubuntu 24.04).
-# Usage: deploy/bundle.sh [--models] [OUTPUT.tar.gz|.tar.xz]       default output: build/rivulet-bundle.tar.gz
+# Packs the server and the command with the shared libraries that they need, and the licences of all, into one relocatable
+# folder, for machines with glibc 2.36 or newer and without our packages (Debian 12, Ubuntu 24.04).
+# Usage: deploy/bundle.sh [--models] [--build DIR] [OUTPUT.tar.gz|.tar.xz|.tar]    default output: build/rivulet-bundle.tar.gz
 #        deploy/bundle.sh --gpu-tests [OUTPUT.tar.xz]              default output: build/gpu-kit.tar.xz
 #   --models      also the bundled models
+#   --build       the build directory; build/release unless given
 #   --gpu-tests   instead the programs that tests/gpu/run.sh runs beside the source tree on a machine with an H100 or H200: builds
 #                 preset gpu, packs it without models, at most 15 MiB; needs nvcc
 # Unpack anywhere, run rivulet-bundle/bin/rivulet-server.
@@ -13,23 +14,26 @@ cd "$(dirname "$0")/.."
 models=false
 gpu_tests=false
 output=
-for argument in "$@"; do
+build=build/release
+while (($#)); do
+  argument=$1
   case "$argument" in
     --models) models=true ;;
+    --build) build=${2:?bundle.sh: --build needs a directory}; shift ;;
     --gpu-tests) gpu_tests=true ;;
     -*) echo "bundle.sh: unknown option '$argument'" >&2; exit 2 ;;
     *) output=$argument ;;
   esac
+  shift
 done
-preset=release
 if $gpu_tests; then
-  preset=gpu
+  build=build/gpu
   cmake --preset gpu >/dev/null
   cmake --build --preset gpu >/dev/null || { echo "bundle.sh: preset gpu does not build: cmake --build --preset gpu" >&2; exit 2; }
   output=${output:-build/gpu-kit.tar.xz}
 fi
 output=${output:-build/rivulet-bundle.tar.gz}
-bin=build/$preset/bin
+bin=$build/bin
 for program in rivulet rivulet-server; do
   [[ -x $bin/$program ]] || { echo "bundle.sh: $bin/$program is not built; run deploy/demo.sh or deploy/test.sh first" >&2; exit 2; }
 done
@@ -52,6 +56,24 @@ for program in "${programs[@]}"; do
     while read -r library; do cp -nL "$library" "$bundle/lib/"; done
 done
 cp LICENSE "$bundle/"
+# What the distribution made travels with its licence: the libraries, and what is compiled into the programs.
+pack_licences() {
+  local owner
+  mkdir "$bundle/licenses"
+  {
+    for library in "$bundle"/lib/*; do
+      owner=$(dpkg-query --search "*/${library##*/}") || {
+        echo "bundle.sh: no package owns ${library##*/}, so its licence is unknown" >&2
+        return 1
+      }
+      cut -d : -f 1 <<<"$owner"
+    done
+    printf '%s\n' nlohmann-json3-dev libcli11-dev
+  } | sort -u | while read -r owner; do
+    cp --dereference "/usr/share/doc/$owner/copyright" "$bundle/licenses/$owner"
+  done
+}
+if ! $gpu_tests; then pack_licences; fi
 if $models; then cp -r model/zoo "$bundle/models"; fi
 
 # The programs look beside themselves first (RPATH $ORIGIN/../lib, CMakeLists.txt): nothing may come from elsewhere.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the images of the Dockerfile and of gateway.Dockerfile with buildah, on a Debian base made with debootstrap, and
-# tests them by running them: tests/e2e/image_test.py. Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
+# one of that base with Python and the wheel of the programs; tests them by running them: tests/e2e/image_test.py. Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
 # Needs root, buildah, debootstrap and an apt source of Debian bookworm. Base, layers and compiler cache stay in
 # build/image; beside that buildah notes names of layers in /var/lib/containers/cache. The network serves apt and pip
 # alone: the images run in a network of their own that has only loopback.
@@ -80,14 +80,14 @@ if ! has "$base"; then
   make_base
 fi
 
-# build <name> <buildah option...>: one image of the Dockerfile. RUN steps see how this machine's apt reaches its
-# sources (a proxy, say); the image does not.
+# build <name> <buildah option...>: one image of the Dockerfile, or of another in the folder `context`. RUN steps see how
+# this machine's apt reaches its sources (a proxy, say); the image does not.
 apt-config dump --format '%f "%v";%n' Acquire >"$work/apt.conf"
 build() {
-  local name=$1 begin=$SECONDS
+  local name=$1 context=${context:-.} begin=$SECONDS
   shift
   quietly "$work/$name.log" buildah "${store[@]}" bud --isolation chroot --format docker --layers --pull-never \
-    --volume "$work/apt.conf:/etc/apt/apt.conf.d/99machine:ro" --volume "$work/ccache.conf:/etc/ccache.conf:ro" --tag "localhost/$name" "$@" .
+    --volume "$work/apt.conf:/etc/apt/apt.conf.d/99machine:ro" --volume "$work/ccache.conf:/etc/ccache.conf:ro" --tag "localhost/$name" "$@" "$context"
   echo "image_test.sh: built $name in $((SECONDS - begin)) s" >&2
 }
 # The Dockerfile's compiler cache begins with this machine's, which holds most of the objects where the release preset was
@@ -120,6 +120,23 @@ printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$work/pip.conf"
 build rivulet-gateway --file deploy/gateway.Dockerfile --ignorefile deploy/gateway.Dockerfile.dockerignore \
   --volume "$wheels:/wheels:ro" --volume "$work/pip.conf:/etc/pip.conf:ro"
 
+# The wheel of this machine's programs, where Python is all that was added to Debian.
+mkdir -p "$work/wheel"
+rm -f "$work"/wheel/*.whl
+cp "$(RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD build/venv/bin/python tests/e2e/support/server_wheel.py)" "$work/wheel/"
+cat >"$work/wheel/Dockerfile" <<END
+FROM $base
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
+COPY *.whl /
+RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-index /*.whl
+ENV PATH=/opt/venv/bin:$path
+USER 65532:65532
+STOPSIGNAL SIGTERM
+HEALTHCHECK CMD ["rivulet", "health", "--target", "127.0.0.1:50051"]
+ENTRYPOINT ["rivulet-server", "--listen", "0.0.0.0:50051"]
+END
+context=$work/wheel build rivulet-wheel
+
 # The build stage with CUDA=ON, which fails without a working nvcc: the stage `packages` as its base, with this machine's
 # toolkit mounted where CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay
 # untested.
@@ -136,6 +153,6 @@ else
 fi
 
 export RIVULET_IMAGE_BASE=$base RIVULET_IMAGE=localhost/rivulet RIVULET_IMAGE_WITH_MODEL=localhost/rivulet-mnist
-export RIVULET_IMAGE_GATEWAY=localhost/rivulet-gateway
+export RIVULET_IMAGE_GATEWAY=localhost/rivulet-gateway RIVULET_IMAGE_WHEEL=localhost/rivulet-wheel
 RIVULET_IMAGE_BUILDAH="buildah ${store[*]}" RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD \
   PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=tests/e2e/support unshare --net -- python3 tests/e2e/image_test.py

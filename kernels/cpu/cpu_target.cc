@@ -24,7 +24,13 @@ bool CpuTargetFuses() {
   return (HWY_DYNAMIC_DISPATCH(ThisTarget)() & kUnfused) == 0;
 }
 
+bool CpuFuses() {
+  static const bool fuses = CpuTargetFuses();
+  return fuses;
+}
+
 bool SetCpuTargetForTest(const std::string& name) {
+  CpuFuses();  // asked before the choice changes
   hwy::SetSupportedTargetsForTest(0);
   const int64_t available = hwy::SupportedTargets() & HWY_TARGETS;
   bool found = name.empty();

@@ -337,6 +337,12 @@ absl::StatusOr<SlotChoice> ChooseSlots(const CpuBackendOptions& options, size_t 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
+  // Plain code would be many times slower, with other bits than every other machine has.
+  if (!kernels::CpuFuses()) {
+    return MakeError(absl::StatusCode::kUnavailable,
+                     "backend cpu needs a CPU with AVX2 and FMA, which this one lacks",
+                     {"BACKEND_ABSENT", "backend", {}});
+  }
   const size_t slot_bytes = model->config().bytes_per_slot();
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
                            CpuNetwork::Load(*model, options.weights));

@@ -17,7 +17,7 @@ namespace rivulet {
 
 // Decodes and packs the weights and reserves the slots (pages are taken when a slot is first used).
 // Errors: DATA_LOSS (weights), INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED naming the arithmetic
-// (weights, slots, memory).
+// (weights, slots, memory), UNAVAILABLE (BACKEND_ABSENT: a CPU without AVX2 and FMA).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options);
 

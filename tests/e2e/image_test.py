@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The container images that deploy/image_test.sh built, looked into and run. That script starts this one, as root in a
+"""The container images that deploy/image_test.sh built, one of them from the wheel, looked into and run. That script starts this one, as root in a
 network of its own.
 
 A container here is what a runtime would make of the image's configuration, with the host's own tools: mount, PID, IPC
@@ -29,11 +29,11 @@ import urllib.request
 
 from command import BIN_DIR, SOURCE_DIR, ZOO
 
-NAMES = ("RIVULET_IMAGE_BUILDAH", "RIVULET_IMAGE_BASE", "RIVULET_IMAGE", "RIVULET_IMAGE_WITH_MODEL", "RIVULET_IMAGE_GATEWAY")
+NAMES = ("RIVULET_IMAGE_BUILDAH", "RIVULET_IMAGE_BASE", "RIVULET_IMAGE", "RIVULET_IMAGE_WITH_MODEL", "RIVULET_IMAGE_GATEWAY", "RIVULET_IMAGE_WHEEL")
 if not all(name in os.environ for name in NAMES):
     print("image_test.py: skipped: deploy/image_test.sh starts this test", file=sys.stderr)
     sys.exit(77)
-BUILDAH, BASE, IMAGE, IMAGE_WITH_MODEL, IMAGE_GATEWAY = (os.environ[name] for name in NAMES)
+BUILDAH, BASE, IMAGE, IMAGE_WITH_MODEL, IMAGE_GATEWAY, IMAGE_WHEEL = (os.environ[name] for name in NAMES)
 # Bound by the image to every address: 127.0.0.2 answers only where the server listens beyond 127.0.0.1.
 TARGET = "127.0.0.2:50051"
 LIMIT_BYTES = 150_000_000
@@ -308,6 +308,23 @@ class ImageTest(unittest.TestCase):
             self.succeeds(rivulet("generate", "--model-name", "mnist-linear", "--seed", "1", "--out", str(out)))
             self.assertEqual(out.read_bytes()[:4], b"\x89PNG")
             report(f"mnist-linear baked in: {container.figures()}")
+            self.assertEqual(container.stop()[0], 0)
+
+
+class WheelTest(unittest.TestCase):
+    """The wheel of deploy/wheel.sh on a system that has Python and none of our libraries."""
+
+    def test_it_serves_and_the_command_reaches_it(self):
+        loopback_up()
+        image = Image(IMAGE_WHEEL)
+        self.addCleanup(image.remove)
+        packages = re.findall(r"^Package: (.*)$", (image.root / "var/lib/dpkg/status").read_text(), re.M)
+        self.assertEqual([name for name in packages if re.match(r"lib(grpc|protobuf|absl|hwy|re2|isal|png)", name)], [])
+        with Container(image, ZOO / "shakespeare-rfa", ["--model", "/models"]) as container:  # its health check is `rivulet`
+            self.assertRegex(os.readlink(f"/proc/{container.pid}/exe"), r"/site-packages/rivulet_server/bin/rivulet-server$")
+            out, err = rivulet("generate", "--prompt", "ROMEO:", "--max-tokens", "50", "--seed", "1").communicate(timeout=300)
+            self.assertGreaterEqual(len(out), 50, err)
+            report(f"wheel: {container.figures()}")
             self.assertEqual(container.stop()[0], 0)
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from authority import Authority
@@ -560,6 +561,8 @@ class GatewayTest(unittest.TestCase):
 class SystemdTest(unittest.TestCase):
     PATH = DEPLOY / "systemd/rivulet.service"
     REPLICAS = DEPLOY / "systemd/replicas.conf"
+    CREDENTIALS = DEPLOY / "systemd/credentials.conf"
+    ARGUMENTS = ["--config", "/etc/rivulet/server.json", "$RIVULET_FLAGS"]
 
     def unit(self, path=PATH):
         parser = configparser.ConfigParser(interpolation=None, strict=path == self.PATH)  # ExecStart= clears that of the unit
@@ -572,7 +575,11 @@ class SystemdTest(unittest.TestCase):
             self.skipTest("systemd-analyze is not installed (package systemd)")
         for name, files in (
             ("rivulet.service", {"rivulet.service": self.PATH}),
-            ("rivulet@50051.service", {"rivulet@.service": self.PATH, "rivulet@.service.d/replicas.conf": self.REPLICAS}),
+            ("rivulet.service", {"rivulet.service": self.PATH, "rivulet.service.d/credentials.conf": self.CREDENTIALS}),
+            ("rivulet@50051.service", {
+                "rivulet@.service": self.PATH, "rivulet@.service.d/replicas.conf": self.REPLICAS,
+                "rivulet@.service.d/credentials.conf": self.CREDENTIALS,
+            }),
         ):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:  # with a program that exists
                 for file, source in files.items():
@@ -586,8 +593,8 @@ class SystemdTest(unittest.TestCase):
     def test_replicas_of_one_machine_share_a_directory_as_one_user(self):
         service = self.unit(self.REPLICAS)["Service"]
         program, *arguments = service["ExecStart"].split()
-        self.assertEqual([program, *arguments[:2]], self.unit()["Service"]["ExecStart"].split())
-        where = settings(["--model", "m", *[word.replace("%i", "50051") for word in arguments[2:]]])
+        self.assertEqual([program, *arguments[:3]], self.unit()["Service"]["ExecStart"].split())
+        where = settings(["--model", "m", *[word.replace("%i", "50051") for word in arguments[3:]]])
         self.assertEqual((where["listen"], where["session-store"]), ("127.0.0.1:50051", "dir:/var/lib/rivulet/sessions"))
         self.assertEqual(f"/var/lib/{self.unit()['Service']['StateDirectory']}", os.path.dirname(where["session-store"].removeprefix("dir:")))
         self.assertEqual(where["listen"], haproxy_default("RIVULET_REPLICA_1"))
@@ -596,11 +603,49 @@ class SystemdTest(unittest.TestCase):
     def test_it_is_given_what_the_server_needs(self):
         service = self.unit()["Service"]
         program, *arguments = service["ExecStart"].split()
-        self.assertEqual((pathlib.Path(program).name, arguments), ("rivulet-server", ["--config", "/etc/rivulet/server.json"]))
+        self.assertEqual((pathlib.Path(program).name, arguments), ("rivulet-server", self.ARGUMENTS))
+        self.assertEqual(service["Environment"], "RIVULET_FLAGS=")
         self.assertEqual(int(service["LimitNOFILE"]), COMPOSE["services"]["replica-1"]["ulimits"]["nofile"])
         server = settings(["--model", "m"])
         self.assertGreaterEqual(int(service["TimeoutStopSec"]), server["drain-delay-seconds"] + server["drain-seconds"] + MARGIN)
         self.assertEqual(service["RestartPreventExitStatus"], "2")  # what is wrong stays wrong; 3 is worth another try
+
+    def test_credentials_become_files_that_the_flags_name(self):
+        service = self.unit(self.CREDENTIALS)["Service"]
+        name, _, flags = service["Environment"].strip('"').partition("=")
+        self.assertEqual(name, "RIVULET_FLAGS")
+        given = settings(["--model", "m", *flags.split()])
+        loaded = [word.partition(":") for word in re.findall(r"^LoadCredential=(.*)$", self.CREDENTIALS.read_text(), re.M)]
+        self.assertEqual([f"%d/{word}" for word, _, _ in loaded], [given["keys-file"], given["tls-cert"], given["tls-key"]])
+        self.assertEqual([where for _, _, where in loaded], [f"/etc/rivulet/{word}" for word, _, _ in loaded])
+
+    def test_logrotate_loses_no_request(self):
+        if shutil.which("logrotate", path=os.environ["PATH"] + ":/usr/sbin") is None:
+            self.skipTest("logrotate is not installed")
+        rules = (DEPLOY / "systemd/logrotate.conf").read_text()
+        logs, call = f"/var/log/{self.unit()['Service']['LogsDirectory']}", "systemctl try-reload-or-restart rivulet.service"
+        self.assertEqual((rules.count(logs + "/*.jsonl {"), rules.count(call)), (1, 1))
+        self.assertEqual(self.unit()["Service"]["ExecReload"], "kill -HUP $MAINPID")
+        with tempfile.TemporaryDirectory() as folder, Server(CONFORMANCE / "tiny-rfa", args=["--request-log", f"{folder}/requests.jsonl"]) as server:
+            path = pathlib.Path(folder, "rules")
+            path.write_text(rules.replace(logs, folder).replace(call, f"kill -HUP {server.process.pid}"))
+            path.chmod(0o644)  # logrotate reads no others
+
+            def calls(name, tenant):
+                """Makes a call of the tenant, and waits until the file has it."""
+                done = subprocess.run([BIN_DIR / "rivulet", "generate", "--target", server.target, "--tenant", tenant, "--max-tokens", "1"], capture_output=True)
+                self.assertEqual(done.returncode, 0, done)
+                end = time.monotonic() + 60
+                while time.monotonic() < end and not (name.exists() and f'"tenant":"{tenant}"' in name.read_text()):
+                    time.sleep(0.02)
+                self.assertIn(f'"tenant":"{tenant}"', name.read_text())
+
+            calls(pathlib.Path(folder, "requests.jsonl"), "before")
+            rotate = ["logrotate", "--force", "--state", f"{folder}/state", path]
+            done = subprocess.run(rotate, capture_output=True, text=True, env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin"})
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertTrue(pathlib.Path(folder, "requests.jsonl.1").exists())
+            calls(pathlib.Path(folder, "requests.jsonl"), "after")
 
 
 if __name__ == "__main__":

