@@ -391,6 +391,7 @@ def append(
 ) -> session_service_pb2.AppendRequest:
     """The message of append(), without model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
+    request.score = score or logprobs or output_positions is not None
     _give("content", content, request)
     if output_positions is not None:
         request.output_positions.extend(integers("output_positions", output_positions, int64))

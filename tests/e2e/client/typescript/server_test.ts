@@ -287,7 +287,7 @@ test('an error says why, and which field', async () => {
 test('a session continues, forks and rewinds', async () => {
   const session = await open(TEXT, 7n);
   assert.equal(session.seed, 7n);
-  const { numScored } = await session.append('ROMEO:', { mark: 'prompt', score: true, ...PATIENCE });
+  const { numScored } = await session.append('ROMEO:', { mark: 'prompt', logprobs: true, ...PATIENCE });
   // The model has no bos: nothing predicts the first character.
   assert.deepEqual([numScored, session.position, session.marks.get('prompt')], [5, 6, 6]);
   const stream = session.generate([], { maxTokens: 30, mark: 'end', ...PATIENCE });
