@@ -324,6 +324,18 @@ struct CommandLine {
       app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
 };
 
+std::vector<std::string> NamesOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* const sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+// "; did you mean NAME?", where a name is like the word.
+std::string Suggestion(absl::string_view word, const std::vector<std::string>& names) {
+  const std::string nearest = Nearest(word, names);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
+}
+
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   CommandLine line;
   // CLI11 would not say what is wrong with the first word.
@@ -331,12 +343,9 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   const auto is_first = [&first](const CLI::App* sub) { return sub->get_name() == first; };
   if (!absl::StartsWith(first, "-") && line.app.get_subcommands(is_first).empty()) {
     const std::string wrong =
-        args.empty() ? "no command given" : absl::StrCat("unknown command \"", first, "\"");
-    const auto append_name = [](std::string* out, const CLI::App* sub) {
-      out->append(sub->get_name());
-    };
-    return Usage(absl::StrCat(wrong, "; choose one of ",
-                              absl::StrJoin(line.app.get_subcommands({}), ", ", append_name),
+        args.empty() ? "no command given"
+                     : absl::StrCat("unknown command \"", first, "\"", Suggestion(first, names));
+    return Usage(absl::StrCat(wrong, "; choose one of ", absl::StrJoin(names, ", "),
                               "; see rivulet --help"));
   }
   // Nor with the second.
@@ -344,8 +353,9 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
     if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-")) continue;
     const auto is_named = [&](const CLI::App* sub) { return sub->get_name() == args[1]; };
     if (!app->get_subcommands(is_named).empty()) continue;
-    return Usage(absl::StrCat("unknown action \"", args[1], "\" of ", first, "; see rivulet ",
-                              first, " --help"));
+    return Usage(absl::StrCat("unknown action \"", args[1], "\" of ", first,
+                              Suggestion(args[1], NamesOf(*app)), "; see rivulet ", first,
+                              " --help"));
   }
   try {
     // CLI11 takes the arguments from the end.
