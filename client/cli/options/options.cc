@@ -73,10 +73,11 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
 void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   CLI::Option_group* const input = app->add_option_group("Input", "What to score, one of");
-  input
-      ->add_option("--input", options->input,
-                   R"(File with lines {"tokens":[...]} or {"text":"..."}; -: stdin)")
-      ->check(PathGiven());
+  CLI::Option* const lines =
+      input
+          ->add_option("--input", options->input,
+                       R"(File with lines {"tokens":[...]} or {"text":"..."}, and "id"; -: stdin)")
+          ->check(PathGiven());
   CLI::Option* const idx =
       input
           ->add_option("--idx", options->idx,
@@ -86,6 +87,9 @@ void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
       input->add_option("--text", options->text, "Text file, scored as one sequence")
           ->check(PathGiven());
   input->require_option(1);
+  app->add_flag("--keep-going", options->keep_going,
+                "Print an error for a line that is wrong, and go on; the exit code tells")
+      ->needs(lines);
   app->add_option("--limit", options->limit, "Score only the first N images")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->needs(idx);

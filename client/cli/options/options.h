@@ -106,6 +106,7 @@ struct ScoreOptions {
   std::vector<int64_t> outputs;
   std::optional<int64_t> window;
   std::string priority;       // as in GenerateOptions
+  bool keep_going = false;    // of `input`: a line that is wrong does not end the run
   bool summary_only = false;  // of RunQuantize: no line for each item
 };
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "nlohmann/json.hpp"
 
 namespace rivulet {
 namespace {
@@ -62,6 +63,11 @@ size_t Edits(absl::string_view a, absl::string_view b) {
 }
 
 }  // namespace
+
+double Perplexity(double nll_nats, int64_t num_scored) {
+  if (num_scored <= 0) return std::numeric_limits<double>::quiet_NaN();
+  return std::exp(nll_nats / static_cast<double>(num_scored));
+}
 
 void AppendNumber(float value, std::string* out) { Append(value, out); }
 void AppendNumber(double value, std::string* out) { Append(value, out); }

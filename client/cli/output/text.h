@@ -12,6 +12,9 @@
 
 namespace rivulet {
 
+// e to the mean of `nll_nats` over `num_scored` tokens; of no token NaN.
+double Perplexity(double nll_nats, int64_t num_scored);
+
 // Appends the shortest decimal that reads back as the same number. REQUIRES: finite.
 void AppendNumber(float value, std::string* out);
 void AppendNumber(double value, std::string* out);
