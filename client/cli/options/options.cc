@@ -248,6 +248,7 @@ struct CommandLine {
     AddTokenize(tokenize.parser, &tokenize.options);
     AddDetokenize(detokenize.parser, &detokenize.options, &raw);
     AddBench(on_bench, &bench, &raw);
+    AddBatch(batch.parser, &batch.options, &raw);
     AddModels(on_models, &models, &raw);
     AddLoad(load.parser, &load.options);
     AddKeys(keys.parser, &keys.options);
@@ -275,6 +276,9 @@ struct CommandLine {
     } else if (on_bench->parsed()) {
       status = FinishBench(raw, &bench);
       if (status.ok()) return bench;
+    } else if (batch.parser->parsed()) {
+      status = FinishBatch(raw, &batch.options);
+      if (status.ok()) return batch.options;
     } else if (on_models->parsed()) {
       status = FinishModels(raw, &models);
       if (status.ok()) return models;
@@ -307,6 +311,8 @@ struct CommandLine {
   HealthOptions health;
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
+  Subcommand<BatchOptions> batch{
+      app.add_subcommand("batch", "Generate and score for each line of a file")};
   CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
   Subcommand<TokenizeOptions> tokenize{
       app.add_subcommand("tokenize", "Print the token ids of a text")};
@@ -346,6 +352,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   const std::string first = args.empty() ? "" : args[0];
   const auto is_first = [&first](const CLI::App* sub) { return sub->get_name() == first; };
   if (!absl::StartsWith(first, "-") && line.app.get_subcommands(is_first).empty()) {
+    const std::vector<std::string> names = NamesOf(line.app);
     const std::string wrong =
         args.empty() ? "no command given"
                      : absl::StrCat("unknown command \"", first, "\"", Suggestion(first, names));
