@@ -24,7 +24,6 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMostInFlight = 32;
-constexpr size_t kUsualMessageBytes = 4 << 20;  // what a server takes unless configured otherwise
 
 struct Totals {
   double nll_nats = 0;
@@ -113,7 +112,6 @@ class Scoring {
     std::string where;
     bool continues = false;
     std::string id;
-    size_t request_bytes = 0;
     std::future<absl::StatusOr<v1::ScoreReply>> reply;
   };
 
@@ -122,7 +120,7 @@ class Scoring {
     std::promise<absl::StatusOr<v1::ScoreReply>> promise;
     promise.set_value(item.status);
     pending_.push_back(
-        {std::move(item.where), item.continues, std::move(item.id), 0, promise.get_future()});
+        {std::move(item.where), item.continues, std::move(item.id), promise.get_future()});
   }
 
   void Send(ScoreItem item) {
@@ -140,7 +138,7 @@ class Scoring {
     // std::function needs what can be copied.
     auto promise = std::make_shared<std::promise<absl::StatusOr<v1::ScoreReply>>>();
     pending_.push_back(
-        {std::move(item.where), item.continues, std::move(item.id), request.ByteSizeLong(), promise->get_future()});
+        {std::move(item.where), item.continues, std::move(item.id), promise->get_future()});
     client_.ScoreAsync(
         std::move(request),
         [promise](absl::StatusOr<v1::ScoreReply> reply) { promise->set_value(std::move(reply)); },
@@ -193,17 +191,7 @@ class Scoring {
 
   // `status` with the place in the input.
   static absl::Status Explain(const absl::Status& status, const Pending& pending) {
-    absl::StatusCode code = status.code();
-    std::string message = absl::StrCat(pending.where, ": ");
-    if (code == absl::StatusCode::kResourceExhausted &&
-        pending.request_bytes >= kUsualMessageBytes) {
-      // gRPC's own limit, not the server's load.
-      code = absl::StatusCode::kInvalidArgument;
-      absl::StrAppend(&message, "a request of ", pending.request_bytes,
-                      " bytes is more than the server takes at once: ");
-    }
-    absl::StrAppend(&message, Description(status));
-    return absl::Status(code, message);
+    return absl::Status(status.code(), absl::StrCat(pending.where, ": ", Description(status)));
   }
 
   const Client& client_;

@@ -180,6 +180,18 @@ class BatchServerTest(BatchTest):
         load = rivulet("load", "--target", self.server.target, "--json").lines()[-1]["server"]
         self.assertGreater(sum(load["refusals"].values()), 0, load)
 
+    def test_a_line_that_is_too_large_harms_no_other(self):
+        large = {"score": [1] * 1_100_000}
+        self.into.write_text(lines_of({"prompt": [1], "max_tokens": 500}, large, {"prompt": large["score"]}, {"score": [1, 2]}))
+        self.succeeds(self.batch(self.target))
+        first, second, third, last = self.results()
+        self.assertEqual((len(first["tokens"]), last["num_scored"]), (500, 2))
+        for result in (second, third):
+            self.assertEqual(result["error"]["reason"], "MESSAGE_TOO_LARGE")
+            self.assertRegex(result["error"]["message"], r" of 1100\d\d\d bytes .* 1048576 ")
+        refused = rivulet("score", *self.target, "--input", "-", stdin=token_lines([large["score"]]))
+        self.fails(refused, 2, "-:1: a ScoreRequest of 1100", "1048576")
+
     def test_lines_may_name_their_models(self):
         self.into.write_text(lines_of({"prompt": [1], "max_tokens": 2, "model": "tiny-rfa"}, {"score": [1, 2], "model": "tiny-image"}, {"prompt": [1]}))
         self.succeeds(self.batch(("--target", self.server.target)))

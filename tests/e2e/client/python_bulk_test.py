@@ -151,6 +151,22 @@ class BulkTests:
 
         self.use(run, "127.0.0.1:1", max_attempts=1, connect_timeout=0.5)
 
+    def test_a_request_that_is_too_large_is_not_sent(self):
+        async def run(client):
+            limit = (await client.model()).limits.max_message_bytes
+            self.assertEqual(limit, 1 << 20)
+            large = [1] * (limit + 1)
+            with self.assertRaises(rivulet.InvalidArgument) as raised:
+                await client.score(large)
+            self.assertEqual(raised.exception.reason, "MESSAGE_TOO_LARGE")
+            self.assertIn(str(limit), raised.exception.message)
+            with self.assertRaises(rivulet.InvalidArgument):
+                await client.generate(large, max_tokens=1).collect()
+            good, bad, last = await collected(client.generate_all([[1], large, [2]], max_tokens=500))
+            self.assertEqual((len(good.tokens), bad.reason, len(last.tokens)), (500, "MESSAGE_TOO_LARGE", 500))
+
+        self.use(run)
+
     def test_logprobs_of_an_append_imply_its_score(self):
         async def run(client):
             async with await client.open_session() as session:

@@ -113,7 +113,7 @@ class AsyncClient:
         def start(messages: Any, timeout: float | None) -> Any:
             return self._calls.start("multiplex", messages, {**options, "timeout": timeout})
 
-        return AsyncMultiplex(start, options.get("timeout"), self._calls.max_attempts)
+        return AsyncMultiplex(start, options.get("timeout"), self._calls.max_attempts, self._calls.too_large)
 
     def generate_many(
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
