@@ -49,6 +49,9 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const BenchOptions& options) const {
     return RunBench(options);
   }
+  absl::StatusOr<std::string> operator()(const BatchOptions& options) const {
+    return RunBatch(options);
+  }
   absl::StatusOr<std::string> operator()(const ModelsOptions& options) const {
     return RunModels(options);
   }

@@ -172,6 +172,10 @@ void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
     ScoreDone done;
     Call call;
   };
+  if (absl::Status status = connection_->CheckSize(request); !status.ok()) {
+    done(std::move(status));
+    return;
+  }
   auto* const pending = new Pending(*connection_, std::move(request), std::move(done), options);
   connection_->inference->async()->Score(
       pending->call.context(), &pending->request, &pending->reply,
@@ -207,8 +211,10 @@ absl::StatusOr<v1::GetModelReply> Client::GetModel(absl::string_view model,
                                                    const CallOptions& options) const {
   v1::GetModelRequest request;
   request.set_model(std::string(model));
-  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::GetModel, request,
-                            options);
+  absl::StatusOr<v1::GetModelReply> reply = connection_->Unary(
+      *connection_->inference, &v1::InferenceService::Stub::GetModel, request, options);
+  if (reply.ok()) connection_->max_message_bytes = reply->limits().max_message_bytes();
+  return reply;
 }
 
 absl::StatusOr<v1::GetLoadReply> Client::GetLoad(absl::string_view model,

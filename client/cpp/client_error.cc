@@ -56,6 +56,19 @@ bool LeavesReplica(const ErrorInfo& info) {
   return info.reason == "DRAINING" || info.reason == kSessionMoved;
 }
 
+absl::Status MessageTooLarge(absl::string_view request_name, size_t bytes, int64_t limit) {
+  google::rpc::Status status;
+  status.set_code(static_cast<int>(absl::StatusCode::kInvalidArgument));
+  status.set_message(absl::StrCat("a ", request_name, " of ", bytes,
+                                  " bytes is more than the server takes at once, which is ", limit,
+                                  " (its setting max-message-mib)"));
+  google::rpc::ErrorInfo info;
+  info.set_reason("MESSAGE_TOO_LARGE");
+  info.set_domain("rivulet");
+  status.add_details()->PackFrom(info);
+  return FromWireStatus(status);
+}
+
 absl::Status EndedByCaller() { return absl::CancelledError("the caller ended the reply"); }
 
 ErrorInfo GetErrorInfo(const absl::Status& status) {

@@ -2,6 +2,9 @@
 // gRPC's errors as absl::Status.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "google/rpc/status.pb.h"
@@ -27,6 +30,10 @@ inline constexpr absl::string_view kSessionMoved = "SESSION_MOVED";
 
 // Whether the replica says that another one is to be asked: it drains, or the session has moved.
 bool LeavesReplica(const ErrorInfo& info);
+
+// INVALID_ARGUMENT (MESSAGE_TOO_LARGE): a request of `bytes` is not sent to a server that takes
+// `limit`. `request_name`: "GenerateRequest".
+absl::Status MessageTooLarge(absl::string_view request_name, size_t bytes, int64_t limit);
 
 // Of a reply that the caller does not want any more.
 absl::Status EndedByCaller();

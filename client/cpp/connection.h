@@ -3,6 +3,8 @@
 // cancellation.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,12 +63,23 @@ struct Client::Connection {
   auto OnSession(absl::string_view session_id, const CallOptions& options, bool repeats,
                  const Make& make) const;
 
+  // Whether the server takes a message of this size; what it takes is known once GetModel has said
+  // it. Errors: INVALID_ARGUMENT (MESSAGE_TOO_LARGE).
+  template <typename Request>
+  absl::Status CheckSize(const Request& request) const {
+    const int64_t limit = max_message_bytes;
+    const size_t bytes = limit > 0 ? request.ByteSizeLong() : 0;
+    if (bytes <= static_cast<size_t>(limit)) return absl::OkStatus();
+    return MessageTooLarge(Request::descriptor()->name(), bytes, limit);
+  }
+
   std::unique_ptr<v1::InferenceService::Stub> inference;
   std::unique_ptr<v1::SessionService::Stub> sessions;
   std::unique_ptr<v1::MultiplexService::Stub> multiplex;
   std::unique_ptr<v1::AdminService::Stub> admin;
   mutable HealthStub health;
   mutable SessionCookies cookies;
+  mutable std::atomic<int64_t> max_message_bytes = 0;  // of a request; 0: not known
   const bool wait_for_ready;
   const int max_attempts;  // of a Generate; gRPC counts those of other calls
   const std::string tenant;
@@ -138,6 +151,7 @@ template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> Client::Connection::Unary(Stub& stub, Method<Stub, Request, Reply> method,
                                                 const Request& request,
                                                 const CallOptions& options) const {
+  if (absl::Status status = CheckSize(request); !status.ok()) return status;
   Call call(*this, options);
   return Unary(stub, method, request, &call);
 }

@@ -81,6 +81,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part
   ReplyResume reply(request, options.resume, connection_->max_attempts, options.deadline,
                     connection_->cookies.Get(session_id));
   while (true) {
+    if (absl::Status status = connection_->CheckSize(reply.request()); !status.ok()) return status;
     Call call(*connection_, options, reply.cookie());
     const auto reader = connection_->inference->Generate(call.context(), reply.request());
     v1::GenerateReply part;
@@ -161,6 +162,10 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
 
 void Client::GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
                            const CallOptions& options) const {
+  if (absl::Status status = connection_->CheckSize(request); !status.ok()) {
+    done(std::move(status));
+    return;
+  }
   (new AsyncGenerate(*connection_, std::move(request), std::move(on_part), std::move(done),
                      options))
       ->Begin();

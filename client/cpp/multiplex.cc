@@ -53,12 +53,16 @@ class Multiplex::Requests final : public Stream::Owner {
                     std::min(deadline, options_.deadline)),
         std::move(on_part), std::move(done), deadline);
     v1::MultiplexRequest message = MessageOf(*member);
+    message.set_key(~uint64_t{0});  // of the largest size
+    // The server would end the stream with all its requests.
+    absl::Status refused = connection_->CheckSize(message);
     uint64_t key = 0;
-    absl::Status refused;
     {
       absl::MutexLock lock(&mutex_);
       key = ++last_key_;
-      if (closing_) {
+      if (!refused.ok()) {
+        // Nothing of it is kept.
+      } else if (closing_) {
         refused = end_.ok() ? absl::FailedPreconditionError("Finish was called") : end_;
       } else {
         open_[key] = member;
@@ -305,8 +309,10 @@ class Multiplex::Requests final : public Stream::Owner {
         end = end_ = absl::CancelledError("stop was requested");
       }
     }
-    if (!end.ok()) return End(key, end);
     v1::MultiplexRequest message = MessageOf(*request);
+    message.set_key(key);
+    if (end.ok()) end = connection_->CheckSize(message);  // it has grown by what was received
+    if (!end.ok()) return End(key, end);
     absl::MutexLock lock(&mutex_);
     Send(key, request, std::move(message));
   }

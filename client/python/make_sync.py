@@ -40,7 +40,7 @@ RULES = (
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\b__a(enter|exit)__", r"__\1__"),
-    (r"\bAsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsyncGenerator\[([\w. |]+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsync(?=[A-Z])", ""),
     (r"\baio_(?=\w+ import)", ""),
 )

@@ -22,13 +22,17 @@ namespace {
 using HealthStub = grpc::TemplatedGenericStub<grpc::health::v1::HealthCheckRequest,
                                               grpc::health::v1::HealthCheckResponse>;
 
-constexpr int kInProcessMessageBytes = 1 << 30;
+// Of the largest request.
+int MessageBytes(const GrpcServerOptions& options) {
+  constexpr int kInProcess = 1 << 30;
+  return options.listen.empty() ? kInProcess : options.max_message_bytes;
+}
 
 }  // namespace
 
 GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& options)
     : calls_(options.keys),
-      inference_(models, &calls_),
+      inference_(models, &calls_, MessageBytes(options)),
       sessions_(models, options.snapshot_key,
                 {options.max_restore_bytes, options.max_message_bytes, options.restore_timeout},
                 &calls_),
@@ -46,8 +50,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   listener.setting = "listen";
   listener.tls = options.tls;
   listener.reflection = options.reflection;
-  listener.max_message_bytes =
-      options.listen.empty() ? kInProcessMessageBytes : options.max_message_bytes;
+  listener.max_message_bytes = MessageBytes(options);
   listener.max_streams = options.max_streams;
   listener.max_connections = options.max_connections;
   listener.max_connections_per_address = options.max_connections_per_address;

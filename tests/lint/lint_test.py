@@ -67,7 +67,7 @@ LAYERS = {
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
     "client/cli/": ["client/", "rivulet/", "server/server.h", "server/config/model_description.h", "server/config/model_quantizer.h",
-                    "server/config/server_config.h", "server/keys/", "server/log.h", "grpcpp/", "model/base/error.h", "model/base/file.h", "google/protobuf/"],
+                    "server/config/server_config.h", "server/keys/", "server/log.h", "grpcpp/", "model/base/", "google/protobuf/"],
 }
 OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp|opentelemetry)/")
 

@@ -17,6 +17,7 @@ absl::StatusOr<std::string> RunScore(const ScoreOptions& options);
 absl::StatusOr<std::string> RunTokenize(const TokenizeOptions& options);
 absl::StatusOr<std::string> RunDetokenize(const DetokenizeOptions& options);
 absl::StatusOr<std::string> RunBench(const BenchOptions& options);
+absl::StatusOr<std::string> RunBatch(const BatchOptions& options);
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
 absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);
 absl::StatusOr<std::string> RunHealth(const HealthOptions& options);

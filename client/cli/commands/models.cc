@@ -77,7 +77,8 @@ std::string ModelJson(const v1::GetModelReply& model) {
                     {"default_max_tokens", model.limits().default_max_tokens()},
                     {"max_num_samples", model.limits().max_num_samples()},
                     {"slots", model.limits().slots()},
-                    {"max_score_outputs", model.limits().max_score_outputs()}};
+                    {"max_score_outputs", model.limits().max_score_outputs()},
+                    {"max_message_bytes", model.limits().max_message_bytes()}};
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

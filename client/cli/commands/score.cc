@@ -24,20 +24,33 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMostInFlight = 32;
-constexpr size_t kUsualMessageBytes = 4 << 20;  // what a server takes unless configured otherwise
 
 struct Totals {
   double nll_nats = 0;
   int64_t num_scored = 0;
   int64_t results = 0;
+  int64_t errors = 0;
+  absl::Status first_error;
 };
 
-// {"nll_nats":x,"num_scored":n,"outputs":[[...],...]} and a newline.
-absl::StatusOr<std::string> ResultLine(const v1::ScoreReply& reply) {
+// `{"id":...,` of the line that is answered, or `{`.
+std::string LineStart(const std::string& id) {
+  return id.empty() ? "{" : absl::StrCat("{\"id\":", id, ",");
+}
+
+// {"nll_nats":x,"num_scored":n,"perplexity":y,"outputs":[[...],...]} and a newline. A perplexity
+// that is none, of no token, or infinite, is left out.
+absl::StatusOr<std::string> ResultLine(const std::string& id, const v1::ScoreReply& reply) {
   bool finite = std::isfinite(reply.nll_nats());
-  std::string line = "{\"nll_nats\":";
+  std::string line = absl::StrCat(LineStart(id), "\"nll_nats\":");
   AppendNumber(reply.nll_nats(), &line);
-  absl::StrAppend(&line, ",\"num_scored\":", reply.num_scored(), ",\"outputs\":[");
+  absl::StrAppend(&line, ",\"num_scored\":", reply.num_scored());
+  const double perplexity = Perplexity(reply.nll_nats(), reply.num_scored());
+  if (std::isfinite(perplexity)) {
+    line += ",\"perplexity\":";
+    AppendNumber(perplexity, &line);
+  }
+  line += ",\"outputs\":[";
   for (int i = 0; i < reply.outputs_size(); ++i) {
     line.append(i == 0 ? "[" : ",[");
     const auto& values = reply.outputs(i).values();
@@ -82,7 +95,11 @@ class Scoring {
         }
         return item.status();
       }
-      Send(**std::move(item));
+      if ((*item)->status.ok()) {
+        Send(**std::move(item));
+      } else {
+        SendNothing(**std::move(item));
+      }
       if (pending_.size() < kMostInFlight) continue;
       if (absl::Status status = PrintOldest(); !status.ok()) return status;
     }
@@ -94,9 +111,17 @@ class Scoring {
   struct Pending {
     std::string where;
     bool continues = false;
-    size_t request_bytes = 0;
+    std::string id;
     std::future<absl::StatusOr<v1::ScoreReply>> reply;
   };
+
+  // A line that is wrong has its error in its place.
+  void SendNothing(ScoreItem item) {
+    std::promise<absl::StatusOr<v1::ScoreReply>> promise;
+    promise.set_value(item.status);
+    pending_.push_back(
+        {std::move(item.where), item.continues, std::move(item.id), promise.get_future()});
+  }
 
   void Send(ScoreItem item) {
     v1::ScoreRequest request;
@@ -113,7 +138,7 @@ class Scoring {
     // std::function needs what can be copied.
     auto promise = std::make_shared<std::promise<absl::StatusOr<v1::ScoreReply>>>();
     pending_.push_back(
-        {std::move(item.where), item.continues, request.ByteSizeLong(), promise->get_future()});
+        {std::move(item.where), item.continues, std::move(item.id), promise->get_future()});
     client_.ScoreAsync(
         std::move(request),
         [promise](absl::StatusOr<v1::ScoreReply> reply) { promise->set_value(std::move(reply)); },
@@ -124,7 +149,7 @@ class Scoring {
     Pending pending = std::move(pending_.front());
     pending_.pop_front();
     absl::StatusOr<v1::ScoreReply> reply = pending.reply.get();
-    if (!reply.ok()) return Explain(reply.status(), pending);
+    if (!reply.ok()) return PrintError(reply.status(), pending);
     ++items_done_;
     nll_nats_ += reply->nll_nats();
     num_scored_ += reply->num_scored();
@@ -140,7 +165,7 @@ class Scoring {
   absl::Status PrintResult(v1::ScoreReply last, const Pending& pending) {
     last.set_nll_nats(std::exchange(nll_nats_, 0));
     last.set_num_scored(std::exchange(num_scored_, 0));
-    absl::StatusOr<std::string> line = ResultLine(last);
+    absl::StatusOr<std::string> line = ResultLine(pending.id, last);
     if (!line.ok()) return Explain(line.status(), pending);
     totals_.nll_nats += last.nll_nats();
     totals_.num_scored += last.num_scored();
@@ -149,19 +174,24 @@ class Scoring {
     return options_.summary_only ? absl::OkStatus() : WriteOut(*line);
   }
 
+  // An error of one line is its result, if the run is to go on.
+  absl::Status PrintError(const absl::Status& status, const Pending& pending) {
+    const absl::Status error = Explain(status, pending);
+    const bool of_line = ExitCodeOf(status) == kExitBadInput && !absl::IsUnauthenticated(status);
+    if (!options_.keep_going || !of_line) return error;
+    if (totals_.errors++ == 0) totals_.first_error = error;
+    const ErrorInfo info = GetErrorInfo(status);
+    std::string line = absl::StrCat(LineStart(pending.id), "\"error\":{\"code\":\"",
+                                    absl::StatusCodeToString(status.code()), "\"");
+    if (!info.reason.empty()) absl::StrAppend(&line, ",\"reason\":\"", info.reason, "\"");
+    absl::StrAppend(&line, ",\"message\":", JsonString(OneLine(error.message())), "}}\n");
+    progress_.Erase();
+    return WriteOut(line);
+  }
+
   // `status` with the place in the input.
   static absl::Status Explain(const absl::Status& status, const Pending& pending) {
-    absl::StatusCode code = status.code();
-    std::string message = absl::StrCat(pending.where, ": ");
-    if (code == absl::StatusCode::kResourceExhausted &&
-        pending.request_bytes >= kUsualMessageBytes) {
-      // gRPC's own limit, not the server's load.
-      code = absl::StatusCode::kInvalidArgument;
-      absl::StrAppend(&message, "a request of ", pending.request_bytes,
-                      " bytes is more than the server takes at once: ");
-    }
-    absl::StrAppend(&message, Description(status));
-    return absl::Status(code, message);
+    return absl::Status(status.code(), absl::StrCat(pending.where, ": ", Description(status)));
   }
 
   const Client& client_;
@@ -188,7 +218,7 @@ std::string Summary(const Totals& totals, const v1::ModelContent& content, int64
     if (content.has_image()) {
       absl::StrAppendFormat(&summary, ", %.6f bits/dim", nats / std::numbers::ln2);
     } else {
-      absl::StrAppendFormat(&summary, ", %.6f nats/token", nats);
+      absl::StrAppendFormat(&summary, ", %.6f nats/token, perplexity %.6g", nats, std::exp(nats));
     }
     if (text_bytes > 0) {
       const double bits = totals.nll_nats / std::numbers::ln2;
@@ -218,7 +248,13 @@ absl::StatusOr<std::string> RunScore(const ScoreOptions& options) {
   const absl::Time start = absl::Now();
   Scoring scoring(options, *target, model->summary().name(), input->get());
   if (absl::Status status = scoring.Run(); !status.ok()) return status;
-  return Summary(scoring.totals(), model->content(), (*input)->text_bytes(), absl::Now() - start);
+  const Totals& totals = scoring.totals();
+  std::string summary =
+      Summary(totals, model->content(), (*input)->text_bytes(), absl::Now() - start);
+  if (totals.errors == 0) return summary;
+  return absl::Status(totals.first_error.code(),
+                      absl::StrCat(summary, "; ", totals.errors,
+                                   " lines failed, the first: ", totals.first_error.message()));
 }
 
 }  // namespace rivulet

@@ -31,12 +31,15 @@ class JsonLines : public ScoreInput {
     const auto line = lines_.Next();
     if (!line.ok()) return line.status();
     if (!line->has_value()) return MaybeItem();
-    const std::string where = absl::StrCat(path_, ":", ++number_);
-    absl::StatusOr<ScoreContent> content = ParseScoreLine(**line);
-    if (!content.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": ", content.status().message()));
+    ScoreItem item;
+    item.where = absl::StrCat(path_, ":", ++number_);
+    absl::StatusOr<ScoreContent> content = ParseScoreLine(**line, &item.id);
+    if (content.ok()) {
+      item.content = *std::move(content);
+    } else {
+      item.status = content.status();
     }
-    return MaybeItem(ScoreItem{*std::move(content), where});
+    return MaybeItem(std::move(item));
   }
   bool ready() override { return lines_.ready(); }
 

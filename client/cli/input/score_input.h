@@ -21,6 +21,8 @@ struct ScoreItem {
   std::string where;  // "FILE:N", for messages
   // The next item belongs to the same result: their log-likelihoods and counts are added.
   bool continues = false;
+  std::string id = {};       // JSON; empty: it has none
+  absl::Status status = {};  // INVALID_ARGUMENT: this line is wrong, and `content` means nothing
 };
 
 // Thread: one.
@@ -28,7 +30,7 @@ class ScoreInput {
  public:
   virtual ~ScoreInput() = default;
 
-  // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place.
+  // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place; nothing can follow.
   virtual absl::StatusOr<std::optional<ScoreItem>> Next() = 0;
 
   // Whether Next() returns without waiting for whoever writes the input.

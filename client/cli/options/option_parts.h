@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands' parsers share (options.cc), and the parsers of `bench` (bench_options.cc), of
-// `keys` (keys_options.cc) and of `sessions` (sessions_options.cc).
+// What the commands' parsers share (options.cc), and the parsers of `batch` (batch_options.cc), of
+// `bench` (bench_options.cc), of `keys` (keys_options.cc) and of `sessions` (sessions_options.cc).
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ namespace rivulet {
 struct RawValues {
   std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
   std::optional<std::string> sequence_hash;
-  std::optional<std::string> rate, think, duration, warmup, idle, drain;
+  std::optional<std::string> rate, think, duration, warmup, idle, drain, patience, pause;
   std::vector<std::string> logit_bias;
 };
 
@@ -45,6 +45,7 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);
 void AddKeys(CLI::App* app, KeysOptions* options);
 void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw);
 void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw);
+void AddBatch(CLI::App* app, BatchOptions* options, RawValues* raw);
 
 // The error of a command line, on one line. INVALID_ARGUMENT.
 absl::Status Usage(absl::string_view message);
@@ -60,6 +61,7 @@ absl::Status FinishSession(const RawValues& raw, SessionOptions* session);
 absl::Status FinishCache(const CacheOptions& cache);
 absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options);
 absl::Status FinishKeys(const KeysOptions& options);
+absl::Status FinishBatch(const RawValues& raw, BatchOptions* options);
 absl::Status FinishBench(const RawValues& raw, BenchOptions* options);
 
 }  // namespace rivulet

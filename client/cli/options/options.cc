@@ -73,10 +73,11 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
 void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   CLI::Option_group* const input = app->add_option_group("Input", "What to score, one of");
-  input
-      ->add_option("--input", options->input,
-                   R"(File with lines {"tokens":[...]} or {"text":"..."}; -: stdin)")
-      ->check(PathGiven());
+  CLI::Option* const lines =
+      input
+          ->add_option("--input", options->input,
+                       R"(File with lines {"tokens":[...]} or {"text":"..."}, and "id"; -: stdin)")
+          ->check(PathGiven());
   CLI::Option* const idx =
       input
           ->add_option("--idx", options->idx,
@@ -86,6 +87,9 @@ void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
       input->add_option("--text", options->text, "Text file, scored as one sequence")
           ->check(PathGiven());
   input->require_option(1);
+  app->add_flag("--keep-going", options->keep_going,
+                "Print an error for a line that is wrong, and go on; the exit code tells")
+      ->needs(lines);
   app->add_option("--limit", options->limit, "Score only the first N images")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->needs(idx);
@@ -244,6 +248,7 @@ struct CommandLine {
     AddTokenize(tokenize.parser, &tokenize.options);
     AddDetokenize(detokenize.parser, &detokenize.options, &raw);
     AddBench(on_bench, &bench, &raw);
+    AddBatch(batch.parser, &batch.options, &raw);
     AddModels(on_models, &models, &raw);
     AddLoad(load.parser, &load.options);
     AddKeys(keys.parser, &keys.options);
@@ -271,6 +276,9 @@ struct CommandLine {
     } else if (on_bench->parsed()) {
       status = FinishBench(raw, &bench);
       if (status.ok()) return bench;
+    } else if (batch.parser->parsed()) {
+      status = FinishBatch(raw, &batch.options);
+      if (status.ok()) return batch.options;
     } else if (on_models->parsed()) {
       status = FinishModels(raw, &models);
       if (status.ok()) return models;
@@ -303,6 +311,8 @@ struct CommandLine {
   HealthOptions health;
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
+  Subcommand<BatchOptions> batch{
+      app.add_subcommand("batch", "Generate and score for each line of a file")};
   CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
   Subcommand<TokenizeOptions> tokenize{
       app.add_subcommand("tokenize", "Print the token ids of a text")};
@@ -324,19 +334,29 @@ struct CommandLine {
       app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
 };
 
+std::vector<std::string> NamesOf(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* const sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+// "; did you mean NAME?", where a name is like the word.
+std::string Suggestion(absl::string_view word, const std::vector<std::string>& names) {
+  const std::string nearest = Nearest(word, names);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
+}
+
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   CommandLine line;
   // CLI11 would not say what is wrong with the first word.
   const std::string first = args.empty() ? "" : args[0];
   const auto is_first = [&first](const CLI::App* sub) { return sub->get_name() == first; };
   if (!absl::StartsWith(first, "-") && line.app.get_subcommands(is_first).empty()) {
+    const std::vector<std::string> names = NamesOf(line.app);
     const std::string wrong =
-        args.empty() ? "no command given" : absl::StrCat("unknown command \"", first, "\"");
-    const auto append_name = [](std::string* out, const CLI::App* sub) {
-      out->append(sub->get_name());
-    };
-    return Usage(absl::StrCat(wrong, "; choose one of ",
-                              absl::StrJoin(line.app.get_subcommands({}), ", ", append_name),
+        args.empty() ? "no command given"
+                     : absl::StrCat("unknown command \"", first, "\"", Suggestion(first, names));
+    return Usage(absl::StrCat(wrong, "; choose one of ", absl::StrJoin(names, ", "),
                               "; see rivulet --help"));
   }
   // Nor with the second.
@@ -344,8 +364,9 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
     if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-")) continue;
     const auto is_named = [&](const CLI::App* sub) { return sub->get_name() == args[1]; };
     if (!app->get_subcommands(is_named).empty()) continue;
-    return Usage(absl::StrCat("unknown action \"", args[1], "\" of ", first, "; see rivulet ",
-                              first, " --help"));
+    return Usage(absl::StrCat("unknown action \"", args[1], "\" of ", first,
+                              Suggestion(args[1], NamesOf(*app)), "; see rivulet ", first,
+                              " --help"));
   }
   try {
     // CLI11 takes the arguments from the end.

@@ -106,7 +106,23 @@ struct ScoreOptions {
   std::vector<int64_t> outputs;
   std::optional<int64_t> window;
   std::string priority;       // as in GenerateOptions
+  bool keep_going = false;    // of `input`: a line that is wrong does not end the run
   bool summary_only = false;  // of RunQuantize: no line for each item
+};
+
+struct BatchOptions {
+  TargetOptions target;
+  std::string in, out;
+  // For lines that do not say: `seed` is that of line 0, line N has seed + N.
+  SamplingOptions sampling;
+  std::optional<int64_t> max_tokens;
+  CacheOptions cache;
+  std::string priority = "low";  // as in GenerateOptions
+  bool unordered = false;
+  std::optional<int> at_once;    // lines in flight
+  double give_up_seconds = 600;  // without a line that succeeds
+  double progress_seconds = 60;  // where stderr is no terminal; 0: never
+  bool fail_on_error = false;
 };
 
 struct TokenizeOptions {
@@ -225,9 +241,10 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions,
-                             DetokenizeOptions, BenchOptions, ModelsOptions, SessionsOptions,
-                             HealthOptions, LoadOptions, KeysOptions, QuantizeOptions>;
+using Command =
+    std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions, DetokenizeOptions,
+                 BenchOptions, ModelsOptions, SessionsOptions, BatchOptions, HealthOptions,
+                 LoadOptions, KeysOptions, QuantizeOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

@@ -8,14 +8,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "client/cli/output/text.h"
-#include "nlohmann/json.hpp"
 
 namespace rivulet {
 namespace {
-
-std::string Quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 void AppendOne(float value, std::string* out) {
   // A token that cannot follow has log-probability -inf, which JSON has no word for.
@@ -51,7 +46,7 @@ std::string PartJson(const v1::GenerateReply& part) {
                                   ",\"first_position\":", part.first_position(), ",");
   AppendList("tokens", part.tokens(), &line);
   if (part.has_seed()) absl::StrAppend(&line, ",\"seed\":", part.seed());
-  if (!part.text().empty()) absl::StrAppend(&line, ",\"text\":", Quoted(part.text()));
+  if (!part.text().empty()) absl::StrAppend(&line, ",\"text\":", JsonString(part.text()));
   if (part.logprobs_size() > 0) {
     line.push_back(',');
     AppendList("logprobs", part.logprobs(), &line);
@@ -70,7 +65,7 @@ std::string PartJson(const v1::GenerateReply& part) {
     absl::StrAppend(&line, ",\"finish\":{\"reason\":\"", absl::StripPrefix(name, "finish_reason_"),
                     "\"");
     if (!finish.stop_string().empty()) {
-      absl::StrAppend(&line, ",\"stop_string\":", Quoted(finish.stop_string()));
+      absl::StrAppend(&line, ",\"stop_string\":", JsonString(finish.stop_string()));
     }
     if (finish.has_stop_token_id()) {
       absl::StrAppend(&line, ",\"stop_token_id\":", finish.stop_token_id());
@@ -97,7 +92,7 @@ std::string PartJson(const v1::GenerateReply& part) {
                     ",\"durability\":{\"durable\":", part.durability().durable() ? "true" : "false",
                     ",\"position\":", part.durability().position());
     if (const std::string& id = part.durability().other_numerics_id(); !id.empty()) {
-      absl::StrAppend(&line, ",\"other_numerics_id\":", Quoted(id));
+      absl::StrAppend(&line, ",\"other_numerics_id\":", JsonString(id));
     }
     line.append("}");
   }

@@ -16,7 +16,7 @@
 namespace rivulet {
 namespace {
 
-constexpr absl::string_view kExpected = R"(expected {"tokens":[...]} or {"text":"..."})";
+constexpr absl::string_view kExpected = R"(expected {"tokens":[...]} or {"text":"..."}, and "id")";
 
 // Takes the line's one object as it is parsed: no tree is built, and the first wrong thing ends the
 // parse. Every handler returns false to end it; error() then says why.
@@ -28,6 +28,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return Value("binary data"); }
 
   bool number_integer(int64_t value) override {
+    if (in_id_) return TakeId(absl::StrCat(value));
     if (!in_tokens_ || value < std::numeric_limits<int32_t>::min()) {
       return Value(absl::StrCat(value));
     }
@@ -35,6 +36,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool number_unsigned(uint64_t value) override {
+    if (in_id_) return TakeId(absl::StrCat(value));
     if (!in_tokens_ || value > std::numeric_limits<int32_t>::max()) {
       return Value(absl::StrCat(value));
     }
@@ -42,6 +44,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(std::string& value) override {
+    if (in_id_) return TakeId(JsonString(value));
     if (in_tokens_ || key_ != "text") return Value("a string");
     text_ = std::move(value);
     return true;
@@ -52,6 +55,11 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool key(std::string& name) override {
+    if (name == "id") {
+      if (!id_.empty()) return Fail("key \"id\" appears twice");
+      in_id_ = true;
+      return true;
+    }
     if (name != "tokens" && name != "text") {
       return Fail(absl::StrCat("unknown key \"", Shown(name), "\"; ", kExpected));
     }
@@ -65,7 +73,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override { return true; }
   bool start_array(size_t) override {
-    if (in_tokens_ || key_ != "tokens") return Value("a list");
+    if (in_id_ || in_tokens_ || key_ != "tokens") return Value("a list");
     in_tokens_ = true;
     return true;
   }
@@ -79,6 +87,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::string& error() const { return error_; }
+  const std::string& id() const { return id_; }
   absl::StatusOr<ScoreContent> Take() {
     if (key_.empty()) return absl::InvalidArgumentError(absl::StrCat("no key; ", kExpected));
     if (key_ == "text") return ScoreContent(std::move(text_));
@@ -88,6 +97,9 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
  private:
   // Refuses a value where the line may not hold it.
   bool Value(absl::string_view what) {
+    if (in_id_) {
+      return Fail(absl::StrCat("id: ", Shown(what), "; expected a string or an integer"));
+    }
     if (!in_object_) return Fail(absl::StrCat("holds ", Shown(what), "; ", kExpected));
     if (in_tokens_) {
       return Fail(absl::StrCat("tokens[", tokens_.size(), "]: ", Shown(what),
@@ -95,6 +107,11 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     return Fail(absl::StrCat(key_, ": ", Shown(what),
                              key_ == "text" ? "; expected a string" : "; expected a list"));
+  }
+  bool TakeId(std::string json) {
+    id_ = std::move(json);
+    in_id_ = false;
+    return true;
   }
   bool Fail(std::string message) {
     error_ = std::move(message);
@@ -109,6 +126,8 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool in_object_ = false;
   bool in_tokens_ = false;
+  bool in_id_ = false;
+  std::string id_;  // as JSON
   std::string key_;
   std::vector<int32_t> tokens_;
   std::string text_;
@@ -117,7 +136,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line) {
+absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line, std::string* id) {
   if (absl::StripAsciiWhitespace(line).empty()) {
     return absl::InvalidArgumentError(absl::StrCat("the line is empty; ", kExpected));
   }
@@ -131,7 +150,9 @@ absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line) {
         absl::StrCat("byte ", nul + 1, " of the line is NUL; ", kExpected));
   }
   LineHandler handler;
-  if (!nlohmann::json::sax_parse(line.begin(), line.end(), &handler)) {
+  const bool parsed = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
+  if (id != nullptr) *id = handler.id();
+  if (!parsed) {
     return absl::InvalidArgumentError(handler.error());
   }
   return handler.Take();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line of `rivulet score --input`: {"tokens":[...]} or {"text":"..."}.
+// One line of `rivulet score --input`: {"tokens":[...]} or {"text":"..."}, with an "id" or without.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ namespace rivulet {
 using ScoreContent = std::variant<std::vector<int32_t>, std::string>;  // token ids, or text
 
 // Errors: INVALID_ARGUMENT for an empty line, a byte order mark, a NUL byte, bad JSON, an unknown
-// or repeated key, both keys or none, a wrong type, an id outside int32; the message begins with
-// the field ("tokens[3]") where there is one.
-absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line);
+// or repeated key, both "tokens" and "text" or none, a wrong type, a token id outside int32; the
+// message begins with the field ("tokens[3]") where there is one. `id`, unless null, becomes the
+// JSON of the line's "id", a string or an integer, also where the rest is wrong; "" for none.
+absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line, std::string* id = nullptr);
 
 }  // namespace rivulet

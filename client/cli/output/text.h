@@ -12,6 +12,9 @@
 
 namespace rivulet {
 
+// e to the mean of `nll_nats` over `num_scored` tokens; of no token NaN.
+double Perplexity(double nll_nats, int64_t num_scored);
+
 // Appends the shortest decimal that reads back as the same number. REQUIRES: finite.
 void AppendNumber(float value, std::string* out);
 void AppendNumber(double value, std::string* out);
@@ -33,6 +36,13 @@ std::vector<size_t> CodePointOffsets(absl::string_view text);
 
 // `text` with control characters (newlines too) as spaces: fit for one line.
 std::string OneLine(absl::string_view text);
+
+// `text` as a string of JSON, with its quotes; bytes that are no UTF-8 become U+FFFD.
+std::string JsonString(absl::string_view text);
+
+// The word of `words` that is most like `word`; "" where none is like it: more than a third of the
+// longer one would have to be typed otherwise.
+std::string Nearest(absl::string_view word, const std::vector<std::string>& words);
 
 // "12.3k", "4.56M": three significant digits.
 std::string Compact(double value);

@@ -103,12 +103,15 @@ export class RivuletClient {
     return plain((await this.#connection.unary(Inference.listModels, {}, options)).reply.models);
   }
 
-  /** One model; the name may be empty if the server serves exactly one. */
+  /**
+   * One model; the name may be empty if the server serves exactly one. From then on a request that is
+   * larger than limits.maxMessageBytes fails with MESSAGE_TOO_LARGE before it is sent.
+   */
   async model(name = '', options: CallOptions = {}): Promise<Model> {
     check.options('model', options, requests.CALL);
-    return plain(
-      (await this.#connection.unary(Inference.getModel, { model: modelName(name) }, options)).reply,
-    );
+    const { reply } = await this.#connection.unary(Inference.getModel, { model: modelName(name) }, options);
+    this.#connection.maxMessageBytes = Number(reply.limits?.maxMessageBytes ?? 0);
+    return plain(reply);
   }
 
   /** Capacity and load of one model, or of every model if the name is empty, and of the server. */

@@ -159,6 +159,8 @@ function cookieOf(metadata: grpc.Metadata | undefined): string {
   return (metadata?.get('set-cookie') ?? []).map((pair) => String(pair).split(';')[0]?.trim()).join('; ');
 }
 
+const asItIs = (message: Buffer): Buffer => message;
+
 /** The deadline, as Date.now(), of a call that begins now. */
 export function deadlineOf({ timeoutMs }: CallOptions): number {
   return timeoutMs === undefined ? Infinity : Date.now() + timeoutMs;
@@ -166,6 +168,8 @@ export function deadlineOf({ timeoutMs }: CallOptions): number {
 
 export class Connection {
   readonly maxAttempts: number;
+  /** Of a request, as GetModel has said; 0: not known. */
+  maxMessageBytes = 0;
   readonly #client: grpc.Client;
   readonly #metadata: [string, string | Uint8Array][];
   readonly #waitForReady: boolean;
@@ -229,14 +233,15 @@ export class Connection {
     cookie = '',
     deadline = deadlineOf(options),
   ): Promise<Answer<R>> {
-    const { path, requestSerialize, responseDeserialize } = method;
+    const { path, responseDeserialize } = method;
+    const message = this.#serialized(method, request);
     const { metadata, callOptions } = this.#arguments(options, cookie, deadline);
     return this.#answer<R>(options, (done) =>
       this.#client.makeUnaryRequest(
         path,
-        requestSerialize,
+        asItIs,
         responseDeserialize,
-        request,
+        message,
         metadata,
         callOptions,
         done,
@@ -293,6 +298,18 @@ export class Connection {
     });
   }
 
+  /** Errors: RivuletError (MESSAGE_TOO_LARGE). */
+  #serialized<Q, R>(method: Method<Q, R>, request: Q): Buffer {
+    const message = method.requestSerialize(request);
+    if (this.maxMessageBytes === 0 || message.length <= this.maxMessageBytes) return message;
+    throw new RivuletError(
+      Code.INVALID_ARGUMENT,
+      `a request of ${message.length} bytes is more than the server takes at once, which is ` +
+        `${this.maxMessageBytes} (its setting max-message-mib)`,
+      { reason: 'MESSAGE_TOO_LARGE' },
+    );
+  }
+
   #answer<R>(options: CallOptions, begin: (done: grpc.requestCallback<R>) => grpc.Call): Promise<Answer<R>> {
     return new Promise((done, fail) => {
       let cookie = '';
@@ -317,12 +334,13 @@ export class Connection {
     deadline = deadlineOf(options),
   ): Messages<R> {
     const { metadata, callOptions } = this.#arguments(options, cookie, deadline);
-    const { path, requestSerialize, responseDeserialize } = method;
+    const { path, responseDeserialize } = method;
+    const message = this.#serialized(method, request);
     const call = this.#client.makeServerStreamRequest(
       path,
-      requestSerialize,
+      asItIs,
       responseDeserialize,
-      request,
+      message,
       metadata,
       callOptions,
     );

@@ -128,9 +128,9 @@ export interface ScoreOptions extends TextOptions {
 export interface AppendOptions extends TextOptions {
   /** Returns how likely the tokens are; otherwise numScored of the result is 0. */
   score?: boolean;
-  /** As in ScoreOptions; needs score. */
+  /** As in ScoreOptions; implies score. */
   outputPositions?: readonly number[];
-  /** As in ScoreOptions; needs score. */
+  /** As in ScoreOptions; implies score. */
   logprobs?: boolean;
   /** Sets a mark with this name at the position after the tokens. */
   mark?: string;

@@ -207,9 +207,10 @@ export function append(value: Prompt, asked: AppendOptions | undefined): AppendR
   const options = check.options('append', asked, names);
   const request = AppendRequest.fromPartial(special(options));
   request.content = content('content', value);
-  request.score = optional('score', options.score, check.boolean) ?? false;
   request.outputPositions = positions(options.outputPositions);
   request.logprobs = optional('logprobs', options.logprobs, check.boolean) ?? false;
+  const score = optional('score', options.score, check.boolean) ?? false;
+  request.score = score || request.logprobs || options.outputPositions !== undefined;
   request.cache = cache(options.cache);
   request.priority = priority(options.priority);
   return request;

@@ -25,11 +25,13 @@ void ToWire(const ConnectionCounts& counts, v1::ServerLoad* wire) {
 
 }  // namespace
 
-InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
+InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls,
+                                   int max_message_bytes)
     : RpcService(v1::InferenceService::service_full_name(), &calls->callers, Role::kClient,
                  &calls->errors),
       models_(models),
-      calls_(calls) {
+      calls_(calls),
+      max_message_bytes_(max_message_bytes) {
   Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::Tokenize,
          &InferenceService::Detokenize, &InferenceService::ListModels, &InferenceService::GetModel,
          &InferenceService::GetLoad);
@@ -102,7 +104,10 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
                                                      const v1::GetModelRequest* request,
                                                      v1::GetModelReply* reply) {
   const auto model = CallContext::Of(context).FindModel(*models_, request->model());
-  if (model.ok()) *reply = model->description();
+  if (model.ok()) {
+    *reply = model->description();
+    reply->mutable_limits()->set_max_message_bytes(max_message_bytes_);
+  }
   return Answer(context, model.status(), calls_);
 }
 

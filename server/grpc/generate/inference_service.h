@@ -17,8 +17,8 @@ namespace rivulet {
 class InferenceService final : public RpcService {
  public:
   // `calls` counts Generate, Score, Tokenize and Detokenize. Both, and the engines, must outlive
-  // the gRPC server that this service is registered with.
-  InferenceService(const ServedModels* models, ServerCalls* calls);
+  // the gRPC server that this service is registered with. `max_message_bytes`: of a request.
+  InferenceService(const ServedModels* models, ServerCalls* calls, int max_message_bytes);
 
   grpc::ServerWriteReactor<v1::GenerateReply>* Generate(grpc::CallbackServerContext* context,
                                                         const v1::GenerateRequest* request);
@@ -40,6 +40,7 @@ class InferenceService final : public RpcService {
  private:
   const ServedModels* const models_;
   ServerCalls* const calls_;
+  const int max_message_bytes_;  // of a request
 };
 
 }  // namespace rivulet

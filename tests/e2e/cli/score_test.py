@@ -2,7 +2,9 @@
 """`rivulet score`: order, windows, outputs, numbers, and the line that a bad input is named by."""
 
 import json
+import math
 import pathlib
+import re
 import select
 import subprocess
 import tempfile
@@ -96,6 +98,26 @@ class ScoreTest(CommandTest):
                 result = rivulet("score", "--model", RFA, "--input", path)
                 self.fails(result, 2, f"{path}:4: ", mention, out=None)
                 self.assertEqual([line["num_scored"] for line in result.lines()], [2, 2, 2])
+
+    def test_ids_come_back_with_perplexities(self):
+        lines = '{"id":"a","tokens":[1,2]}\n{"tokens":[3],"id":7}\n{"tokens":[]}\n'
+        result = self.succeeds(rivulet("score", "--model", RFA, "--input", "-", stdin=lines))
+        first, second, nothing = result.lines()
+        self.assertEqual((first["id"], second["id"], set(nothing)), ("a", 7, {"nll_nats", "num_scored", "outputs"}))
+        self.assertAlmostEqual(first["perplexity"], math.exp(first["nll_nats"] / 2), delta=1e-9)
+        mean = (first["nll_nats"] + second["nll_nats"]) / 3
+        self.assertAlmostEqual(float(re.search(r"nats/token, perplexity ([\d.]+)", result.err)[1]), math.exp(mean), delta=1e-3)
+
+    def test_wrong_lines_do_not_end_a_run_that_keeps_going(self):
+        lines = '{"id":1,"tokens":[1]}\n{"id":2,"tokens":[37]}\n{"id":3,"tokens":"x"}\n{"id":4,"text":"a"}\n{"id":5,"tokens":[1]}\n'
+        result = rivulet("score", "--model", RFA, "--input", "-", "--keep-going", stdin=lines)
+        self.fails(result, 2, "2 items, 2 tokens, ", "; 3 lines failed, the first: -:2: ", out=None)
+        found = result.lines()
+        self.assertEqual([line["id"] for line in found], [1, 2, 3, 4, 5])
+        self.assertEqual(found[0]["nll_nats"], found[4]["nll_nats"])
+        self.assertEqual([line["error"].get("reason") for line in found[1:4]], ["TOKEN_OUT_OF_RANGE", None, "TEXT_NOT_SUPPORTED"])
+        self.assertIn("-:3: tokens: a string", found[2]["error"]["message"])
+        self.fails(rivulet("score", "--model", SHAKESPEARE, "--text", "x", "--keep-going"), 2, "--input")
 
     def test_a_line_is_answered_before_the_next_one_is_written(self):
         process = subprocess.Popen(

@@ -21,7 +21,7 @@ class Awaited:
         value = getattr(self.of, name)
         if not callable(value) or name == "keep":
             return value
-        if name in ("generate", "generate_many", "multiplex", "stream_images"):
+        if name in ("generate", "generate_all", "generate_many", "multiplex", "score_many", "stream_images"):
             return lambda *arguments, **options: AwaitedStream(value(*arguments, **options))
 
         async def call(*arguments, **options):

@@ -114,6 +114,9 @@ ErrorInfo GetErrorInfo(const absl::Status& status);  // of an error that a Clien
 
 enum class HealthStatus : uint8_t { kUnknown, kServing, kNotServing };
 
+// A request that is larger than the server takes is not sent, once GetModel has said how large that
+// may be: INVALID_ARGUMENT (MESSAGE_TOO_LARGE); a callback then comes before its call returns.
+//
 // Every call that fails returns the server's code and message, or UNAVAILABLE where the target
 // cannot be reached. Thread: any thread, also at the same time. A copy shares the connection.
 class Client {

@@ -36,7 +36,7 @@ from rivulet.replies import (
     Durability, Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, Text, Tokens, TopLogprobs, Usage,
 )  # fmt: skip
 from rivulet.requests import (
-    CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions,
+    CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, ScoreOptions, SessionGenerateOptions,
 )  # fmt: skip
 from rivulet.session import Session
 from rivulet.streams import GenerateStream, SessionStream
@@ -49,7 +49,7 @@ __all__ = [
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
-    "Score", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "SpecialToken", "Text", "TextContent", "TlsOptions",
+    "Score", "ScoreOptions", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "SpecialToken", "Text", "TextContent", "TlsOptions",
     "TokenContent", "Tokens", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",
 ]  # fmt: skip

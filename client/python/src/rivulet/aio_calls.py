@@ -32,7 +32,7 @@ class AsyncCalls(Connection):
         await self._channel.close()
 
     def start(self, method: str, message: Any, options: requests.CallOptions, cookie: str = "") -> Any:
-        begin, arguments = self._prepare(method, options, cookie)
+        begin, arguments = self._prepare(method, message, options, cookie)
         call = begin(message, **arguments)
         self._running.add(call)
         return call
@@ -45,7 +45,7 @@ class AsyncCalls(Connection):
                 reply = await call
                 if self.cookies.concerns(method, message):
                     self.cookies.answered(method, message, reply, await call.initial_metadata(), attempts.cookie)
-                return reply
+                return self._noted(reply)
             except grpc.RpcError as ended:
                 error = errors.from_call(ended, attempts.deadline.timeout)
             except asyncio.CancelledError:

@@ -15,7 +15,7 @@ import grpc
 
 from rivulet import errors, requests
 from rivulet.aio_streams import cancelled, end
-from rivulet.multiplex_core import Entry, MultiplexCore, MultiplexPart, due
+from rivulet.multiplex_core import Entry, MultiplexCore, MultiplexPart, TooLarge, due
 from rivulet.v1 import multiplex_pb2
 
 if TYPE_CHECKING:
@@ -27,10 +27,14 @@ class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
     that of the event loop. One task at a time iterates; any task may start and cancel requests."""
 
     def __init__(
-        self, start: Callable[[AsyncIterator[multiplex_pb2.MultiplexRequest], float | None], Any], timeout: float | None, attempts: int
+        self,
+        start: Callable[[AsyncIterator[multiplex_pb2.MultiplexRequest], float | None], Any],
+        timeout: float | None,
+        attempts: int,
+        too_large: TooLarge,
     ) -> None:
         """For the client."""
-        super().__init__(timeout, attempts)
+        super().__init__(timeout, attempts, too_large)
         self._start = start
         self._closed = asyncio.Event()
         self._start_call()

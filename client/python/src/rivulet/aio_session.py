@@ -116,7 +116,7 @@ class AsyncSession(SessionCore):
           array of uint8, [n]); may be empty, to set a mark.
         score: return how likely the tokens are. All of them are scored, except the very first of a sequence if the
           model has no bos. Without it, num_scored of the result is 0.
-        output_positions, logprobs: as in AsyncClient.score(), for the scored tokens; they need `score`.
+        output_positions, logprobs: as in AsyncClient.score(), for the scored tokens; either implies `score`.
         mark: sets a mark with this name at the position after the tokens, at most 64 bytes.
         cache: share states of the whole sequence with other requests; True is the same as PromptCache(). cached_tokens
           of the result says how many tokens were not fed because of it.

@@ -27,7 +27,7 @@ class Calls(Connection):
 
     def start(self, method: str, message: Any, options: requests.CallOptions, cookie: str = "") -> Any:
         """Begins a call whose reply streams. Returns gRPC's call."""
-        begin, arguments = self._prepare(method, options, cookie)
+        begin, arguments = self._prepare(method, message, options, cookie)
         try:
             return begin(message, **arguments)
         except grpc.RpcError as error:
@@ -37,10 +37,10 @@ class Calls(Connection):
         """The only message of a reply."""
         attempts = self._attempts(method, message, options)
         while True:
-            begin, arguments = self._prepare(method, attempts.options(), attempts.cookie)
+            begin, arguments = self._prepare(method, message, attempts.options(), attempts.cookie)
             try:
                 if not self.cookies.concerns(method, message):
-                    return begin(message, **arguments)
+                    return self._noted(begin(message, **arguments))
                 reply, call = begin.with_call(message, **arguments)
             except grpc.RpcError as ended:
                 error = errors.from_call(ended, attempts.deadline.timeout)

@@ -12,11 +12,13 @@ from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
 from rivulet import admin, errors, images, model_replies, replies, requests, session_messages
+from rivulet.bulk import generate_all, score_many
 from rivulet.calls import Calls
 from rivulet.drawing import snapshots
 from rivulet.multiplex import Multiplex, generate_many
 from rivulet.session import Session
 from rivulet.streams import GenerateStream
+from rivulet.bulk_core import BulkGeneration, Failure, Patience
 from rivulet.connection import ConnectOptions, TlsOptions
 from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.reply_reader import Reader
@@ -110,7 +112,7 @@ class Client:
         def start(messages: Any, timeout: float | None) -> Any:
             return self._calls.start("multiplex", messages, {**options, "timeout": timeout})
 
-        return Multiplex(start, options.get("timeout"), self._calls.max_attempts)
+        return Multiplex(start, options.get("timeout"), self._calls.max_attempts, self._calls.too_large)
 
     def generate_many(
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
@@ -124,6 +126,53 @@ class Client:
         Errors: TypeError, ValueError (arguments); while iterating those of Multiplex.
         """
         return generate_many(self.multiplex, many(prompts, at_once, options), at_once)
+
+    def generate_all(
+        self,
+        prompts: Iterable[requests.Prompt],
+        *,
+        at_once: int = 256,
+        patience: float = 60.0,
+        **options: Unpack[requests.GenerateOptions],
+    ) -> Generator[replies.Generation | Failure, None, None]:
+        """Generates after each of many prompts, over one stream, and yields the whole replies in the order of the prompts.
+        What a prompt fails with is yielded in its place: a RivuletError, or the TypeError or ValueError of a prompt that is none.
+        What may pass (the server cannot be reached, or its queue is full) is sent again, also after the server was started anew.
+
+        prompts: read as requests end; may be infinite.
+        at_once: maximum number of open requests, at least 1.
+        patience: seconds without a reply after which such an error is yielded.
+        options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
+        Errors: TypeError, ValueError (arguments); while iterating those of Multiplex, except Unavailable.
+        """
+        own = options.copy()
+        metadata = own.pop("metadata", ())
+        requests.generate((), own)  # an error of the options is that of no prompt
+        return generate_all(
+            lambda: self.multiplex(metadata=metadata), BulkGeneration(many(prompts, at_once, own), at_once, patience)
+        )
+
+    def score_many(
+        self,
+        contents: Iterable[str | Sequence[int] | NDArray[np.integer[Any]]],
+        *,
+        at_once: int = 32,
+        patience: float = 60.0,
+        **options: Unpack[requests.ScoreOptions],
+    ) -> Generator[replies.Score | Failure, None, None]:
+        """Yields how likely each of many contents is, in their order. What one fails with is yielded in its place, and what may
+        pass is asked again, as in generate_all().
+
+        at_once: maximum number of calls at a time, at least 1.
+        options: as score(), for all.
+        Errors: TypeError, ValueError (arguments).
+        """
+        if isinstance(contents, (str, bytes)):
+            raise TypeError(f"contents: must be several contents; got one: {contents!r}")
+        requests.refuse_unknown("score_many", options, requests.ScoreOptions)
+        requests.count("at_once", at_once)
+        requests.check_score(options)
+        return score_many(lambda content: self.score(content, **options), iter(contents), at_once, Patience(patience))
 
     def open_session(
         self,

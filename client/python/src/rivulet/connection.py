@@ -12,8 +12,9 @@ from typing import Any
 
 import grpc
 from google.protobuf import wrappers_pb2
+from google.protobuf.message import Message
 
-from rivulet import requests
+from rivulet import errors, requests
 from rivulet.cookies import Attempts, SessionCookies
 from rivulet.v1 import admin_service_pb2, inference_pb2, multiplex_pb2, session_service_pb2
 
@@ -234,12 +235,32 @@ class Connection:
         self._methods: Methods | None = Methods(self._channel)  # None after close()
         self.cookies = SessionCookies()
         self.max_attempts = options.max_attempts
+        self._max_message_bytes = 0  # of a request; 0: GetModel has not said it yet
 
     def _attempts(self, method: str, message: Any, options: requests.CallOptions) -> Attempts:
         return Attempts(method, self.cookies.of_call(message), options)
 
-    def _prepare(self, method: str, options: requests.CallOptions, cookie: str) -> tuple[Any, dict[str, Any]]:
-        """The function that begins a call, and what it takes beside its message. Errors: TypeError, ValueError."""
+    def too_large(self, message: Message) -> errors.RivuletError | None:
+        """The error of a request that is larger than what the server takes, if GetModel has said what that is."""
+        if not self._max_message_bytes or message.ByteSize() <= self._max_message_bytes:
+            return None
+        return errors.InvalidArgument(
+            f"a {message.DESCRIPTOR.name} of {message.ByteSize()} bytes is more than the server takes at once, which is "
+            f"{self._max_message_bytes} (its setting max-message-mib)",
+            "MESSAGE_TOO_LARGE",
+        )
+
+    def _noted(self, reply: Any) -> Any:
+        """What an answer says of the server is kept."""
+        if isinstance(reply, inference_pb2.GetModelReply):
+            self._max_message_bytes = reply.limits.max_message_bytes
+        return reply
+
+    def _prepare(self, method: str, message: Any, options: requests.CallOptions, cookie: str) -> tuple[Any, dict[str, Any]]:
+        """The function that begins a call, and what it takes beside its message. Errors: TypeError, ValueError, InvalidArgument
+        (MESSAGE_TOO_LARGE)."""
+        if isinstance(message, Message) and (error := self.too_large(message)):
+            raise error
         arguments = self._options.call_arguments(method, options, {"cookie": cookie} if cookie else ())
         if self._methods is None:
             raise ValueError("the client is closed")

@@ -92,13 +92,15 @@ class SpecialToken:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on one request. slots: sequences that are computed at once."""
+    """Limits on one request. slots: sequences that are computed at once. max_message_bytes: of a request as a message; once a client
+    has seen it, a larger one fails before it is sent (InvalidArgument, MESSAGE_TOO_LARGE). 0: an older server."""
 
     max_tokens: int
     default_max_tokens: int
     max_num_samples: int
     slots: int
     max_score_outputs: int
+    max_message_bytes: int
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
     elif message.content.HasField("text"):
         content = TextContent(**fields(message.content.text, "alphabet", "tokenizer", "tokenizer_size"))
     limits = Limits(
-        **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs")
+        **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs", "max_message_bytes")
     )
     config = json.loads(message.config_json)
     special = tuple(SpecialToken(optional(token, "id"), token.content, tuple(token.roles)) for token in message.special_tokens)

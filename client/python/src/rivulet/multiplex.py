@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, requests
-from rivulet.multiplex_core import Entry, MultiplexCore, MultiplexPart, due
+from rivulet.multiplex_core import Entry, MultiplexCore, MultiplexPart, TooLarge, due
 from rivulet.v1 import multiplex_pb2
 
 if TYPE_CHECKING:
@@ -36,10 +36,14 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
     """
 
     def __init__(
-        self, start: Callable[[Iterator[multiplex_pb2.MultiplexRequest], float | None], Any], timeout: float | None, attempts: int
+        self,
+        start: Callable[[Iterator[multiplex_pb2.MultiplexRequest], float | None], Any],
+        timeout: float | None,
+        attempts: int,
+        too_large: TooLarge,
     ) -> None:
         """For the client."""
-        super().__init__(timeout, attempts)
+        super().__init__(timeout, attempts, too_large)
         self._start = start
         self._lock = threading.Lock()  # of _call being replaced and closed, and of requests being sent and cancelled
         self._closed = threading.Event()

@@ -7,9 +7,11 @@ import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from google.protobuf.message import Message
 
 from rivulet import errors, replies, requests
 from rivulet.reply_repeat import Deadline, RepeatedReply
@@ -68,6 +70,7 @@ class Member(RepeatedReply):
         return message
 
 
+TooLarge = Callable[[Message], "errors.RivuletError | None"]
 Entry = tuple[float, int, multiplex_pb2.MultiplexRequest, Member]  # a message: when to send it, in which order; of whom
 
 
@@ -81,10 +84,12 @@ def due(outgoing: list[Entry]) -> Iterator[multiplex_pb2.MultiplexRequest]:
 class MultiplexCore:
     """Thread: one at a time."""
 
-    def __init__(self, timeout: float | None, attempts: int) -> None:
-        """timeout: of the stream. attempts: of each request, before something of its reply has come."""
+    def __init__(self, timeout: float | None, attempts: int, too_large: TooLarge) -> None:
+        """timeout: of the stream. attempts: of each request, before something of its reply has come. too_large: of a message that
+        is to be sent."""
         self._deadline = Deadline(timeout)
         self._attempts = attempts
+        self._too_large = too_large
         self._last_key = -1
         self._open: dict[int, Member] = {}
         self._unsent: list[Member] = []  # those of _open that _entries() gives next
@@ -102,9 +107,12 @@ class MultiplexCore:
         if options.get("metadata"):
             raise TypeError("metadata: belongs to the whole stream; give it to multiplex()")
         key = self._last_key + 1
-        self._open[key] = Member(key, requests.generate(prompt, options), options, self._attempts)
-        self._unsent.append(self._open[key])
+        member = self._open[key] = Member(key, requests.generate(prompt, options), options, self._attempts)
         self._last_key = key
+        if (error := self._too_large(member.message())) is None:
+            self._unsent.append(member)
+        else:  # the server would end the stream with all its requests
+            self._read.append(_part(multiplex_pb2.MultiplexPart(key=key), False, error))
         return key
 
     def _cancel(self, key: int) -> list[Entry]:

@@ -81,15 +81,22 @@ class Reader(RepeatedReply):
 
     def collect(self, parts: list[Part]) -> Generation:
         """Puts the parts of the whole reply together. Errors: Internal (a sample without an end, a gap)."""
-        if self.seed is None or self.usage is None:
-            raise Internal("the reply ended without seed or usage")
-        pieces: list[list[Part]] = [[] for _ in range(self._request.num_samples or 1)]
-        for piece in parts:
-            if not 0 <= piece.sample_index < len(pieces):
-                raise Internal(f"the server sent a part of sample {piece.sample_index} of {len(pieces)}")
-            pieces[piece.sample_index].append(piece)
-        samples = tuple(_sample(index, own) for index, own in enumerate(pieces))
-        return Generation(samples, self.seed, self.usage, self.durability)
+        return put_together(parts, self._request.num_samples or 1, self.seed, self.usage, self.durability)
+
+
+def put_together(
+    parts: list[Part], num_samples: int, seed: int | None, usage: Usage | None, durability: Durability | None
+) -> Generation:
+    """The whole reply. Errors: Internal (a sample without an end, a gap)."""
+    if seed is None or usage is None:
+        raise Internal("the reply ended without seed or usage")
+    pieces: list[list[Part]] = [[] for _ in range(num_samples)]
+    for piece in parts:
+        if not 0 <= piece.sample_index < len(pieces):
+            raise Internal(f"the server sent a part of sample {piece.sample_index} of {len(pieces)}")
+        pieces[piece.sample_index].append(piece)
+    samples = tuple(_sample(index, own) for index, own in enumerate(pieces))
+    return Generation(samples, seed, usage, durability)
 
 
 def _sample(index: int, parts: list[Part]) -> Sample:

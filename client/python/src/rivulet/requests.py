@@ -72,6 +72,18 @@ class CallOptions(TypedDict, total=False):
     metadata: Metadata
 
 
+class ScoreOptions(CallOptions, total=False):
+    """Options of a client's score(), in addition to CallOptions; see there."""
+
+    model: str
+    window: int | None
+    output_positions: Sequence[int] | NDArray[np.integer[Any]] | None
+    logprobs: bool
+    priority: Priority | PriorityName | None
+    add_special_tokens: bool | None
+    parse_special_tokens: bool | None
+
+
 class ImageOptions(CallOptions, total=False):
     """Options of calls that draw images, in addition to CallOptions.
 
@@ -391,6 +403,7 @@ def append(
 ) -> session_service_pb2.AppendRequest:
     """The message of append(), without model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
+    request.score = score or logprobs or output_positions is not None
     _give("content", content, request)
     if output_positions is not None:
         request.output_positions.extend(integers("output_positions", output_positions, int64))
@@ -424,6 +437,16 @@ def score(
     if output_positions is not None:
         request.output_positions.extend(integers("output_positions", output_positions, int64))
     return request
+
+
+def check_score(options: ScoreOptions) -> None:
+    """Errors: TypeError, ValueError (an option of score())."""
+    score(
+        "", options.get("model", ""), options.get("window"), options.get("output_positions"), options.get("logprobs", False),
+        options.get("priority"), options.get("add_special_tokens"), options.get("parse_special_tokens"),
+    )  # fmt: skip
+    timeout(options.get("timeout"))
+    metadata(options.get("metadata", ()))
 
 
 def tokenize(

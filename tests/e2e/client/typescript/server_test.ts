@@ -284,10 +284,21 @@ test('an error says why, and which field', async () => {
   await assert.rejects(token, failsWith(Code.INVALID_ARGUMENT, 'TOKEN_OUT_OF_RANGE', 'content.tokens[1]'));
 });
 
+test('a request that is too large is not sent', async () => {
+  const own = new RivuletClient(target);
+  const { limits } = await own.model(TEXT, PATIENCE);
+  assert.equal(Number(limits?.maxMessageBytes), 4 << 20);
+  const large = 'A'.repeat(4 << 20);
+  const refused = failsWith(Code.INVALID_ARGUMENT, 'MESSAGE_TOO_LARGE');
+  await assert.rejects(own.score(large, { model: TEXT, ...PATIENCE }), refused);
+  await assert.rejects(own.generate(large, { model: TEXT, ...PATIENCE }).collect(), refused);
+  own.close();
+});
+
 test('a session continues, forks and rewinds', async () => {
   const session = await open(TEXT, 7n);
   assert.equal(session.seed, 7n);
-  const { numScored } = await session.append('ROMEO:', { mark: 'prompt', score: true, ...PATIENCE });
+  const { numScored } = await session.append('ROMEO:', { mark: 'prompt', logprobs: true, ...PATIENCE });
   // The model has no bos: nothing predicts the first character.
   assert.deepEqual([numScored, session.position, session.marks.get('prompt')], [5, 6, 6]);
   const stream = session.generate([], { maxTokens: 30, mark: 'end', ...PATIENCE });

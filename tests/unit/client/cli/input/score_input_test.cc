@@ -50,6 +50,11 @@ class ScoreInputTest : public ::testing::Test {
       auto item = (*input)->Next();
       read.status = item.status();
       if (!item.ok() || !item->has_value()) break;
+      if (const absl::Status& wrong = (*item)->status; !wrong.ok()) {
+        read.status =
+            absl::Status(wrong.code(), (*item)->where + ": " + std::string(wrong.message()));
+        break;
+      }
       read.items.push_back(**std::move(item));
     }
     return read;

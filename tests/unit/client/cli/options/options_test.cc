@@ -27,6 +27,36 @@ TEST(OptionsTest, LoadAsksAServerAlone) {
   EXPECT_THAT(Refusal({"load", "--model", "d"}), HasSubstr("--target"));
 }
 
+TEST(OptionsTest, AWrongWordGetsASuggestion) {
+  EXPECT_THAT(Refusal({"genrate"}),
+              HasSubstr("unknown command \"genrate\"; did you mean generate?"));
+  EXPECT_THAT(Refusal({"frobnicate"}), HasSubstr("unknown command \"frobnicate\"; choose one of"));
+  EXPECT_THAT(Refusal({"sessions", "lst"}), HasSubstr("of sessions; did you mean list?"));
+}
+
+TEST(OptionsTest, ReadsAWholeBatchCommand) {
+  const auto options = Parsed<BatchOptions>(
+      Words("batch in out --target h:1 --unordered --at-once 7 --give-up-after 1.5 --progress 0 "
+            "--fail-on-error --priority high --cache --cache-salt s --seed 3 --max-tokens 9 "
+            "--temperature 0.5"));
+  EXPECT_EQ(options.in, "in");
+  EXPECT_EQ(options.out, "out");
+  EXPECT_TRUE(options.unordered);
+  EXPECT_EQ(options.at_once, 7);
+  EXPECT_EQ(options.give_up_seconds, 1.5);
+  EXPECT_EQ(options.progress_seconds, 0);
+  EXPECT_TRUE(options.fail_on_error);
+  EXPECT_EQ(options.priority, "high");
+  EXPECT_TRUE(options.cache.enabled);
+  EXPECT_EQ(options.sampling.seed, 3u);
+  EXPECT_EQ(options.max_tokens, 9);
+  EXPECT_EQ(Parsed<BatchOptions>(Words("batch in out --model d")).priority, "low");
+  EXPECT_THAT(Refusal({"batch", "in", "--model", "d"}), HasSubstr("OUT"));
+  EXPECT_THAT(Refusal(Words("batch in out --model d --progress -1")), HasSubstr("--progress"));
+  EXPECT_THAT(Refusal(Words("batch in out --model d --give-up-after 0")),
+              HasSubstr("--give-up-after"));
+}
+
 TEST(OptionsTest, ADrainMayBeLessThanASecond) {
   const auto seconds = [](const char* text) {
     return *Parsed<ModelsOptions>(

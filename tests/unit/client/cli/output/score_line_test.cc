@@ -39,6 +39,20 @@ TEST(ScoreLineTest, ReadsText) {
   EXPECT_EQ(std::get<std::string>(*content), "a\n\u00e9");
 }
 
+TEST(ScoreLineTest, KeepsTheIdAsItStands) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({"id":"a\"\n","tokens":[1]})", R"("a\"\n")"},
+      {R"({"text":"b","id":-7})", "-7"},
+      {R"({"id":18446744073709551615,"tokens":"wrong"})", "18446744073709551615"},
+      {R"({"text":"b"})", ""},
+  };
+  for (const auto& [line, expected] : cases) {
+    std::string id = "old";
+    (void)ParseScoreLine(line, &id);
+    EXPECT_EQ(id, expected) << line;
+  }
+}
+
 TEST(ScoreLineTest, SaysWhatIsWrongAndWhere) {
   const std::pair<std::string, std::string> cases[] = {
       {R"({"tokens":[1,2147483648]})", "tokens[1]: 2147483648"},
@@ -59,6 +73,11 @@ TEST(ScoreLineTest, SaysWhatIsWrongAndWhere) {
       {R"({"tokens":[1],"x":1})", "\"x\""},
       {R"({"tokens":[1],"tokens":[2]})", "twice"},
       {R"({"tokens":[1],"text":"a"})", "both"},
+      {R"({"id":1,"id":2,"text":"a"})", "\"id\" appears twice"},
+      {R"({"id":1.5,"text":"a"})", "id: 1.5"},
+      {R"({"id":[1],"text":"a"})", "id: a list"},
+      {R"({"id":null,"text":"a"})", "id: null"},
+      {R"({"id":1})", "no key"},
       {"{}", "no key"},
       {"", "empty"},
       {" \t\r", "empty"},

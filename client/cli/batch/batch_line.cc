@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/batch/batch_line.h"
+
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "model/base/error.h"
+#include "model/base/json_reader.h"
+#include "model/base/strict_json.h"
+
+namespace rivulet {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr JsonRules kLineRules = {"INVALID_PARAMETER", "UNSUPPORTED_PARAMETER"};
+constexpr JsonLimits kLineLimits = {.max_depth = 16, .max_values = size_t{1} << 24};
+constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's, of /v1/completions
+
+// Does `action` with the value of a member, if the object has it.
+template <typename Action>
+absl::Status IfThere(JsonReader* object, absl::string_view name, Kind kind, const Action& action) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* value, object->Get(name, kind, /*may_miss=*/true));
+  if (value != nullptr) action(*value);
+  return absl::OkStatus();
+}
+
+template <typename Action>
+absl::Status IfNumber(JsonReader* object, absl::string_view name, const Action& action) {
+  const JsonValue* const value = object->Find(name);
+  if (value == nullptr) return absl::OkStatus();
+  // Beyond float32 the conversion is undefined.
+  constexpr double kMost = std::numeric_limits<float>::max();
+  if (!value->is_number() || value->number < -kMost || value->number > kMost) {
+    return object->Invalid(name, "is ", Describe(*value), "; allowed: a number that float32 holds");
+  }
+  action(static_cast<float>(value->number));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int32_t> TokenId(const JsonValue& value, absl::string_view path) {
+  if (value.kind == Kind::kInteger && value.integer >= std::numeric_limits<int32_t>::min() &&
+      value.integer <= std::numeric_limits<int32_t>::max()) {
+    return static_cast<int32_t>(value.integer);
+  }
+  return kLineRules.Invalid(path, "is ", Describe(value),
+                            "; allowed: a token id, an integer of 32 bits");
+}
+
+absl::Status ReadIds(JsonReader* object, absl::string_view name,
+                     google::protobuf::RepeatedField<int32_t>* ids) {
+  return object->ForEach(name, [ids](const JsonValue& item, absl::string_view path) {
+    RIVULET_ASSIGN_OR_RETURN(const int32_t id, TokenId(item, path));
+    ids->Add(id);
+    return absl::OkStatus();
+  });
+}
+
+// A text or token ids. `Request`: one with the members `text` and `tokens`.
+template <typename Request>
+absl::Status ReadContent(JsonReader* object, absl::string_view name, Request* request) {
+  const JsonValue* const value = object->Find(name);
+  if (value == nullptr) return object->Invalid(name, "is missing; allowed: a text or token ids");
+  if (value->kind == Kind::kString) {
+    request->set_text(value->text);
+    return absl::OkStatus();
+  }
+  if (value->kind != Kind::kArray) {
+    return object->Invalid(name, "is ", Describe(*value), "; allowed: a text or token ids");
+  }
+  if (!value->items.empty() && value->items[0].kind != Kind::kInteger) {
+    return object->Unsupported(name, "is ", Describe(*value),
+                               "; supported: one text, or token ids; one prompt a line");
+  }
+  request->mutable_tokens();
+  return ReadIds(object, name, request->mutable_tokens()->mutable_ids());
+}
+
+absl::Status ReadSeed(JsonReader* body, v1::SamplingParams* sampling) {
+  const JsonValue* const value = body->Find("seed");
+  if (value == nullptr) return absl::OkStatus();
+  uint64_t seed = 0;
+  const bool fits = value->kind == Kind::kInteger
+                        ? value->integer >= 0
+                        : value->kind == Kind::kHugeInteger && absl::SimpleAtoi(value->text, &seed);
+  if (!fits) {
+    return body->Invalid("seed", "is ", Describe(*value),
+                         "; allowed: an integer from 0 to 2^64 - 1");
+  }
+  sampling->set_seed(value->kind == Kind::kInteger ? static_cast<uint64_t>(value->integer) : seed);
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogitBias(JsonReader* body, v1::SamplingParams* sampling) {
+  if (body->Find("logit_bias") == nullptr) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* bias, body->Get("logit_bias", Kind::kObject));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader entries, body->Object("logit_bias"));
+  for (const std::string& key : bias->keys) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(key, &id)) {
+      return body->Invalid("logit_bias", "has the key ", Quoted(key), "; allowed: token ids");
+    }
+    RIVULET_RETURN_IF_ERROR(IfNumber(
+        &entries, key, [&](float value) { (*sampling->mutable_logit_bias())[id] = value; }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(JsonReader* body, v1::SamplingParams* s) {
+  RIVULET_RETURN_IF_ERROR(IfNumber(body, "temperature", [s](float v) { s->set_temperature(v); }));
+  RIVULET_RETURN_IF_ERROR(IfNumber(body, "top_p", [s](float v) { s->set_top_p(v); }));
+  RIVULET_RETURN_IF_ERROR(IfNumber(body, "min_p", [s](float v) { s->set_min_p(v); }));
+  RIVULET_RETURN_IF_ERROR(
+      IfNumber(body, "repetition_penalty", [s](float v) { s->set_repetition_penalty(v); }));
+  RIVULET_RETURN_IF_ERROR(
+      IfNumber(body, "frequency_penalty", [s](float v) { s->set_frequency_penalty(v); }));
+  RIVULET_RETURN_IF_ERROR(
+      IfNumber(body, "presence_penalty", [s](float v) { s->set_presence_penalty(v); }));
+  if (body->Find("top_k") != nullptr) {
+    int top_k = 0;
+    RIVULET_RETURN_IF_ERROR(body->Int("top_k", 0, std::numeric_limits<int32_t>::max(), &top_k));
+    s->set_top_k(top_k);
+  }
+  RIVULET_RETURN_IF_ERROR(ReadLogitBias(body, s));
+  return ReadSeed(body, s);
+}
+
+absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
+  const JsonValue* const value = body->Find("stop");
+  if (value != nullptr && value->kind == Kind::kString) {
+    stop->add_strings(value->text);
+  } else if (value != nullptr) {
+    RIVULET_RETURN_IF_ERROR(
+        body->ForEach("stop", [stop](const JsonValue& item, absl::string_view path) {
+          if (item.kind != Kind::kString) {
+            return kLineRules.Invalid(path, "is ", Describe(item), "; allowed: a text");
+          }
+          stop->add_strings(item.text);
+          return absl::OkStatus();
+        }));
+  }
+  if (body->Find("stop_token_ids") != nullptr) {
+    RIVULET_RETURN_IF_ERROR(ReadIds(body, "stop_token_ids", stop->mutable_token_ids()));
+  }
+  return IfThere(body, "ignore_eos", Kind::kBool,
+                 [stop](const JsonValue& v) { stop->set_ignore_eos(v.boolean); });
+}
+
+// Of a short line: the log-probabilities as numbers.
+absl::Status ReadLogprobs(JsonReader* body, bool openai, v1::LogprobOptions* logprobs) {
+  if (openai) {
+    for (const char* const name : {"logprobs", "top_logprobs"}) {
+      const JsonValue* const value = body->Find(name);
+      if (value == nullptr || (value->kind == Kind::kBool && !value->boolean)) continue;
+      return body->Unsupported(name, "is ", Describe(*value),
+                               "; supported: only in the short form of a line");
+    }
+    return absl::OkStatus();
+  }
+  bool enabled = false;
+  int top = 0;
+  RIVULET_RETURN_IF_ERROR(body->Bool("logprobs", &enabled, false));
+  RIVULET_RETURN_IF_ERROR(body->Int("top_logprobs", 0, 20, &top, 0));
+  if (top > 0 && !enabled) return body->Invalid("top_logprobs", "needs logprobs = true");
+  if (!enabled) return absl::OkStatus();
+  logprobs->set_enabled(true);
+  logprobs->set_top_n(top);
+  return absl::OkStatus();
+}
+
+absl::Status ReadMaxTokens(JsonReader* body, bool is_chat, v1::GenerateRequest* request) {
+  const bool other = is_chat && body->Find("max_completion_tokens") != nullptr;
+  if (other && body->Find("max_tokens") != nullptr) {
+    return body->Invalid("max_tokens", "must not be given beside max_completion_tokens");
+  }
+  return IfThere(body, other ? "max_completion_tokens" : "max_tokens", Kind::kInteger,
+                 [request](const JsonValue& v) { request->set_max_tokens(v.integer); });
+}
+
+// What completions and chats have in common.
+absl::Status ReadGenerate(JsonReader* body, bool is_chat, BatchLine* line,
+                          v1::GenerateRequest* request) {
+  RIVULET_RETURN_IF_ERROR(ReadSampling(body, request->mutable_sampling()));
+  RIVULET_RETURN_IF_ERROR(ReadStop(body, request->mutable_stop()));
+  RIVULET_RETURN_IF_ERROR(ReadMaxTokens(body, is_chat, request));
+  RIVULET_RETURN_IF_ERROR(ReadLogprobs(body, line->openai, request->mutable_logprobs()));
+  RIVULET_RETURN_IF_ERROR(IfThere(body, "add_special_tokens", Kind::kBool, [&](const JsonValue& v) {
+    request->set_add_special_tokens(v.boolean);
+  }));
+  RIVULET_RETURN_IF_ERROR(
+      IfThere(body, "parse_special_tokens", Kind::kBool,
+              [&](const JsonValue& v) { request->set_parse_special_tokens(v.boolean); }));
+  RIVULET_RETURN_IF_ERROR(body->Bool("return_token_ids", &line->tokens_wanted, false));
+  if (body->Find("n") != nullptr) {
+    int samples = 1;
+    RIVULET_RETURN_IF_ERROR(body->Int("n", 1, 1024, &samples));
+    request->set_num_samples(samples);
+  }
+  RIVULET_RETURN_IF_ERROR(body->Only("stream", "false"));
+  // What changes nothing here.
+  body->Known({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+               "service_tier", "metadata"});
+  return absl::OkStatus();
+}
+
+absl::Status ReadCompletion(JsonReader* body, BatchLine* line, v1::GenerateRequest request) {
+  if (line->openai && !request.has_max_tokens()) request.set_max_tokens(kCompletionMaxTokens);
+  absl::Status status = ReadContent(body, "prompt", &request);
+  if (status.ok()) status = ReadGenerate(body, /*is_chat=*/false, line, &request);
+  if (status.ok()) status = body->Only("echo", "false");
+  line->request = std::move(request);
+  return status;
+}
+
+// A text, or the texts of an array of parts.
+absl::StatusOr<std::string> MessageText(JsonReader* message) {
+  const JsonValue* const value = message->Find("content");
+  if (value != nullptr && value->kind == Kind::kString) return value->text;
+  if (value == nullptr || value->kind != Kind::kArray) {
+    return message->Invalid("content", "is ", value == nullptr ? "missing" : Describe(*value),
+                            "; allowed: a text, or an array of text parts");
+  }
+  std::string text;
+  const absl::Status status =
+      message->ForEach("content", [&](const JsonValue& item, absl::string_view path) {
+        RIVULET_ASSIGN_OR_RETURN(JsonReader part,
+                                 JsonReader::Of(kLineRules, item, path, {"type", "text"}));
+        RIVULET_RETURN_IF_ERROR(part.Only("type", "\"text\""));
+        std::string piece;
+        RIVULET_RETURN_IF_ERROR(part.Text("text", &piece));
+        text += piece;
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  return text;
+}
+
+absl::Status ReadChat(JsonReader* body, BatchLine* line, v1::GenerateRequest request) {
+  ChatRequest chat{std::move(request), {}};
+  absl::Status status =
+      body->ForEach("messages", [&](const JsonValue& item, absl::string_view path) {
+        RIVULET_ASSIGN_OR_RETURN(
+            JsonReader message,
+            JsonReader::Of(kLineRules, item, path, {"role", "content", "name", "refusal"}));
+        std::string role;
+        RIVULET_RETURN_IF_ERROR(message.Text("role", &role));
+        RIVULET_ASSIGN_OR_RETURN(std::string text, MessageText(&message));
+        chat.messages.push_back({role == "developer" ? "system" : role, std::move(text)});
+        return absl::OkStatus();
+      });
+  if (status.ok() && chat.messages.empty()) {
+    status = body->Invalid("messages", "is an empty array; allowed: at least one message");
+  }
+  if (status.ok()) status = ReadGenerate(body, /*is_chat=*/true, line, &chat.generate);
+  line->request = std::move(chat);
+  return status;
+}
+
+absl::Status ReadScore(JsonReader* body, BatchLine* line, v1::ScoreRequest request) {
+  absl::Status status = ReadContent(body, "score", &request);
+  bool logprobs = false;
+  if (status.ok()) status = body->Bool("logprobs", &logprobs, false);
+  if (status.ok()) {
+    status = IfThere(body, "window", Kind::kInteger,
+                     [&](const JsonValue& v) { request.set_window(v.integer); });
+  }
+  request.set_logprobs(logprobs);
+  line->request = std::move(request);
+  return status;
+}
+
+absl::Status ReadBody(JsonReader* body, absl::string_view url, const BatchDefaults& defaults,
+                      BatchLine* line) {
+  v1::GenerateRequest generate = defaults.generate;
+  v1::ScoreRequest score = defaults.score;
+  RIVULET_RETURN_IF_ERROR(IfThere(body, "model", Kind::kString, [&](const JsonValue& v) {
+    generate.set_model(v.text);
+    score.set_model(v.text);
+  }));
+  int kinds = 0;
+  for (const char* const name : {"prompt", "messages", "score"}) {
+    kinds += body->Find(name) != nullptr ? 1 : 0;
+  }
+  if (url.empty() && kinds != 1) {
+    return InvalidField("INVALID_PARAMETER", "",
+                        "the line must hold exactly one of prompt, messages and score, or "
+                        "custom_id, method, url and body");
+  }
+  const bool is_chat =
+      url.empty() ? body->Find("messages") != nullptr : url == "/v1/chat/completions";
+  if (is_chat) {
+    RIVULET_RETURN_IF_ERROR(ReadChat(body, line, std::move(generate)));
+  } else if (url.empty() && body->Find("score") != nullptr) {
+    RIVULET_RETURN_IF_ERROR(ReadScore(body, line, std::move(score)));
+  } else {
+    RIVULET_RETURN_IF_ERROR(ReadCompletion(body, line, std::move(generate)));
+  }
+  return body->CheckNoOthers();
+}
+
+}  // namespace
+
+const std::string& BatchLine::model() const {
+  if (const auto* const generate = std::get_if<v1::GenerateRequest>(&request)) {
+    return generate->model();
+  }
+  if (const auto* const chat = std::get_if<ChatRequest>(&request)) return chat->generate.model();
+  return std::get<v1::ScoreRequest>(request).model();
+}
+
+absl::Status ParseBatchLine(absl::string_view text, const BatchDefaults& defaults,
+                            BatchLine* line) {
+  if (absl::StripAsciiWhitespace(text).empty()) {
+    return InvalidField("INVALID_JSON", "", "the line is empty");
+  }
+  const absl::StatusOr<JsonValue> value = ParseStrictJson(text, kLineLimits);
+  if (!value.ok()) return InvalidField("INVALID_JSON", "", value.status().message());
+  if (value->kind != Kind::kObject) {
+    return InvalidField("INVALID_JSON", "",
+                        absl::StrCat("the line is ", Describe(*value), "; allowed: an object"));
+  }
+  RIVULET_ASSIGN_OR_RETURN(JsonReader object, JsonReader::Of(kLineRules, *value, ""));
+  line->openai = value->Find("url") != nullptr || value->Find("body") != nullptr;
+  RIVULET_RETURN_IF_ERROR(IfThere(&object, "custom_id", Kind::kString,
+                                  [line](const JsonValue& v) { line->custom_id = v.text; }));
+  if (!line->openai) return ReadBody(&object, "", defaults, line);
+
+  if (!line->custom_id.has_value()) return object.Invalid("custom_id", "is missing");
+  RIVULET_RETURN_IF_ERROR(object.Only("method", "\"POST\""));
+  RIVULET_RETURN_IF_ERROR(object.Only("url", "\"/v1/completions\", \"/v1/chat/completions\""));
+  std::string url;
+  RIVULET_RETURN_IF_ERROR(object.Text("url", &url));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* given, object.Get("body", Kind::kObject));
+  RIVULET_RETURN_IF_ERROR(object.CheckNoOthers());
+  // Fields are named as in the body, which is what OpenAI's errors do.
+  RIVULET_ASSIGN_OR_RETURN(JsonReader body, JsonReader::Of(kLineRules, *given, ""));
+  return ReadBody(&body, url, defaults, line);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/batch/batch_result.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/cli/output/text.h"
+#include "model/base/error.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+namespace {
+
+constexpr absl::string_view kStart = "{\"line\":";
+
+// The paths of rivulet.v1 as fields of a line.
+std::string FieldInLine(const std::string& path, bool is_score) {
+  constexpr std::pair<absl::string_view, absl::string_view> kNames[] = {
+      {"num_samples", "n"},
+      {"prompt.text", "prompt"},
+      {"prompt.tokens", "prompt"},
+      {"content.text", "score"},
+      {"content.tokens", "score"},
+      {"content", "score"},
+      {"stop.strings", "stop"},
+      {"stop.token_ids", "stop_token_ids"},
+      {"logprobs.top_n", "top_logprobs"},
+  };
+  const size_t bracket = std::min(path.find('['), path.size());
+  const absl::string_view name = absl::string_view(path).substr(0, bracket);
+  for (const auto& [ours, theirs] : kNames) {
+    if (name == ours) return absl::StrCat(theirs, path.substr(bracket));
+  }
+  return std::string(absl::StripPrefix(path, is_score ? "" : "sampling."));
+}
+
+template <typename List, typename Append>
+void AppendList(absl::string_view name, const List& list, std::string* out, const Append& append) {
+  absl::StrAppend(out, "\"", name, "\":[");
+  bool first = true;
+  for (const auto& entry : list) {
+    if (!std::exchange(first, false)) out->push_back(',');
+    append(entry, out);
+  }
+  out->push_back(']');
+}
+
+// A token that cannot follow has log-probability -inf, which JSON has no word for.
+void AppendLogprob(float value, std::string* out) {
+  if (std::isfinite(value)) {
+    AppendNumber(value, out);
+  } else {
+    out->append("null");
+  }
+}
+
+void AppendId(int32_t id, std::string* out) { AppendNumber(int64_t{id}, out); }
+
+void AppendTop(const v1::TopLogprobs& top, std::string* out) {
+  out->push_back('{');
+  AppendList("token_ids", top.token_ids(), out, AppendId);
+  out->push_back(',');
+  AppendList("logprobs", top.logprobs(), out, AppendLogprob);
+  out->push_back('}');
+}
+
+std::string Head(int64_t number, const BatchLine& line) {
+  std::string head = absl::StrCat(kStart, number);
+  if (line.openai) absl::StrAppend(&head, ",\"id\":\"batch_req_", number, "\"");
+  if (line.custom_id.has_value()) {
+    absl::StrAppend(&head, ",\"custom_id\":", JsonString(*line.custom_id));
+  }
+  return head;
+}
+
+// FINISH_REASON_STOP_TOKEN is "stop_token"; in OpenAI's words it is "stop".
+std::string FinishName(const v1::Finish& finish, bool openai) {
+  if (openai) return finish.reason() == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+  const std::string name = absl::AsciiStrToLower(v1::FinishReason_Name(finish.reason()));
+  return std::string(absl::StripPrefix(name, "finish_reason_"));
+}
+
+// `"text":"...","finish":"length"`, with what else was asked for.
+void AppendSample(const BatchReply::Sample& sample, bool text, bool tokens, std::string* out) {
+  if (text) absl::StrAppend(out, "\"text\":", JsonString(sample.text), ",");
+  if (tokens || !text) {
+    AppendList("tokens", sample.tokens, out, AppendId);
+    out->push_back(',');
+  }
+  if (!sample.logprobs.empty()) {
+    AppendList("logprobs", sample.logprobs, out, AppendLogprob);
+    out->push_back(',');
+  }
+  if (!sample.top_logprobs.empty()) {
+    AppendList("top_logprobs", sample.top_logprobs, out, AppendTop);
+    out->push_back(',');
+  }
+  absl::StrAppend(out, "\"finish\":\"", FinishName(sample.finish, false), "\"");
+  if (!sample.finish.stop_string().empty()) {
+    absl::StrAppend(out, ",\"stop_string\":", JsonString(sample.finish.stop_string()));
+  }
+}
+
+std::string ShortResult(std::string out, const BatchLine& line, bool text,
+                        const BatchReply& reply) {
+  if (reply.samples.size() == 1) {
+    out.push_back(',');
+    AppendSample(reply.samples[0], text, line.tokens_wanted, &out);
+  } else {
+    out.push_back(',');
+    AppendList("samples", reply.samples, &out,
+               [&](const BatchReply::Sample& sample, std::string* to) {
+                 to->push_back('{');
+                 AppendSample(sample, text, line.tokens_wanted, to);
+                 to->push_back('}');
+               });
+  }
+  absl::StrAppend(&out, ",\"seed\":", reply.seed,
+                  ",\"usage\":{\"prompt_tokens\":", reply.usage.prompt_tokens(),
+                  ",\"completion_tokens\":", reply.usage.completion_tokens(), "}}\n");
+  return out;
+}
+
+void AppendChoice(const BatchLine& line, const BatchReply& reply, size_t index, bool text,
+                  std::string* out) {
+  const BatchReply::Sample& sample = reply.samples[index];
+  absl::StrAppend(out, "{\"index\":", index);
+  const std::string content = JsonString(text ? sample.text : "");
+  if (std::holds_alternative<ChatRequest>(line.request)) {
+    absl::StrAppend(out, ",\"message\":{\"role\":\"assistant\",\"content\":", content,
+                    ",\"refusal\":null}");
+  } else {
+    absl::StrAppend(out, ",\"text\":", content);
+  }
+  if (line.tokens_wanted || !text) {
+    out->push_back(',');
+    AppendList("token_ids", sample.tokens, out, AppendId);
+  }
+  absl::StrAppend(out, ",\"logprobs\":null,\"finish_reason\":\"", FinishName(sample.finish, true),
+                  "\"}");
+}
+
+std::string OpenAiResult(std::string out, int64_t number, const BatchLine& line,
+                         const BatchStamp& stamp, const BatchReply& reply) {
+  const bool chat = std::holds_alternative<ChatRequest>(line.request);
+  absl::StrAppend(&out, ",\"response\":{\"status_code\":200,\"request_id\":\"batch_req_", number,
+                  "\",\"body\":{\"id\":\"", chat ? "chatcmpl-" : "cmpl-", number,
+                  "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
+                  "\",\"created\":", stamp.created,
+                  ",\"model\":", JsonString(line.model().empty() ? stamp.model : line.model()),
+                  ",\"choices\":[");
+  for (size_t i = 0; i < reply.samples.size(); ++i) {
+    if (i > 0) out.push_back(',');
+    AppendChoice(line, reply, i, stamp.is_text, &out);
+  }
+  const int64_t prompt = reply.usage.prompt_tokens(), completion = reply.usage.completion_tokens();
+  absl::StrAppend(&out, "],\"usage\":{\"prompt_tokens\":", prompt,
+                  ",\"completion_tokens\":", completion, ",\"total_tokens\":", prompt + completion,
+                  "},\"seed\":", reply.seed, "}},\"error\":null}\n");
+  return out;
+}
+
+// As the HTTP gateway answers.
+int HttpStatus(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kFailedPrecondition:
+      return 409;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kUnimplemented:
+      return 501;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+std::string JsonOrNull(const std::string& text) { return text.empty() ? "null" : JsonString(text); }
+
+}  // namespace
+
+void BatchReply::Take(const v1::MultiplexPart& part) {
+  if (part.has_seed()) seed = part.seed();
+  if (part.has_usage()) usage = part.usage();
+  // Of a part that holds the usage alone the other fields have no meaning.
+  if (part.tokens_size() == 0 && part.text().empty() && !part.has_finish()) return;
+  const size_t index = static_cast<size_t>(std::max(part.sample_index(), 0));
+  if (samples.size() <= index) samples.resize(index + 1);
+  Sample& sample = samples[index];
+  sample.text += part.text();
+  sample.tokens.insert(sample.tokens.end(), part.tokens().begin(), part.tokens().end());
+  sample.logprobs.insert(sample.logprobs.end(), part.logprobs().begin(), part.logprobs().end());
+  sample.top_logprobs.insert(sample.top_logprobs.end(), part.top_logprobs().begin(),
+                             part.top_logprobs().end());
+  if (part.has_finish()) sample.finish = part.finish();
+}
+
+BatchError ToBatchError(const absl::Status& status) {
+  BatchError error;
+  error.code = status.code();
+  error.message = OneLine(status.message());
+  if (const ErrorDetail own = GetErrorDetail(status); !own.reason.empty()) {
+    error.reason = own.reason;
+    error.field = own.field;
+    return error;
+  }
+  const ErrorInfo info = GetErrorInfo(status);
+  error.reason = info.reason;
+  error.field = info.field;
+  error.request_id = info.request_id;
+  return error;
+}
+
+std::string GenerateResult(int64_t number, const BatchLine& line, const BatchStamp& stamp,
+                           const BatchReply& reply) {
+  if (line.openai) return OpenAiResult(Head(number, line), number, line, stamp, reply);
+  return ShortResult(Head(number, line), line, stamp.is_text, reply);
+}
+
+std::string ScoreResult(int64_t number, const BatchLine& line, const v1::ScoreReply& reply) {
+  if (!std::isfinite(reply.nll_nats())) {
+    return ErrorResult(
+        number, line,
+        {absl::StatusCode::kInternal, "", "", "the server sent a number that is not finite", ""});
+  }
+  std::string out = absl::StrCat(Head(number, line), ",\"nll_nats\":");
+  AppendNumber(reply.nll_nats(), &out);
+  absl::StrAppend(&out, ",\"num_scored\":", reply.num_scored());
+  // One that is infinite, or of no token, is no number of JSON.
+  const double perplexity = Perplexity(reply.nll_nats(), reply.num_scored());
+  if (std::isfinite(perplexity)) {
+    out += ",\"perplexity\":";
+    AppendNumber(perplexity, &out);
+  }
+  if (reply.logprobs_size() > 0) {
+    out.push_back(',');
+    AppendList("logprobs", reply.logprobs(), &out, AppendLogprob);
+  }
+  out += "}\n";
+  return out;
+}
+
+std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError& error) {
+  std::string out = Head(number, line);
+  const std::string code = absl::StatusCodeToString(error.code);
+  const bool is_score = std::holds_alternative<v1::ScoreRequest>(line.request);
+  const std::string field = FieldInLine(error.field, is_score);
+  if (!line.openai) {
+    absl::StrAppend(&out, ",\"error\":{\"code\":\"", code,
+                    "\",\"reason\":", JsonOrNull(error.reason), ",\"field\":", JsonOrNull(field),
+                    ",\"message\":", JsonString(error.message));
+    if (!error.request_id.empty()) {
+      absl::StrAppend(&out, ",\"request_id\":", JsonString(error.request_id));
+    }
+    out += "}}\n";
+    return out;
+  }
+  const int status = HttpStatus(error.code);
+  absl::StrAppend(&out, ",\"response\":{\"status_code\":", status, ",\"request_id\":",
+                  error.request_id.empty() ? absl::StrCat("\"batch_req_", number, "\"")
+                                           : JsonString(error.request_id),
+                  ",\"body\":{\"error\":{\"message\":", JsonString(error.message), ",\"type\":\"",
+                  status >= 500 ? "server_error" : "invalid_request_error",
+                  "\",\"param\":", JsonOrNull(field),
+                  ",\"code\":", JsonString(error.reason.empty() ? code : error.reason),
+                  "}}},\"error\":null}\n");
+  return out;
+}
+
+int64_t AnsweredLine(absl::string_view result) {
+  int64_t number = 0;
+  if (!absl::ConsumePrefix(&result, kStart)) return 0;
+  const size_t end = result.find_first_not_of("0123456789");
+  if (end == absl::string_view::npos || !absl::SimpleAtoi(result.substr(0, end), &number)) return 0;
+  return number;
+}
+
+}  // namespace rivulet

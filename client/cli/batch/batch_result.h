@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line of the output of `rivulet batch`, in the form of the line of input that it answers. Each
+// begins with {"line":N, the number of that line. Nothing in a result depends on when it was
+// computed, so that a batch which was interrupted has the output of one that was not.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/batch/batch_line.h"
+#include "rivulet/v1/inference.pb.h"
+#include "rivulet/v1/multiplex.pb.h"
+
+namespace rivulet {
+
+// The parts of a reply, put together.
+struct BatchReply {
+  struct Sample {
+    std::string text;
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;
+    std::vector<v1::TopLogprobs> top_logprobs;
+    v1::Finish finish;
+  };
+  std::vector<Sample> samples;
+  uint64_t seed = 0;
+  v1::Usage usage;
+
+  void Take(const v1::MultiplexPart& part);
+};
+
+// What an error says, of the server or of ParseBatchLine().
+struct BatchError {
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  std::string reason, field, message, request_id;  // empty: it says nothing
+};
+
+// Fields have the names that they have in a line.
+BatchError ToBatchError(const absl::Status& status);
+
+// Of a batch: what OpenAI's objects are stamped with.
+struct BatchStamp {
+  int64_t created = 0;   // seconds since 1970
+  std::string model;     // where the line names none
+  bool is_text = false;  // results show text; else tokens
+};
+
+// Each ends with a newline.
+std::string GenerateResult(int64_t number, const BatchLine& line, const BatchStamp& stamp,
+                           const BatchReply& reply);
+std::string ScoreResult(int64_t number, const BatchLine& line, const v1::ScoreReply& reply);
+std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError& error);
+
+// The number of the line that a line of output answers; 0: it is none of ours.
+int64_t AnsweredLine(absl::string_view result);
+
+}  // namespace rivulet

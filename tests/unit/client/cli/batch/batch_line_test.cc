@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/batch/batch_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/cli/batch/batch_result.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+BatchDefaults Defaults() {
+  BatchDefaults defaults;
+  defaults.generate.set_model("m");
+  defaults.generate.mutable_sampling()->set_top_k(3);
+  defaults.score.set_model("m");
+  return defaults;
+}
+
+BatchLine Parsed(absl::string_view text) {
+  BatchLine line;
+  const absl::Status status = ParseBatchLine(text, Defaults(), &line);
+  EXPECT_TRUE(status.ok()) << text << ": " << status;
+  return line;
+}
+
+TEST(BatchLineTest, ReadsEveryFieldOfAShortLine) {
+  const BatchLine line = Parsed(
+      R"({"custom_id":"a","prompt":"b","model":"n","temperature":0.5,"top_p":1,"min_p":0.25,)"
+      R"("repetition_penalty":1.5,"frequency_penalty":-2,"presence_penalty":2,"logit_bias":{"7":-1},)"
+      R"("seed":18446744073709551615,"stop":["x","y"],"stop_token_ids":[9],"ignore_eos":true,)"
+      R"("max_tokens":11,"n":2,"logprobs":true,"top_logprobs":4,"add_special_tokens":false,)"
+      R"("parse_special_tokens":false,"return_token_ids":true,"stream":false,"user":"u"})");
+  EXPECT_FALSE(line.openai);
+  EXPECT_EQ(line.custom_id, "a");
+  EXPECT_TRUE(line.tokens_wanted);
+  const auto& request = std::get<v1::GenerateRequest>(line.request);
+  EXPECT_EQ(
+      request.ShortDebugString(),
+      "model: \"n\" text: \"b\" sampling { temperature: 0.5 top_k: 3 top_p: 1 min_p: 0.25 "
+      "repetition_penalty: 1.5 frequency_penalty: -2 presence_penalty: 2 logit_bias { key: 7 "
+      "value: -1 } seed: 18446744073709551615 } stop { token_ids: 9 strings: \"x\" strings: \"y\" "
+      "ignore_eos: true } max_tokens: 11 num_samples: 2 logprobs { enabled: true top_n: 4 } "
+      "add_special_tokens: false parse_special_tokens: false");
+}
+
+TEST(BatchLineTest, ReadsOpenAisForm) {
+  const BatchLine line =
+      Parsed(R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":)"
+             R"({"prompt":[3,-1],"stop":"x","n":null}})");
+  EXPECT_TRUE(line.openai);
+  const auto& request = std::get<v1::GenerateRequest>(line.request);
+  EXPECT_EQ(request.ShortDebugString(),
+            "model: \"m\" tokens { ids: 3 ids: -1 } sampling { top_k: 3 } stop { strings: \"x\" } "
+            "max_tokens: 16 logprobs { }");
+  const BatchLine chat = Parsed(
+      R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"messages":[)"
+      R"({"role":"developer","content":"be brief"},)"
+      R"({"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],)"
+      R"("max_completion_tokens":5}})");
+  const auto& conversation = std::get<ChatRequest>(chat.request);
+  ASSERT_EQ(conversation.messages.size(), 2);
+  EXPECT_EQ(conversation.messages[0].role, "system");
+  EXPECT_EQ(conversation.messages[1].content, "ab");
+  EXPECT_EQ(conversation.generate.max_tokens(), 5);
+}
+
+TEST(BatchLineTest, ReadsScores) {
+  const BatchLine line = Parsed(R"({"score":"abc","window":4,"logprobs":true})");
+  EXPECT_EQ(std::get<v1::ScoreRequest>(line.request).ShortDebugString(),
+            "model: \"m\" text: \"abc\" logprobs: true window: 4");
+}
+
+TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
+  struct Case {
+    const char* text;
+    const char* reason;
+    const char* field;
+    const char* mention;
+  };
+  const std::string envelope =
+      R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":)";
+  const std::string logprobs = envelope + R"({"prompt":"a","logprobs":3}})";
+  const std::string unknown = envelope + R"({"prompt":"a","best_of":3}})";
+  const Case cases[] = {
+      {"", "INVALID_JSON", "", "empty"},
+      {"[1]", "INVALID_JSON", "", "an array of 1 values"},
+      {R"({"prompt":"a","prompt":"b"})", "INVALID_JSON", "", "prompt"},
+      {R"({"custom_id":1,"prompt":"a"})", "INVALID_PARAMETER", "custom_id", "is 1"},
+      {R"({"custom_id":"a"})", "INVALID_PARAMETER", "",
+       "exactly one of prompt, messages and score"},
+      {R"({"prompt":"a","score":"b"})", "INVALID_PARAMETER", "", "exactly one"},
+      {R"({"prompt":["a","b"]})", "UNSUPPORTED_PARAMETER", "prompt", "one prompt a line"},
+      {R"({"prompt":[1,2147483648]})", "INVALID_PARAMETER", "prompt[1]", "2147483648"},
+      {R"({"prompt":"a","temperature":1e39})", "INVALID_PARAMETER", "temperature", "1e39"},
+      {R"({"prompt":"a","seed":-1})", "INVALID_PARAMETER", "seed", "-1"},
+      {R"({"prompt":"a","seed":18446744073709551616})", "INVALID_PARAMETER", "seed", "2^64"},
+      {R"({"prompt":"a","max_tokens":1.5})", "INVALID_PARAMETER", "max_tokens", "1.5"},
+      {R"({"prompt":"a","stop":["x",2]})", "INVALID_PARAMETER", "stop[1]", "is 2"},
+      {R"({"prompt":"a","logit_bias":{"x":1}})", "INVALID_PARAMETER", "logit_bias", "\"x\""},
+      {R"({"prompt":"a","top_logprobs":2})", "INVALID_PARAMETER", "top_logprobs",
+       "logprobs = true"},
+      {R"({"prompt":"a","stream":true})", "UNSUPPORTED_PARAMETER", "stream", "true"},
+      {R"({"prompt":"a","tempature":1})", "UNSUPPORTED_PARAMETER", "tempature", "unknown"},
+      {R"({"messages":[]})", "INVALID_PARAMETER", "messages", "at least one"},
+      {R"({"messages":[{"role":"user"}]})", "INVALID_PARAMETER", "messages[0].content", "missing"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})",
+       "UNSUPPORTED_PARAMETER", "messages[0].content[0].type", "image_url"},
+      {R"({"url":"/v1/completions","body":{"prompt":"a"}})", "INVALID_PARAMETER", "custom_id",
+       "missing"},
+      {R"({"custom_id":"a","url":"/v1/embeddings","body":{}})", "UNSUPPORTED_PARAMETER", "url",
+       "/v1/embeddings"},
+      {logprobs.c_str(), "UNSUPPORTED_PARAMETER", "logprobs", "short form"},
+      {unknown.c_str(), "UNSUPPORTED_PARAMETER", "best_of", "3"},
+  };
+  for (const Case& one : cases) {
+    BatchLine line;
+    const BatchError error = ToBatchError(ParseBatchLine(one.text, Defaults(), &line));
+    EXPECT_EQ(error.reason, one.reason) << one.text << ": " << error.message;
+    EXPECT_EQ(error.field, one.field) << one.text << ": " << error.message;
+    EXPECT_THAT(error.message, HasSubstr(one.mention)) << one.text;
+  }
+}
+
+TEST(BatchLineTest, KeepsTheIdOfAWrongLine) {
+  BatchLine line;
+  EXPECT_FALSE(ParseBatchLine(R"({"custom_id":"a","prompt":1})", Defaults(), &line).ok());
+  EXPECT_EQ(line.custom_id, "a");
+}
+
+}  // namespace
+}  // namespace rivulet

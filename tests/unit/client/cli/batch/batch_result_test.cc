@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/batch/batch_result.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace rivulet {
+namespace {
+
+TEST(BatchResultTest, PutsPartsTogether) {
+  v1::MultiplexPart part;
+  part.set_seed(7);
+  part.set_sample_index(1);
+  part.add_tokens(5);
+  part.add_logprobs(-0.5f);
+  part.set_text("a");
+  BatchReply reply;
+  reply.Take(part);
+  part.clear_seed();
+  part.set_text("b");
+  part.mutable_finish()->set_reason(v1::FINISH_REASON_STOP_STRING);
+  part.mutable_finish()->set_stop_string("\"");
+  reply.Take(part);
+  part.set_sample_index(0);
+  reply.Take(part);
+  v1::MultiplexPart last;  // holds the usage alone
+  last.set_sample_index(9);
+  last.mutable_usage()->set_prompt_tokens(3);
+  last.mutable_usage()->set_completion_tokens(4);
+  reply.Take(last);
+  BatchLine line;
+  line.custom_id = "a\n";
+  line.request = v1::GenerateRequest();
+  EXPECT_EQ(GenerateResult(2, line, {.is_text = true}, reply),
+            R"({"line":2,"custom_id":"a\n","samples":[)"
+            R"({"text":"b","logprobs":[-0.5],"finish":"stop_string","stop_string":"\""},)"
+            R"({"text":"ab","logprobs":[-0.5,-0.5],"finish":"stop_string","stop_string":"\""}],)"
+            R"("seed":7,"usage":{"prompt_tokens":3,"completion_tokens":4}})"
+            "\n");
+}
+
+TEST(BatchResultTest, AnswersAChatAsOpenAiDoes) {
+  BatchReply reply;
+  reply.samples.emplace_back().text = "Hi";
+  reply.samples[0].finish.set_reason(v1::FINISH_REASON_STOP_TOKEN);
+  BatchLine line;
+  line.openai = true;
+  line.custom_id = "a";
+  line.request = ChatRequest();
+  EXPECT_EQ(GenerateResult(1, line, {.created = 5, .model = "m", .is_text = true}, reply),
+            R"({"line":1,"id":"batch_req_1","custom_id":"a","response":{"status_code":200,)"
+            R"("request_id":"batch_req_1","body":{"id":"chatcmpl-1","object":"chat.completion",)"
+            R"("created":5,"model":"m","choices":[{"index":0,"message":{"role":"assistant",)"
+            R"("content":"Hi","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":)"
+            R"({"prompt_tokens":0,"completion_tokens":0,"total_tokens":0},"seed":0}},"error":null})"
+            "\n");
+}
+
+TEST(BatchResultTest, NamesFieldsAsInALine) {
+  BatchLine line;
+  line.request = v1::ScoreRequest();
+  EXPECT_EQ(ErrorResult(3, line, {absl::StatusCode::kNotFound, "R", "content.tokens[4]", "m", "i"}),
+            R"({"line":3,"error":{"code":"NOT_FOUND","reason":"R","field":"score[4]",)"
+            R"("message":"m","request_id":"i"}})"
+            "\n");
+}
+
+TEST(BatchResultTest, ShowsAPerplexityOnlyWhereThereIsOne) {
+  BatchLine line;
+  v1::ScoreReply reply;
+  EXPECT_EQ(ScoreResult(1, line, reply), "{\"line\":1,\"nll_nats\":0,\"num_scored\":0}\n");
+  reply.set_nll_nats(1e6);
+  reply.set_num_scored(1);
+  EXPECT_EQ(ScoreResult(1, line, reply), "{\"line\":1,\"nll_nats\":1e+06,\"num_scored\":1}\n");
+}
+
+TEST(BatchResultTest, FindsTheLineThatAResultAnswers) {
+  EXPECT_EQ(AnsweredLine("{\"line\":12,\"text\""), 12);
+  for (const char* const other : {"", "{\"line\":", "{\"line\":x", "{\"line\":12", "{\"id\":12,"}) {
+    EXPECT_EQ(AnsweredLine(other), 0) << other;
+  }
+}
+
+}  // namespace
+}  // namespace rivulet
