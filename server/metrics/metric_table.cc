@@ -23,6 +23,11 @@ constexpr MetricInfo kMetrics[] = {
      "Given tokens that were not computed, because a kept state had seen them."},
     {"rivulet_generated_tokens_total", kCounter, "model",
      "Tokens that were sampled, those that no reply holds included."},
+    {"rivulet_usage_given_tokens_total", kCounter, "model,tenant,key",
+     "Tokens that accepted requests of a tenant and an API key gave: prompts, appended and scored "
+     "tokens, and those of a reply that is resumed."},
+    {"rivulet_usage_generated_tokens_total", kCounter, "model,tenant,key",
+     "Tokens that were put into replies to a tenant and an API key."},
     {"rivulet_queue_time_seconds", kHistogram, "model",
      "From the arrival of a request until it first gets slots."},
     {"rivulet_time_to_first_token_seconds", kHistogram, "model",
