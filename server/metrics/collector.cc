@@ -240,6 +240,10 @@ void AddConnections(const ConnectionCounts& counts, Page* page) {
   page->Count("rivulet_connections_accepted_total", {}, counts.accepted);
   page->Count("rivulet_connections_refused_total", {}, counts.refused);
   page->Count("rivulet_connections_closed_total", {}, counts.closed);
+  if (counts.certificate_end) {
+    page->Set("rivulet_tls_certificate_end_timestamp_seconds", {},
+              absl::ToUnixSeconds(*counts.certificate_end));
+  }
 }
 
 void AddProcess(Page* page) {

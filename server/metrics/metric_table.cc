@@ -117,6 +117,8 @@ constexpr MetricInfo kMetrics[] = {
      "Connections that were closed at once, at a limit."},
     {"rivulet_connections_closed_total", kCounter, "",
      "Connections that were closed because they reset too many calls."},
+    {"rivulet_tls_certificate_end_timestamp_seconds", kGauge, "",
+     "When the certificate that new connections get ends, since 1970; absent without TLS."},
     {"rivulet_build_info", kGauge, "version", "1, with the version of the server."},
     {"process_cpu_seconds_total", kCounter, "", "CPU time of the process, user and system."},
     {"process_start_time_seconds", kGauge, "", "Start of the process, since 1970."},

@@ -73,6 +73,9 @@ class CollectorTest : public ::testing::Test {
 
 TEST_F(CollectorTest, ShowsEveryMetricOfTheTableWithItsLabels) {
   calls_.errors.Add(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND");
+  EXPECT_FALSE(Collect().contains("rivulet_tls_certificate_end_timestamp_seconds")) << "plaintext";
+  calls_.connections.SetCertificateEnd(absl::FromUnixSeconds(1'800'000'000));
+  EXPECT_EQ(Collect().at("rivulet_tls_certificate_end_timestamp_seconds").gauge.value, 1.8e9);
   std::vector<std::string> names;
   for (const MetricFamily& family : CollectMetrics(models_, calls_)) names.push_back(family.name);
   std::vector<std::string> want;
