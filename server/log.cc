@@ -51,20 +51,6 @@ std::map<std::string, Limit, std::less<>>& Limits() ABSL_EXCLUSIVE_LOCKS_REQUIRE
   return *limits;
 }
 
-const char* Name(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return "debug";
-    case LogLevel::kInfo:
-      return "info";
-    case LogLevel::kWarning:
-      return "warning";
-    case LogLevel::kError:
-      return "error";
-  }
-  return "error";
-}
-
 bool IsDropped(LogLevel level) { return level < least_level.load(std::memory_order_relaxed); }
 
 int64_t WriteToStderr(absl::string_view lines, absl::FunctionRef<bool()> go_on) {
@@ -122,14 +108,30 @@ void EndWriter(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
 
 }  // namespace
 
+const char* LogLevelName(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "error";
+}
+
 LogLevel LogLevelOf(absl::string_view name) {
   for (const LogLevel level : {LogLevel::kDebug, LogLevel::kWarning, LogLevel::kError}) {
-    if (name == Name(level)) return level;
+    if (name == LogLevelName(level)) return level;
   }
   return LogLevel::kInfo;
 }
 
 void SetLogLevel(LogLevel level) { least_level = level; }
+
+LogLevel GetLogLevel() { return least_level; }
 
 void SetLogMode(LogMode mode) {
   MutexLock lock(&log_mutex);
@@ -158,7 +160,7 @@ std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_v
                           LogFields fields) {
   nlohmann::ordered_json line;
   line["ts"] = std::string(time);
-  line["level"] = Name(level);
+  line["level"] = LogLevelName(level);
   line["event"] = std::string(event);
   for (const auto& [name, value] : fields) {
     auto& slot = line[std::string(name)];
@@ -182,6 +184,16 @@ void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQ
 }
 
 }  // namespace
+
+LogLevel ChangeLogLevel(LogLevel level) {
+  const LogLevel before = least_level.exchange(level);
+  MutexLock lock(&log_mutex);
+  // Whatever the levels: a reader must learn why lines come or are missing.
+  LogLocked(
+      LogLevel::kWarning, "log_level",
+      {{"from", std::string(LogLevelName(before))}, {"to", std::string(LogLevelName(level))}});
+  return before;
+}
 
 void Log(LogLevel level, absl::string_view event, LogFields fields) {
   if (IsDropped(level)) return;

@@ -21,8 +21,13 @@ enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 
 // The level of a name: "debug", "info", "warning" or "error"; kInfo for any other.
 LogLevel LogLevelOf(absl::string_view name);
+// Its name.
+const char* LogLevelName(LogLevel level);
 // Lines below `level` are dropped from now on; before the first call, those below kInfo.
 void SetLogLevel(LogLevel level);
+LogLevel GetLogLevel();
+// As SetLogLevel while the process runs: the event "log_level" says it. Returns the level before.
+LogLevel ChangeLogLevel(LogLevel level);
 
 // What becomes of the lines. A process begins with kOff: only `rivulet-server` logs, never the
 // `rivulet` command with a server inside.

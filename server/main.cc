@@ -2,7 +2,8 @@
 // rivulet-server: flags, serve, drain on SIGTERM or SIGINT; on SIGHUP read the file of keys again
 // and open that of the request log again. Exit codes: 0 good, 1 our bug, 2 bad usage, input or
 // model, 3 backend absent or failed, address unavailable, or a listener that answers nobody. On
-// failure to start stderr holds one line and no log.
+// failure to start stderr holds one line and no log. With --check-config it holds a line for each
+// fault, and the exit code is that of the gravest: 1, else 2, else 3.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -18,9 +19,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "model/base/error.h"
 #include "server/base/line_writer.h"
+#include "server/config/config_check.h"
 #include "server/config/server_config.h"
 #include "server/log.h"
 #include "server/process/crash_handler.h"
@@ -49,15 +53,49 @@ int ExitCode(const absl::Status& status) {
   }
 }
 
-int Fail(const absl::Status& status) {
-  std::string line(status.message());
+// Writes one line to stderr.
+void Complain(absl::string_view message) {
+  std::string line(message);
   for (char& c : line) {
     if (c == '\n') c = ' ';
   }
   const absl::Time end = absl::Now() + kLastLineTime;
   WriteWhile(STDERR_FILENO, absl::StrCat("rivulet-server: ", line, "\n"),
              [end] { return absl::Now() < end; });
+}
+
+int Fail(const absl::Status& status) {
+  Complain(status.message());
   return ExitCode(status);
+}
+
+int Show(const std::string& text) {
+  const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return written ? 0 : Fail(absl::InvalidArgumentError("stdout cannot be written"));
+}
+
+// For --check-config: a line for each fault and each warning.
+int Check(const ServerCommand& command) {
+  std::vector<absl::Status> faults = command.faults;
+  ConfigReport report = CheckConfig(command.config);
+  for (absl::Status& fault : report.faults) {
+    // A setting that the file has wrong kept its default, which says nothing.
+    const bool known =
+        std::any_of(command.faults.begin(), command.faults.end(), [&](const absl::Status& other) {
+          const std::string& field = GetErrorDetail(other).field;
+          return !field.empty() && field == GetErrorDetail(fault).field;
+        });
+    if (!known) faults.push_back(std::move(fault));
+  }
+  int code = 0;
+  for (const absl::Status& fault : faults) {
+    const int own = Fail(fault);
+    code = code == 0 ? own : std::min(code, own);
+  }
+  for (const std::string& warning : report.warnings) {
+    Complain(absl::StrCat("warning: ", warning));
+  }
+  return code == 0 ? Show("the configuration is good\n") : code;
 }
 
 // Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. On SIGHUP
@@ -143,10 +181,10 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
 int Main(int argc, char** argv) {
   absl::StatusOr<ServerCommand> command = ParseServerCommand(argc, argv);
   if (!command.ok()) return Fail(command.status());
-  if (!command->serve) {
-    const bool written =
-        std::fputs(command->output.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
-    return written ? 0 : Fail(absl::InvalidArgumentError("stdout cannot be written"));
+  if (command->action == ServerAction::kShow) return Show(command->output);
+  if (command->action == ServerAction::kCheck) {
+    RaiseDescriptorLimit();
+    return Check(*command);
   }
   InstallCrashHandler();
   // Before any thread starts, so that all inherit the mask and the signals come here alone.

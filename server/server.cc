@@ -3,30 +3,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
+#include <map>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
-#include "model/base/file.h"
-#include "model/base/strict_json.h"
-#include "model/base/utf8.h"
 #include "model/cpu/cpu_backend.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
 #include "server/base/file_watch.h"
-#include "server/config/otlp_endpoint.h"
 #include "server/config/seal_key_file.h"
+#include "server/config/start_files.h"
 #include "server/config/state_setup.h"
 #include "server/grpc/admin/admin_service.h"
-#include "server/grpc/connections/tls_files.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health/health_watch.h"
 #include "server/health/listener_watch.h"
@@ -34,7 +26,6 @@
 #include "server/log.h"
 #include "server/metrics/metrics_server.h"
 #include "server/model_loader.h"
-#include "server/request_log/request_id.h"
 #include "server/request_log/request_log.h"
 #include "server/tracing/tracer.h"
 
@@ -69,17 +60,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   return CreateCudaBackend(std::move(model), options);
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateCpu(std::shared_ptr<const Model> model,
-                                                   const ServerConfig& config,
-                                                   int64_t reserved_bytes) {
-  CpuBackendOptions options;
-  options.num_slots = config.slots;
-  options.reserved_bytes = reserved_bytes;
-  RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
-  options.threads = config.threads;
-  return CreateCpuBackend(std::move(model), options);
-}
-
 // What the backends of `models` have reserved of the host's memory.
 int64_t ReservedBytes(const ServedModels& models) {
   int64_t bytes = 0;
@@ -104,13 +84,7 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
   if (config.backend != "cpu") {
     auto cuda = CreateCuda(model, config);
     if (cuda.ok()) return ChosenBackend{"cuda", *std::move(cuda)};
-    // Only a device that is not there leads to the CPU; a device that cannot hold the model is an
-    // error.
-    const bool absent = absl::IsUnimplemented(cuda.status()) || absl::IsUnavailable(cuda.status());
-    if (!absent) return cuda.status();
-    if (config.backend == "cuda") {
-      return Annotate(cuda.status(), "backend is \"cuda\"; allowed here: cpu, auto");
-    }
+    RIVULET_RETURN_IF_ERROR(CudaFault(config, cuda.status()));
     // A machine without a GPU is a normal case; one whose GPU fails is not.
     const bool expected = GetErrorDetail(cuda.status()).reason == "BACKEND_ABSENT";
     Log(expected ? LogLevel::kInfo : LogLevel::kWarning, "backend_chosen",
@@ -118,7 +92,9 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
          {"backend", "cpu"},
          {"reason", std::string(cuda.status().message())}});
   }
-  RIVULET_ASSIGN_OR_RETURN(auto cpu, CreateCpu(model, config, ReservedBytes(others)));
+  RIVULET_ASSIGN_OR_RETURN(const CpuBackendOptions options,
+                           CpuOptionsOf(config, ReservedBytes(others)));
+  RIVULET_ASSIGN_OR_RETURN(auto cpu, CreateCpuBackend(model, options));
   return ChosenBackend{"cpu", std::move(cpu)};
 }
 
@@ -126,37 +102,17 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
 absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
     const std::vector<std::string>& places) {
   std::vector<std::shared_ptr<const Model>> models;
+  std::map<std::string, std::string> directories;
   for (const std::string& text : places) {
     RIVULET_ASSIGN_OR_RETURN(const ModelPlace place, ParseModelPlace(text));
     RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
                              Model::Load(place.directory, place.name));
-    for (const auto& other : models) {
-      if (other->config().name != model->config().name) continue;
-      return InvalidField(
-          "MODEL_NAME_REPEATED", "model",
-          absl::StrCat(other->directory(), " and ", place.directory, " both hold a model named ",
-                       Quoted(other->config().name), "; --model NAME=DIR gives it another"));
-    }
+    const std::string& name = model->config().name;
+    RIVULET_RETURN_IF_ERROR(CheckNewModel(directories, name, place.directory));
+    directories[name] = model->directory();
     models.push_back(std::move(model));
   }
   return models;
-}
-
-TlsFiles TlsFilesOf(const ServerConfig& config) {
-  return {config.tls_cert, config.tls_key, config.tls_client_ca};
-}
-
-// The bytes of the file except white space at its end; "" for no file.
-absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
-  if (path.empty()) return std::string();
-  constexpr size_t kLeast = 16, kMost = 4096;
-  const auto text = ReadSmallFile(path, kMost);
-  if (!text.ok()) return Annotate(text.status(), absl::StrCat("snapshot-key-file ", path));
-  const absl::string_view key = absl::StripTrailingAsciiWhitespace(*text);
-  if (key.size() >= kLeast) return std::string(key);
-  return InvalidField("CONFIG_INVALID", "snapshot-key-file",
-                      absl::StrCat("snapshot-key-file ", path, " holds a key of ", key.size(),
-                                   " bytes; it needs at least ", kLeast));
 }
 
 // What the engines share with other replicas; null: nothing.
@@ -190,17 +146,6 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
                      std::move(chosen.name)};
 }
 
-// A missing repository at the start is an error. An empty one is allowed.
-absl::Status CheckRepositories(const std::vector<std::string>& directories) {
-  for (const std::string& directory : directories) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(directory, ignored)) continue;
-    return InvalidField("CONFIG_INVALID", "model-repository",
-                        absl::StrCat("model-repository is ", directory, ", which is no directory"));
-  }
-  return absl::OkStatus();
-}
-
 // HOST:PORT with the port that was bound: "HOST:0" asks for any.
 std::string BoundAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
@@ -226,16 +171,27 @@ GrpcServerOptions GrpcOptionsOf(const ServerConfig& config) {
   return options;
 }
 
-bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+void LogWarnings(const ServerConfig& config) {
+  for (const AddressWarning& warning : AddressWarnings(config)) {
+    const LogFields fields = {{"setting", std::string(warning.setting)},
+                              {"address", warning.address},
+                              {"reason", warning.reason}};
+    if (warning.has_keys) {
+      Log(LogLevel::kWarning, "keys_without_tls", fields);
+    } else {
+      Log(LogLevel::kWarning, "open_without_keys", fields);
+    }
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& config) {
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(config));
-  RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config.snapshot_key_file));
-  RIVULET_RETURN_IF_ERROR(CheckRepositories(config.model_repositories));
+  RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config));
+  for (const std::string& directory : config.model_repositories) {
+    RIVULET_RETURN_IF_ERROR(CheckRepository(directory));
+  }
   std::unique_ptr<Server> server(new Server);
   RIVULET_RETURN_IF_ERROR(server->OpenRequestLog(config));
   RIVULET_RETURN_IF_ERROR(server->StartTracing(config));
@@ -286,7 +242,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   }
   RIVULET_RETURN_IF_ERROR(server->ServeMetrics(config));
   server->LogServing(config);
-  server->WarnOfKeysInPlaintext(config);
+  LogWarnings(config);
   return server;
 }
 
@@ -346,23 +302,7 @@ absl::Status Server::OpenRequestLog(const ServerConfig& config) {
 
 absl::Status Server::StartTracing(const ServerConfig& config) {
   if (config.otlp_endpoint.empty()) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(const OtlpEndpoint endpoint, ParseOtlpEndpoint(config.otlp_endpoint));
-  OtlpOptions options;
-  options.target = endpoint.target;
-  options.tls = endpoint.tls;
-  if (!config.otlp_ca.empty()) {
-    RIVULET_ASSIGN_OR_RETURN(options.authorities, ReadAuthorities("otlp-ca", config.otlp_ca));
-  }
-  const char* const name = std::getenv("OTEL_SERVICE_NAME");
-  const std::string service = name == nullptr ? "" : name;
-  if (!IsUtf8(service)) {
-    return InvalidField("CONFIG_INVALID", "OTEL_SERVICE_NAME",
-                        absl::StrCat("the environment variable OTEL_SERVICE_NAME is ",
-                                     Quoted(service), ", which is no UTF-8"));
-  }
-  options.resource = {{"service.name", service.empty() ? "rivulet-server" : service},
-                      {"service.version", RIVULET_VERSION},
-                      {"service.instance.id", NewRequestId()}};
+  RIVULET_ASSIGN_OR_RETURN(OtlpOptions options, OtlpOptionsOf(config));
   Log(LogLevel::kInfo, "tracing",
       {{"target", options.target},
        {"tls", options.tls},
@@ -421,18 +361,6 @@ void Server::Close() {
   });
   grpc_->Shutdown(end);
   spans.join();
-}
-
-void Server::WarnOfKeysInPlaintext(const ServerConfig& config) const {
-  if (keys_ == nullptr || !config.tls_cert.empty()) return;
-  for (const auto& [setting, address] :
-       {std::pair("listen", config.listen), std::pair("admin-listen", config.admin_listen)}) {
-    if (address.empty() || IsLoopback(ParseHostPort(address, setting)->host)) continue;
-    Log(LogLevel::kWarning, "keys_without_tls",
-        {{"setting", std::string(setting)},
-         {"address", address},
-         {"reason", std::string("keys cross the network readable; set tls-cert and tls-key")}});
-  }
 }
 
 void Server::LogServing(const ServerConfig& config) const {

@@ -83,7 +83,6 @@ class Server {
   void WatchListener(const ServerConfig& config);
   absl::Status ServeMetrics(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
-  void WarnOfKeysInPlaintext(const ServerConfig& config) const;
 
   // Outlive what borrows them. Null: there is none.
   std::unique_ptr<Tracer> tracer_;

@@ -67,6 +67,9 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const QuantizeOptions& options) const {
     return RunQuantize(options);
   }
+  absl::StatusOr<std::string> operator()(const LogLevelOptions& options) const {
+    return RunLogLevel(options);
+  }
   absl::StatusOr<std::string> operator()(const KeysOptions& options) const {
     return RunKeys(options);
   }

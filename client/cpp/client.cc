@@ -237,6 +237,18 @@ absl::StatusOr<v1::UnloadModelReply> Client::UnloadModel(const v1::UnloadModelRe
                             options);
 }
 
+absl::StatusOr<v1::GetLogLevelReply> Client::GetLogLevel(const v1::GetLogLevelRequest& request,
+                                                         const CallOptions& options) const {
+  return connection_->Unary(*connection_->admin, &v1::AdminService::Stub::GetLogLevel, request,
+                            options);
+}
+
+absl::StatusOr<v1::SetLogLevelReply> Client::SetLogLevel(const v1::SetLogLevelRequest& request,
+                                                         const CallOptions& options) const {
+  return connection_->Unary(*connection_->admin, &v1::AdminService::Stub::SetLogLevel, request,
+                            options);
+}
+
 absl::StatusOr<HealthStatus> Client::Health(absl::string_view service,
                                             const CallOptions& options) const {
   Call call(*connection_, options);

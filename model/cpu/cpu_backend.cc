@@ -334,6 +334,19 @@ absl::StatusOr<SlotChoice> ChooseSlots(const CpuBackendOptions& options, size_t 
 
 }  // namespace
 
+absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckOptions(options));
+  RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, CpuWeights::Plan(model, options.weights));
+  BackendLimits limits;
+  limits.bytes_per_slot = model.config().bytes_per_slot();
+  limits.weight_bytes = plan.bytes;
+  RIVULET_ASSIGN_OR_RETURN(SlotChoice choice,
+                           ChooseSlots(options, limits.weight_bytes, limits.bytes_per_slot));
+  limits.num_slots = choice.num_slots;
+  limits.slots_choice = std::move(choice.words);
+  return limits;
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));

@@ -404,4 +404,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   return backend;
 }
 
+absl::Status CheckCudaDevice(int index) { return CudaDevice::Open(index).status(); }
+
 }  // namespace rivulet

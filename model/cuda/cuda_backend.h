@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/backend.h"
 #include "model/backend_options.h"
@@ -27,5 +28,9 @@ namespace rivulet {
 // of the process, as giving it back would wait for ever.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
                                                            const CudaBackendOptions& options);
+
+// Whether there is a device `index` to create a backend on. Errors: those of CreateCudaBackend with
+// reason BACKEND_ABSENT, NO_SUCH_DEVICE or CUDA_ERROR.
+absl::Status CheckCudaDevice(int index);
 
 }  // namespace rivulet

@@ -70,6 +70,7 @@ constexpr ErrorReason kReasons[] = {
     {"INVALID_UTF8", kInvalidArgument, kCall, "The text is not valid UTF-8."},
     {"KEY_IN_USE", kInvalidArgument, kCall, "Another open request of the Multiplex has this key."},
     {"KEY_NOT_OPEN", kNotFound, kCall, "No open request of the Multiplex has this key."},
+    {"LOG_LEVEL_UNKNOWN", kInvalidArgument, kCall, "The level is none of a log."},
     {"MARK_LENGTH", kInvalidArgument, kCall, "The name of a mark is empty or too long."},
     {"MARK_LIMIT", kFailedPrecondition, kCall, "The session has as many marks as it may have."},
     {"MARK_NOT_FOUND", kNotFound, kCall, "The session has no mark of this name."},

@@ -40,6 +40,8 @@ class KeyAccount {
   // `name`: of the key.
   KeyAccount(std::string name, const KeyLimits& limits, absl::Time now);
 
+  const std::string& name() const { return name_; }
+
   // Sets limits that hold from now on. Where a rate changes, what may be taken at once stays, up to
   // one minute of the new rate.
   void SetLimits(const KeyLimits& limits, absl::Time now);

@@ -152,7 +152,7 @@ CLI::Option* AddOptionalInt(const std::string& flag, const char* help, std::opti
 struct Flags {
   CLI::App app{"Serves trained linear transformers over gRPC.", "rivulet-server"};
   std::string config_file;
-  bool print_config = false;
+  bool print_config = false, check_config = false;
   std::map<std::string, std::string> renamed;  // values of kRenamedSettings
 
   explicit Flags(ServerConfig* config) {
@@ -182,7 +182,12 @@ struct Flags {
     }
     app.add_option("--config", config_file, "JSON file with the same names; flags win over it")
         ->type_name("FILE");
-    app.add_flag("--print-config", print_config, "Print the settings in force as JSON and exit");
+    CLI::Option* const print = app.add_flag("--print-config", print_config,
+                                            "Print the settings in force as JSON and exit");
+    app.add_flag("--check-config", check_config,
+                 "Check settings, files, models and addresses as a start would, without reading "
+                 "weights; print all that is wrong and exit")
+        ->excludes(print);
     app.set_version_flag("--version", std::string("rivulet-server ") + RIVULET_VERSION);
     app.get_formatter()->column_width(34);
   }
@@ -266,7 +271,7 @@ absl::Status CheckTlsFiles(const ServerConfig& config) {
 }
 
 // Settings of another kind of store than the one that is used.
-absl::Status CheckSessionStore(const ServerConfig& config) {
+void CheckSessionStore(const ServerConfig& config, std::vector<absl::Status>* faults) {
   const bool redis = absl::StartsWith(config.session_store, "redis");
   const ServerConfig defaults;
   for (const Setting& setting : Settings()) {
@@ -276,52 +281,66 @@ absl::Status CheckSessionStore(const ServerConfig& config) {
     const bool of_any =
         setting.member == SettingMember(&ServerConfig::session_store_encryption_keys);
     if (redis || (of_any && config.session_store != "none")) continue;
-    return InvalidSetting(setting, Quoted(value),
-                          absl::StrCat("it needs a session-store", of_any ? "" : " in Redis"));
+    faults->push_back(
+        InvalidSetting(setting, Quoted(value),
+                       absl::StrCat("it needs a session-store", of_any ? "" : " in Redis")));
   }
-  return absl::OkStatus();
+}
+
+// Of the listeners.
+void CheckAddresses(const ServerConfig& config, std::vector<absl::Status>* faults) {
+  for (const auto& [setting, address] :
+       {std::pair("listen", &config.listen), std::pair("admin-listen", &config.admin_listen),
+        std::pair("metrics-listen", &config.metrics_listen)}) {
+    if (!address->empty()) faults->push_back(ParseHostPort(*address, setting).status());
+  }
+}
+
+std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
+  std::vector<absl::Status> faults;
+  const auto invalid = [&faults](absl::string_view setting, absl::string_view message) {
+    faults.push_back(InvalidField("CONFIG_INVALID", setting, message));
+  };
+  if (config.models.empty() && config.model_repositories.empty()) {
+    invalid("model", "no model is given; --model DIR names one");
+  }
+  if (!config.model_repositories.empty() && config.admin_listen.empty()) {
+    invalid("model-repository",
+            "model-repository is given without admin-listen, which loads from it");
+  }
+  for (const Setting& setting : Settings()) faults.push_back(CheckSetting(setting, config));
+  for (const std::string& model : config.models) {
+    faults.push_back(ParseModelPlace(model).status());
+  }
+  faults.push_back(CheckWeights(config));
+  // One message that may come, and as much for other tenants.
+  if (config.restore_memory_mib < 2 * int64_t{config.max_message_mib}) {
+    invalid("restore-memory-mib",
+            absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
+                         "; it must be at least twice max-message-mib, which is ",
+                         config.max_message_mib));
+  }
+  if (config.request_log.empty()) {
+    invalid("request-log", "request-log is \"\"; allowed: a path, stderr or none");
+  }
+  faults.push_back(CheckTlsFiles(config));
+  faults.push_back(CheckOtlp(config));
+  CheckSessionStore(config, &faults);
+  CheckAddresses(config, &faults);
+  std::erase_if(faults, [](const absl::Status& status) { return status.ok(); });
+  return faults;
 }
 
 absl::Status ValidateServerConfig(const ServerConfig& config) {
-  if (config.models.empty() && config.model_repositories.empty()) {
-    return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
-  }
-  if (!config.model_repositories.empty() && config.admin_listen.empty()) {
-    return InvalidField("CONFIG_INVALID", "model-repository",
-                        "model-repository is given without admin-listen, which loads from it");
-  }
-  for (const Setting& setting : Settings()) {
-    RIVULET_RETURN_IF_ERROR(CheckSetting(setting, config));
-  }
-  for (const std::string& model : config.models) {
-    RIVULET_RETURN_IF_ERROR(ParseModelPlace(model).status());
-  }
-  RIVULET_RETURN_IF_ERROR(CheckWeights(config));
-  // One message that may come, and as much for other tenants.
-  if (config.restore_memory_mib < 2 * config.max_message_mib) {
-    return InvalidField("CONFIG_INVALID", "restore-memory-mib",
-                        absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
-                                     "; it must be at least twice max-message-mib, which is ",
-                                     config.max_message_mib));
-  }
-  if (config.request_log.empty()) {
-    return InvalidField("CONFIG_INVALID", "request-log",
-                        "request-log is \"\"; allowed: a path, stderr or none");
-  }
-  RIVULET_RETURN_IF_ERROR(CheckTlsFiles(config));
-  RIVULET_RETURN_IF_ERROR(CheckOtlp(config));
-  RIVULET_RETURN_IF_ERROR(CheckSessionStore(config));
-  if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
-  if (!config.admin_listen.empty()) {
-    RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());
-  }
-  if (!config.metrics_listen.empty()) {
-    RIVULET_RETURN_IF_ERROR(ParseHostPort(config.metrics_listen, "metrics-listen").status());
-  }
-  return absl::OkStatus();
+  const std::vector<absl::Status> faults = ServerConfigFaults(config);
+  return faults.empty() ? absl::OkStatus() : faults.front();
 }
 
-absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config) {
+namespace {
+
+// Sets what the JSON object in `text` names, and leaves out what it cannot.
+std::vector<absl::Status> ApplyJson(absl::string_view text, ServerConfig* config) {
+  std::vector<absl::Status> faults;
   const auto apply = [config](const std::string& key, const JsonValue& value) -> absl::Status {
     const Setting* found = nullptr;
     for (const char* name : kRenamedSettings) {
@@ -342,7 +361,21 @@ absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config)
     }
     return absl::OkStatus();
   };
-  return ParseStrictJsonMembers(text, JsonLimits(), apply);
+  const absl::Status parsed =
+      ParseStrictJsonMembers(text, JsonLimits(), [&](const auto& key, const JsonValue& value) {
+        absl::Status status = apply(key, value);
+        if (!status.ok()) faults.push_back(std::move(status));
+        return absl::OkStatus();
+      });
+  if (!parsed.ok()) faults.push_back(parsed);
+  return faults;
+}
+
+}  // namespace
+
+absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config) {
+  const std::vector<absl::Status> faults = ApplyJson(text, config);
+  return faults.empty() ? absl::OkStatus() : faults.front();
 }
 
 std::string ServerConfigToJson(const ServerConfig& config) {
@@ -362,47 +395,65 @@ std::string ServerConfigToJson(const ServerConfig& config) {
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+namespace {
+
+absl::Status BadFlags(const CLI::ParseError& error) {
+  return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+}
+
+// What the file of --config has wrong; what it says is in *config.
+std::vector<absl::Status> ApplyConfigFile(const std::string& path, ServerConfig* config) {
+  const auto text = ReadSmallFile(path, kMaxConfigBytes);
+  if (!text.ok()) return {Annotate(text.status(), path)};
+  std::vector<absl::Status> faults = ApplyJson(*text, config);
+  for (absl::Status& fault : faults) fault = Annotate(fault, path);
+  return faults;
+}
+
+}  // namespace
+
 absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv) {
   ServerCommand command;
   ServerConfig scratch;
   Flags first(&scratch);  // finds --config, --help, --version and every bad flag
+  const auto show = [&command](std::string output) {
+    command.action = ServerAction::kShow;
+    command.output = std::move(output);
+    return command;
+  };
   try {
     first.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    command.serve = false;
-    command.output = first.app.help();
-    return command;
+    return show(first.app.help());
   } catch (const CLI::CallForVersion& version) {
-    command.serve = false;
-    command.output = absl::StrCat(version.what(), "\n");
-    return command;
+    return show(absl::StrCat(version.what(), "\n"));
   } catch (const CLI::ParseError& error) {
-    return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+    return BadFlags(error);
   }
   for (const char* name : kRenamedSettings) {
     const std::string flag = absl::StrCat("--", name);
     if (first.app.count(flag) > 0) return RenamedSetting(flag);
   }
   if (!first.config_file.empty()) {
-    const auto text = ReadSmallFile(first.config_file, kMaxConfigBytes);
-    const absl::Status status =
-        text.ok() ? ApplyServerConfigJson(*text, &command.config) : text.status();
-    if (!status.ok()) return Annotate(status, first.config_file);
+    command.faults = ApplyConfigFile(first.config_file, &command.config);
+    if (!command.faults.empty() && !first.check_config) return command.faults.front();
   }
   Flags second(&command.config);  // flags that are not given leave what the file has set
   try {
     second.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+    return BadFlags(error);
+  }
+  if (second.check_config) {
+    command.action = ServerAction::kCheck;
+    return command;
   }
   if (second.print_config) {
-    command.serve = false;
-    command.output = absl::StrCat(ServerConfigToJson(command.config), "\n");
     // A template of a file names no model yet.
     ServerConfig checked = command.config;
     if (checked.models.empty()) checked.models.push_back("any");
     RIVULET_RETURN_IF_ERROR(ValidateServerConfig(checked));
-    return command;
+    return show(absl::StrCat(ServerConfigToJson(command.config), "\n"));
   }
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
   RIVULET_RETURN_IF_ERROR(

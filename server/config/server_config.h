@@ -3,6 +3,7 @@
 // and come from one table, settings.cc; flags win over the file, the file over the defaults.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -86,7 +87,10 @@ struct ServerConfig {
   int threads = 0;              // of the CPU backend; 0 = the cores this process may use
 };
 
-// OK, or INVALID_ARGUMENT naming the setting, what it holds and what is allowed.
+// All that the settings themselves have wrong, each INVALID_ARGUMENT naming the setting, what it
+// holds and what is allowed. No file is read.
+std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config);
+// OK, or the first of them.
 absl::Status ValidateServerConfig(const ServerConfig& config);
 
 // Sets what the JSON object in `text` names. Errors: INVALID_ARGUMENT naming the unknown, repeated
@@ -97,15 +101,20 @@ absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config)
 std::string ServerConfigToJson(const ServerConfig& config);
 
 // What the command line of rivulet-server asks for.
+enum class ServerAction : uint8_t {
+  kServe,
+  kCheck,  // --check-config: report what is wrong and exit
+  kShow,   // --help, --version, --print-config: print `output` on stdout and exit
+};
 struct ServerCommand {
   ServerConfig config;
-  bool serve =
-      true;  // false: print `output` on stdout and exit (--help, --version, --print-config)
+  ServerAction action = ServerAction::kServe;
   std::string output;
+  std::vector<absl::Status> faults;  // with kCheck: of the --config file
 };
 
 // Errors: INVALID_ARGUMENT (flags, file content), NOT_FOUND (no such --config file). The
-// configuration is valid.
+// configuration is valid, but with kCheck it is not looked at.
 absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv);
 
 // A value of --model.

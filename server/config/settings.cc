@@ -127,7 +127,9 @@ std::vector<Setting> ServingSettings() {
        &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
       {"admin-listen", "HOST:PORT",
-       "Address of AdminService, which loads and unloads models at run time. Without --keys-file "
+       "Address of AdminService, which loads and unloads models and sets the log level at run "
+       "time. "
+       "Without --keys-file "
        "it is unauthenticated: keep it on loopback. Default: not served",
        &C::admin_listen},
       {"metrics-listen", "HOST:PORT",

@@ -126,8 +126,10 @@ absl::StatusOr<RedisOptions> RedisOptionsOf(const ServerConfig& config) {
   return options;
 }
 
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& config) {
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& config,
+                                                        bool must_be_reachable) {
   RIVULET_ASSIGN_OR_RETURN(RedisOptions options, RedisOptionsOf(config));
+  options.must_be_reachable = must_be_reachable;
   options.on_connected = [](const RedisFacts& facts) {
     Log(LogLevel::kInfo, "session_store_connected",
         {{"address", facts.address},
@@ -149,14 +151,15 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& conf
   return std::shared_ptr<SessionStore>(std::move(store));
 }
 
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenStoreInClear(const ServerConfig& config) {
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenStoreInClear(const ServerConfig& config,
+                                                               bool must_be_reachable) {
   absl::string_view where = config.session_store;
   if (where == "none") return nullptr;
   if (absl::ConsumePrefix(&where, "dir:")) {
     RIVULET_ASSIGN_OR_RETURN(auto store, OpenDirSessionStore(std::string(where)));
     return std::shared_ptr<SessionStore>(std::move(store));
   }
-  if (absl::StartsWith(where, "redis")) return OpenRedis(config);
+  if (absl::StartsWith(where, "redis")) return OpenRedis(config, must_be_reachable);
   return InvalidField("CONFIG_INVALID", "session-store",
                       absl::StrCat("session-store is ", Quoted(where),
                                    "; allowed: none, dir:PATH, redis://..., rediss://..., "
@@ -179,10 +182,7 @@ absl::StatusOr<std::shared_ptr<StateArchive>> OpenArchiveInClear(const ServerCon
   if (config.session_store == "none" || where == "none") return nullptr;
   StateArchiveLimits limits;
   limits.max_bytes = int64_t{config.session_states_mib} << 20;
-  absl::string_view store = config.session_store;
-  if (in_directory || absl::ConsumePrefix(&store, "dir:")) {
-    const std::string directory =
-        in_directory ? std::string(where) : absl::StrCat(store, "/states");
+  if (const std::string directory = StateArchiveDirectory(config); !directory.empty()) {
     RIVULET_ASSIGN_OR_RETURN(auto archive, OpenDirStateArchive(directory, limits));
     return std::shared_ptr<StateArchive>(std::move(archive));
   }
@@ -193,11 +193,21 @@ absl::StatusOr<std::shared_ptr<StateArchive>> OpenArchiveInClear(const ServerCon
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(
-    const ServerConfig& config, std::shared_ptr<const Sealer> sealer) {
-  RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<SessionStore> store, OpenStoreInClear(config));
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config,
+                                                               std::shared_ptr<const Sealer> sealer,
+                                                               bool must_be_reachable) {
+  RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<SessionStore> store,
+                           OpenStoreInClear(config, must_be_reachable));
   if (store == nullptr || sealer == nullptr) return store;
   return MakeEncryptedSessionStore(std::move(store), std::move(sealer));
+}
+
+std::string StateArchiveDirectory(const ServerConfig& config) {
+  absl::string_view where = config.session_states, store = config.session_store;
+  if (store == "none") return "";
+  if (absl::ConsumePrefix(&where, "dir:")) return std::string(where);
+  const bool beside_sessions = where == "store" && absl::ConsumePrefix(&store, "dir:");
+  return beside_sessions ? absl::StrCat(store, "/states") : "";
 }
 
 absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(

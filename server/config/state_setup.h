@@ -32,15 +32,19 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
 
 // The store that config.session_store names; null for "none". `sealer`: what it holds is encrypted;
 // null: it is not. Errors: INVALID_ARGUMENT naming the setting, those of OpenDirSessionStore and
-// OpenRedisSessionStore.
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(
-    const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
+// OpenRedisSessionStore; with `must_be_reachable`, UNAVAILABLE where a Redis cannot be reached.
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config,
+                                                               std::shared_ptr<const Sealer> sealer,
+                                                               bool must_be_reachable = false);
 
 // Where config.session_states says that states are published; null where no store is shared, and
 // for "none". `sealer`: as OpenSessionStore. Errors: INVALID_ARGUMENT naming the setting, those of
 // OpenDirStateArchive and OpenRedisStateArchive.
 absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(
     const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
+
+// The directory that OpenStateArchive would use; "" where it uses none.
+std::string StateArchiveDirectory(const ServerConfig& config);
 
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);

@@ -102,6 +102,13 @@ class EngineImpl final : public SteppedEngine {
   void Emit() override { emitter_.Deliver(); }
 
  private:
+  // For a request that takes tokens.
+  absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request) {
+    Request::Account& account = request->account;
+    account.usage =
+        meters_.usage()->Of(account.tenant, account.key == nullptr ? "" : account.key->name());
+    return queue_.Submit(std::move(request));
+  }
   absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<Request> request);
   void RunLoop() {
     NameThread("loop");
@@ -143,7 +150,7 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   if (!in_session) request->reply->SetFingerprint(fingerprint);
   Ticket ticket{.reply = request->reply};
   if (max_new > 0 || in_session) {
-    RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));
+    RIVULET_ASSIGN_OR_RETURN(ticket.id, Submit(std::move(request)));
     return ticket;
   }
   for (int i = 0; i < request->num_slots; ++i) {
@@ -160,13 +167,12 @@ absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {
   RIVULET_RETURN_IF_ERROR(ValidateScore(spec, view_, options_));
   auto request = std::make_unique<Scoring>(std::move(spec), view_, std::move(done));
   if (request->feed.empty()) return EndAtOnce(std::move(request));
-  return queue_.Submit(std::move(request));
+  return Submit(std::move(request));
 }
 
 absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
   RIVULET_RETURN_IF_ERROR(ValidateAppend(spec, view_, options_));
-  return queue_.Submit(
-      std::make_unique<Appending>(std::move(spec), view_, options_, std::move(done)));
+  return Submit(std::make_unique<Appending>(std::move(spec), view_, options_, std::move(done)));
 }
 
 // For a request with nothing to feed: no slot, no loop.

@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -17,6 +19,7 @@
 #include "absl/time/time.h"
 #include "server/base/histogram.h"
 #include "server/base/mutex.h"
+#include "server/base/token_usage.h"
 #include "server/engine/request.h"
 
 namespace rivulet {
@@ -65,6 +68,8 @@ class EngineMeters {
   // For how long the loop has had something to run and has completed no run; 0 where it has nothing
   // to run.
   absl::Duration run_age(absl::Time now) const;
+  // Of its callers; requests count in it.
+  TokenUsage* usage() const { return usage_.get(); }
   // Given tokens that were not fed because a kept state had seen them; of requests that ended.
   int64_t cached_tokens() const { return cached_tokens_.load(std::memory_order_relaxed); }
 
@@ -89,6 +94,7 @@ class EngineMeters {
   Counts& of(RequestKind kind) { return counts_[static_cast<size_t>(kind)]; }
   const Counts& of(RequestKind kind) const { return counts_[static_cast<size_t>(kind)]; }
 
+  const std::unique_ptr<TokenUsage> usage_ = std::make_unique<TokenUsage>();
   std::array<Counts, kNumRequestKinds> counts_;
   Histogram queue_time_, first_token_, reply_gap_, duration_, session_claim_, session_save_;
   Histogram run_duration_, run_rows_;

@@ -75,7 +75,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   builder.RegisterCallbackGenericService(&result->unknown_);
   RIVULET_ASSIGN_OR_RETURN(result->listener_,
                            Listener::Start(listener, &builder, &result->calls_.connections));
-  RIVULET_RETURN_IF_ERROR(result->CheckMaxConnections(options.max_connections));
+  if (result->port() != 0) {
+    RIVULET_RETURN_IF_ERROR(
+        CheckMaxConnections(options.max_connections, result->connections().counts().max_open));
+  }
   const std::vector<ModelHold> served = models->served();
   for (const ModelHold& model : served) result->SetServing(model.name(), true);
   if (served.empty()) result->SetServing("", false);
@@ -84,9 +87,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
 
 int GrpcServer::port() const { return listener_->port(); }
 
-absl::Status GrpcServer::CheckMaxConnections(int wanted) const {
-  const int fit = calls_.connections.counts().max_open;
-  if (port() == 0 || wanted <= fit) return absl::OkStatus();
+absl::Status CheckMaxConnections(int wanted, int64_t fit) {
+  if (wanted <= fit) return absl::OkStatus();
   return InvalidField(
       "CONFIG_INVALID", "max-connections",
       absl::StrCat("max-connections is ", wanted, "; there are descriptors for ", fit,

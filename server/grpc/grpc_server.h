@@ -43,6 +43,10 @@ struct GrpcServerOptions {
   RequestSinks sinks;  // of calls over the socket; they outlive the server
 };
 
+// OK where a process that may still open descriptors for `fit` connections can serve `wanted`.
+// Errors: INVALID_ARGUMENT (max-connections).
+absl::Status CheckMaxConnections(int wanted, int64_t fit);
+
 // Thread: any, but Shutdown and the destructor once.
 class GrpcServer {
  public:
@@ -85,7 +89,6 @@ class GrpcServer {
 
  private:
   GrpcServer(const ServedModels* models, const GrpcServerOptions& options);
-  absl::Status CheckMaxConnections(int wanted) const;
 
   ServerCalls calls_;
   InferenceService inference_;

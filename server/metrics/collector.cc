@@ -126,6 +126,14 @@ void AddRequests(const EngineMeters& meters, absl::string_view model, Page* page
   }
 }
 
+void AddUsage(const TokenUsage& usage, absl::string_view model, Page* page) {
+  for (const TokenUsage::Caller& caller : usage.all()) {
+    const LabelValues labels = {model, caller.tenant, caller.key};
+    page->Count("rivulet_usage_given_tokens_total", labels, caller.given);
+    page->Count("rivulet_usage_generated_tokens_total", labels, caller.generated);
+  }
+}
+
 void AddTimes(const EngineMeters& meters, absl::string_view model, Page* page) {
   page->Count("rivulet_prompt_cached_tokens_total", {model}, meters.cached_tokens());
   page->Show("rivulet_queue_time_seconds", {model}, meters.queue_time());
@@ -232,6 +240,10 @@ void AddConnections(const ConnectionCounts& counts, Page* page) {
   page->Count("rivulet_connections_accepted_total", {}, counts.accepted);
   page->Count("rivulet_connections_refused_total", {}, counts.refused);
   page->Count("rivulet_connections_closed_total", {}, counts.closed);
+  if (counts.certificate_end) {
+    page->Set("rivulet_tls_certificate_end_timestamp_seconds", {},
+              absl::ToUnixSeconds(*counts.certificate_end));
+  }
 }
 
 void AddProcess(Page* page) {
@@ -255,6 +267,7 @@ std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const Serve
     const std::string& name = model.name();
     page.Set("rivulet_model_info", {name, model.description().summary().backend()}, 1);
     AddRequests(model.engine()->meters(), name, &page);
+    AddUsage(*model.engine()->meters().usage(), name, &page);
     AddTimes(model.engine()->meters(), name, &page);
     AddLoad(model.engine()->GetLoad(), name, &page);
   }

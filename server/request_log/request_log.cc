@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -33,9 +34,15 @@ constexpr absl::Duration kLastRequestsTime = absl::Milliseconds(900);
 
 // -1 with errno set where it cannot be opened. A pipe that nobody reads is such an error, and not
 // waited for.
-int OpenForAppending(const std::string& path) {
-  return open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+int OpenForAppending(const std::string& path, int more_flags = O_CREAT) {
+  return open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | more_flags,
               0640);
+}
+
+absl::Status CannotOpenLog(const std::string& path) {
+  return InvalidField(
+      "CONFIG_INVALID", "request-log",
+      absl::StrCat("request-log is ", path, ", which cannot be written: ", std::strerror(errno)));
 }
 
 // Tells the log of lines that are lost, and writes between the lines of the log.
@@ -122,14 +129,24 @@ absl::StatusOr<std::unique_ptr<RequestLog>> RequestLog::Open(const RequestLogOpt
     sink = std::make_unique<LogSink>(options);
   } else {
     const int fd = OpenForAppending(options.target);
-    if (fd < 0) {
-      return InvalidField("CONFIG_INVALID", "request-log",
-                          absl::StrCat("request-log is ", options.target,
-                                       ", which cannot be written: ", std::strerror(errno)));
-    }
+    if (fd < 0) return CannotOpenLog(options.target);
     sink = std::make_unique<FileSink>(options, fd);
   }
   return std::unique_ptr<RequestLog>(new RequestLog(options, std::move(sink)));
+}
+
+absl::Status RequestLog::Check(const std::string& target) {
+  if (target.empty() || target == "none" || target == kRequestLogStderr) return absl::OkStatus();
+  const int fd = OpenForAppending(target, /*more_flags=*/0);
+  if (fd >= 0) {
+    close(fd);
+    return absl::OkStatus();
+  }
+  if (errno != ENOENT) return CannotOpenLog(target);
+  std::string folder = std::filesystem::path(target).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const bool may_make = faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  return may_make ? absl::OkStatus() : CannotOpenLog(target);
 }
 
 RequestLog::RequestLog(const RequestLogOptions& options, std::unique_ptr<LineSink> sink)

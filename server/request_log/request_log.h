@@ -51,6 +51,9 @@ class RequestLog {
   // Writes what waits, for at most a second.
   ~RequestLog();
 
+  // What Open would say of `target`. Makes no file.
+  static absl::Status Check(const std::string& target);
+
   // Whether a request is to be added: every one with an error, and a random part of the others.
   bool Takes(bool error) const;
   // Never waits for the disk.

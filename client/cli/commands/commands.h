@@ -24,6 +24,7 @@ absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
 absl::StatusOr<std::string> RunKeys(const KeysOptions& options);
 absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options);
 absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
+absl::StatusOr<std::string> RunLogLevel(const LogLevelOptions& options);
 
 // Part of RunGenerate: how it calls Client::Generate, with a deadline that counts from now.
 CallOptions GenerateCall(const GenerateOptions& options);

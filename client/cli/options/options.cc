@@ -185,6 +185,15 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
                 "Print each model, and then the server, as a line of JSON");
 }
 
+void AddLogLevel(CLI::App* app, LogLevelOptions* options) {
+  app->add_option("LEVEL", options->level,
+                  "Set it: debug, info, warning or error. Without this, the level is printed")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  AddRemote(app, &options->target)
+      ->required()
+      ->description("The server's --admin-listen address, HOST:PORT");
+}
+
 void AddQuantize(CLI::App* app, QuantizeOptions* options) {
   app->add_option("DIR", options->model_dir, "Model directory")->required();
   app->add_option("OUT", options->out, "New directory for the smaller model")->required();
@@ -253,6 +262,7 @@ struct CommandLine {
     AddLoad(load.parser, &load.options);
     AddKeys(keys.parser, &keys.options);
     AddQuantize(quantize.parser, &quantize.options);
+    AddLogLevel(log_level.parser, &log_level.options);
     AddSessions(on_sessions, &sessions, &raw);
     AddTarget(on_health, &health.target);
     on_health->add_option("--deadline", raw.deadline, "Maximum time to wait in seconds; default 5");
@@ -288,6 +298,9 @@ struct CommandLine {
     } else if (load.parser->parsed()) {
       status = CheckTarget(&load.options.target);
       if (status.ok()) return load.options;
+    } else if (log_level.parser->parsed()) {
+      status = CheckTarget(&log_level.options.target);
+      if (status.ok()) return log_level.options;
     } else if (quantize.parser->parsed()) {
       return quantize.options;
     } else if (keys.parser->parsed()) {
@@ -330,6 +343,8 @@ struct CommandLine {
       app.add_subcommand("keys", "Make, list and revoke the API keys in a server's --keys-file")};
   Subcommand<QuantizeOptions> quantize{
       app.add_subcommand("quantize", "Write a model directory again with weights of 8 or 4 bits")};
+  Subcommand<LogLevelOptions> log_level{
+      app.add_subcommand("log-level", "Print or set the least level of a server's log")};
   CLI::App* const on_health =
       app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
 };

@@ -241,10 +241,15 @@ struct ShowText {
   std::string text;
 };
 
+struct LogLevelOptions {
+  TargetOptions target;
+  std::string level;  // to set; empty: the level is only shown
+};
+
 using Command =
     std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions, DetokenizeOptions,
                  BenchOptions, ModelsOptions, SessionsOptions, BatchOptions, HealthOptions,
-                 LoadOptions, KeysOptions, QuantizeOptions>;
+                 LoadOptions, KeysOptions, QuantizeOptions, LogLevelOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

@@ -1,12 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/output/exit_code.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/cli/output/text.h"
 #include "rivulet/client.h"
 
 namespace rivulet {
+namespace {
+
+// The option that helps: servers speak of fields and metadata, as they have many kinds of clients.
+absl::string_view Hint(absl::string_view reason) {
+  constexpr std::pair<absl::string_view, absl::string_view> kHints[] = {
+      {"MODEL_NAME_MISSING", "--model-name NAME chooses one"},
+      {"API_KEY_MISSING", "--key-file FILE or the variable RIVULET_KEY holds it"},
+      {"API_KEY_UNKNOWN", "it is that of --key-file or of the variable RIVULET_KEY"},
+      {"API_KEY_EXPIRED", "it is that of --key-file or of the variable RIVULET_KEY"},
+      {"API_KEY_NOT_ADMIN", "--key-file FILE or the variable RIVULET_KEY holds the key"},
+      {"API_KEY_TENANT", "--tenant sets it"},
+  };
+  for (const auto& [of, hint] : kHints) {
+    if (reason == of) return hint;
+  }
+  return "";
+}
+
+}  // namespace
 
 ExitCode ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
@@ -46,6 +68,9 @@ std::string Description(const absl::Status& status) {
 std::string ErrorLine(const absl::Status& status) {
   std::string line = absl::StrCat("rivulet: ", Description(status));
   const ErrorInfo info = GetErrorInfo(status);
+  if (const absl::string_view hint = Hint(info.reason); !hint.empty()) {
+    absl::StrAppend(&line, " (", hint, ")");
+  }
   if (info.retry_delay > absl::ZeroDuration()) {
     absl::StrAppend(&line, " (try again in ", absl::FormatDuration(info.retry_delay), ")");
   }

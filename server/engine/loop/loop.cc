@@ -483,8 +483,10 @@ void Loop::Flush(Sequence* sequence) {
   const int64_t before = request->usage.completion_tokens;
   if (sequence->Flush()) {
     NoteDelivery(now_, &request->times, meters_);
+    const int64_t generated = request->usage.completion_tokens - before;
     KeyAccount* const key = request->account.key.get();
-    if (key != nullptr) key->TakeTokens(request->usage.completion_tokens - before, now_);
+    if (key != nullptr) key->TakeTokens(generated, now_);
+    request->account.usage->generated += generated;
     emitter_->PutReady(request);
     if (sharing_ != nullptr && request->session != nullptr) {
       sharing_->sessions.NoteTokens(request->session, now_);

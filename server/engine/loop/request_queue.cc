@@ -63,6 +63,9 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
     accepted->tokens += request->account.num_tokens;
   }
   if (key != nullptr) key->TakeTokens(request->account.num_tokens, now);
+  if (CallerTokens* const usage = request->account.usage.get(); usage != nullptr) {
+    usage->given += request->account.num_tokens;
+  }
   request->id = ++last_id_;
   request->times.arrival = now;
   arrivals_.requests.push_back(std::move(request));

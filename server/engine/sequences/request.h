@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "model/base/error.h"
+#include "server/base/token_usage.h"
 #include "server/engine/outlet.h"
 #include "server/engine/request.h"
 #include "server/engine/sequences/cached_prompt.h"
@@ -87,8 +88,9 @@ class Request : public Outlet {
 
   struct Account {
     std::string tenant;
-    std::shared_ptr<KeyAccount> key;  // of its API key; null: none
-    uint64_t tenant_number = 0;       // from Admission::Add, once the request has waited for slots
+    std::shared_ptr<KeyAccount> key;      // of its API key; null: none
+    std::shared_ptr<CallerTokens> usage;  // of its caller; null: it takes no tokens
+    uint64_t tenant_number = 0;  // from Admission::Add, once the request has waited for slots
     Priority priority = Priority::kNormal;
     int places = 1;          // in the queue, from Submit on
     int64_t num_tokens = 0;  // given tokens, which the queue counts

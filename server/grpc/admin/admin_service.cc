@@ -20,6 +20,7 @@
 #include "server/grpc/calls/reflection_guard.h"
 #include "server/grpc/connections/listener.h"
 #include "server/grpc/wire/convert_session.h"
+#include "server/log.h"
 #include "server/process/call_note.h"
 
 namespace rivulet {
@@ -47,6 +48,19 @@ absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModel
   return InvalidField(
       "DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout",
       absl::StrCat("drain_timeout is ", absl::FormatDuration(drain), "; allowed: 0 to 86400 s"));
+}
+
+constexpr std::pair<v1::LogLevel, LogLevel> kLogLevels[] = {
+    {v1::LOG_LEVEL_DEBUG, LogLevel::kDebug},
+    {v1::LOG_LEVEL_INFO, LogLevel::kInfo},
+    {v1::LOG_LEVEL_WARNING, LogLevel::kWarning},
+    {v1::LOG_LEVEL_ERROR, LogLevel::kError}};
+
+v1::LogLevel ToWire(LogLevel level) {
+  for (const auto& [wire, own] : kLogLevels) {
+    if (own == level) return wire;
+  }
+  return v1::LOG_LEVEL_UNSPECIFIED;
 }
 
 }  // namespace
@@ -100,6 +114,31 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
     reply->set_all_ended(unloaded.all_ended);
     reply->set_sessions_closed(unloaded.sessions_closed);
     return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::GetLogLevel(grpc::CallbackServerContext* context,
+                                                    const v1::GetLogLevelRequest*,
+                                                    v1::GetLogLevelReply* reply) {
+  return OnAThread(context, [reply] {
+    reply->set_level(ToWire(rivulet::GetLogLevel()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* context,
+                                                    const v1::SetLogLevelRequest* request,
+                                                    v1::SetLogLevelReply* reply) {
+  return OnAThread(context, [request, reply]() -> absl::Status {
+    for (const auto& [wire, level] : kLogLevels) {
+      if (wire != request->level()) continue;
+      reply->set_previous(ToWire(ChangeLogLevel(level)));
+      return absl::OkStatus();
+    }
+    return InvalidField("LOG_LEVEL_UNKNOWN", "level",
+                        absl::StrCat("level is ", static_cast<int>(request->level()),
+                                     "; allowed: LOG_LEVEL_DEBUG (1), LOG_LEVEL_INFO (2), "
+                                     "LOG_LEVEL_WARNING (3) and LOG_LEVEL_ERROR (4)"));
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdminService, with a listener of its own, which clients never reach: operators load and unload
-// models there.
+// models there and change the log level.
 #pragma once
 
 #include <functional>
@@ -44,7 +44,8 @@ class AdminService final : public RpcService {
   AdminService(ModelControl* control, const Callers* callers)
       : RpcService(v1::AdminService::service_full_name(), callers, Role::kAdmin, nullptr),
         control_(control) {
-    Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel);
+    Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel, &AdminService::GetLogLevel,
+           &AdminService::SetLogLevel);
   }
 
   grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
@@ -53,6 +54,13 @@ class AdminService final : public RpcService {
   grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
                                         const v1::UnloadModelRequest* request,
                                         v1::UnloadModelReply* reply);
+
+  grpc::ServerUnaryReactor* GetLogLevel(grpc::CallbackServerContext* context,
+                                        const v1::GetLogLevelRequest* request,
+                                        v1::GetLogLevelReply* reply);
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
+                                        const v1::SetLogLevelRequest* request,
+                                        v1::SetLogLevelReply* reply);
 
   // Waits until every answer was sent.
   void WaitUntilIdle() { calls_.WaitUntilNone(absl::InfiniteFuture()); }

@@ -194,6 +194,11 @@ bool Connections::full_locked() const {
   return limits_.max_open > 0 && open_.size() >= static_cast<size_t>(limits_.max_open);
 }
 
+void Connections::SetCertificateEnd(absl::Time end) {
+  MutexLock lock(&mutex_);
+  counts_.certificate_end = end;
+}
+
 ConnectionCounts Connections::counts() const {
   MutexLock lock(&mutex_);
   ConnectionCounts counts = counts_;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -34,6 +35,8 @@ struct ConnectionCounts {
   int64_t accepted = 0;
   int64_t refused = 0;  // closed at once
   int64_t closed = 0;   // by CloseConnection
+  // Of the certificate that new connections get; absent: plaintext.
+  std::optional<absl::Time> certificate_end;
 };
 
 // Thread: any. Connections of the server to itself are not among them.
@@ -58,6 +61,8 @@ class Connections {
   void Add(int fd, const sockaddr_storage& peer);
   // The connection has ended: forgets it and closes `fd`.
   void Remove(int fd);
+
+  void SetCertificateEnd(absl::Time end);
 
   // Ends the connections of a peer, given as ServerContext::peer() prints it, and with them the
   // calls on them. False where there is none, or it was closed before.

@@ -59,12 +59,16 @@ absl::Status CannotListen(const ListenerOptions& options, absl::string_view why)
   detail.reason = "ADDRESS_UNAVAILABLE";
   detail.field = options.setting;
   return MakeError(absl::StatusCode::kUnavailable,
-                   absl::StrCat("cannot listen on ", options.address, ": ", why), detail);
+                   absl::StrCat("cannot listen on ", options.address, ", the value of ",
+                                options.setting, ": ", why),
+                   detail);
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const TlsFiles& tls) {
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const TlsFiles& tls,
+                                                                     Connections* connections) {
   if (!tls.given()) return grpc::InsecureServerCredentials();
-  return MakeTlsCredentials(tls);
+  return MakeTlsCredentials(tls,
+                            [connections](absl::Time end) { connections->SetCertificateEnd(end); });
 }
 
 // Hands the sockets that it is called with to gRPC.
@@ -121,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions&
   if (!options.address.empty()) {
     RIVULET_ASSIGN_OR_RETURN(const HostPort address,
                              ParseHostPort(options.address, options.setting));
-    RIVULET_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
+    RIVULET_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls, connections));
     auto sockets = ListenOn(address, options.keepalive_timeout);
     if (!sockets.ok()) return CannotListen(options, sockets.status().message());
     RIVULET_ASSIGN_OR_RETURN(listener->acceptor_,

@@ -163,4 +163,12 @@ absl::StatusOr<ListeningSockets> ListenOn(const HostPort& address, absl::Duratio
   }
 }
 
+absl::Status TryToListen(const HostPort& address) {
+  RIVULET_ASSIGN_OR_RETURN(std::vector<Address> addresses, Resolve(address.host));
+  bool taken = false;
+  auto all = ListenOnAll(std::move(addresses), address.port, absl::Seconds(1), &taken);
+  if (all.ok()) Close(&*all);
+  return taken ? absl::OkStatus() : all.status();
+}
+
 }  // namespace rivulet

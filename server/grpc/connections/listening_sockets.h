@@ -29,4 +29,7 @@ struct ListeningSockets {
 // `user_timeout`. Errors: UNAVAILABLE, with what the system says.
 absl::StatusOr<ListeningSockets> ListenOn(const HostPort& address, absl::Duration user_timeout);
 
+// Listens there for a moment. OK also where another socket has the port. Errors: as ListenOn.
+absl::Status TryToListen(const HostPort& address);
+
 }  // namespace rivulet

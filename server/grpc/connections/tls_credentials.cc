@@ -57,9 +57,10 @@ class TlsCredentials final : public grpc::ServerCredentials {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(const TlsFiles& files) {
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(
+    const TlsFiles& files, TlsReloader::OnEnd on_end) {
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<TlsReloader> reloader,
-                           TlsReloader::Create(files, absl::Now()));
+                           TlsReloader::Create(files, absl::Now(), std::move(on_end)));
   return std::make_shared<TlsCredentials>(std::move(reloader), !files.client_ca.empty());
 }
 

@@ -144,11 +144,20 @@ TlsReloader::Stamp TlsReloader::StampOf(const TlsFiles& files) {
           rivulet::StampOf(files.client_ca)};
 }
 
-absl::StatusOr<std::unique_ptr<TlsReloader>> TlsReloader::Create(TlsFiles files, absl::Time now) {
+absl::StatusOr<std::unique_ptr<TlsReloader>> TlsReloader::Create(TlsFiles files, absl::Time now,
+                                                                 OnEnd on_end) {
   const Stamp stamp = StampOf(files);  // before the reading: a change meanwhile is seen later
   RIVULET_ASSIGN_OR_RETURN(TlsIdentity identity, ReadTlsFiles(files, now));
-  return std::unique_ptr<TlsReloader>(
-      new TlsReloader(std::move(files), stamp, std::move(identity)));
+  std::unique_ptr<TlsReloader> reloader(
+      new TlsReloader(std::move(files), stamp, std::move(on_end)));
+  reloader->Use(std::move(identity));
+  return reloader;
+}
+
+void TlsReloader::Use(TlsIdentity identity) {
+  on_end_(identity.expires);
+  MutexLock lock(&mutex_);
+  new_ = std::move(identity);
 }
 
 void TlsReloader::Look(absl::Time now) {
@@ -161,10 +170,7 @@ void TlsReloader::Look(absl::Time now) {
     return;
   }
   const std::string expires = Written(identity->expires);
-  {
-    MutexLock lock(&mutex_);
-    new_ = *std::move(identity);
-  }
+  Use(*std::move(identity));
   Log(LogLevel::kInfo, "tls_reloaded", {{"expires", expires}});
 }
 

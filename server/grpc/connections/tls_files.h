@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,8 +45,11 @@ absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::stri
 // be used is logged (tls_reload_failed), and the identity stays as it was. Thread: any.
 class TlsReloader {
  public:
+  // Called with the end of each identity's certificate, on the thread that reads it.
+  using OnEnd = std::function<void(absl::Time)>;
   // Errors: as ReadTlsFiles.
-  static absl::StatusOr<std::unique_ptr<TlsReloader>> Create(TlsFiles files, absl::Time now);
+  static absl::StatusOr<std::unique_ptr<TlsReloader>> Create(TlsFiles files, absl::Time now,
+                                                             OnEnd on_end);
 
   // The identity, if this is the first call or it has changed since the last one; else nullopt.
   // Never waits for a file.
@@ -57,10 +61,12 @@ class TlsReloader {
   using Stamp = std::array<FileStamp, 3>;  // of each file
   static Stamp StampOf(const TlsFiles& files);
 
-  TlsReloader(TlsFiles files, Stamp stamp, TlsIdentity identity)
-      : files_(std::move(files)), stamp_(stamp), new_(std::move(identity)) {}
+  TlsReloader(TlsFiles files, Stamp stamp, OnEnd on_end)
+      : files_(std::move(files)), on_end_(std::move(on_end)), stamp_(stamp) {}
+  void Use(TlsIdentity identity);
 
   const TlsFiles files_;
+  const OnEnd on_end_;
   Stamp stamp_;  // of Look
   Mutex mutex_;  // not held while files are looked at or read
   std::optional<TlsIdentity> new_ ABSL_GUARDED_BY(mutex_);  // not yet taken

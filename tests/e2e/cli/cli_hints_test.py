@@ -67,6 +67,19 @@ class CommandHintsTest(CommandTest):
         self.fails(run_with(variables, *generate, "--target", NOBODY), 3)
         self.fails(run_with({"RIVULET_TARGET": "http://h:1"}, "models"), 2, "got the URL", "--target=http://h:1 (RIVULET_TARGET)")
 
+    def test_errors_of_a_server_name_the_option_that_helps(self):
+        generate = ("generate", "--tokens", "1", "--max-tokens", "1")
+        self.fails(rivulet(*generate, "--target", self.server.target), 2, "model is empty", "tiny-rfa, tiny-image (--model-name NAME chooses one)")
+        with tempfile.TemporaryDirectory() as folder:
+            keys, key = pathlib.Path(folder, "keys.json"), pathlib.Path(folder, "key")
+            key.write_text(self.succeeds(rivulet("keys", "new", "reader", "--tenant", "acme", "--keys-file", keys)).out)
+            with Server(RFA, args=("--keys-file", str(keys), "--threads", "1")) as keyed:
+                call = (*generate, "--target", keyed.target)
+                self.fails(rivulet(*call), 2, "needs a key", "(--key-file FILE or the variable RIVULET_KEY holds it)")
+                self.fails(run_with({"RIVULET_KEY": "no-such-key"}, *call), 2, "does not know the key (it is that of --key-file")
+                self.fails(rivulet(*call, "--key-file", key, "--tenant", "other"), 2, "(--tenant sets it)")
+                self.succeeds(rivulet(*call, "--key-file", key))
+
     def test_a_deadline_is_named(self):
         args = ("generate", "--target", self.server.target, "--model-name", "tiny-rfa", "--tokens", "1", "--max-tokens", "500000")
         self.fails(rivulet(*args, "--deadline", "0.25"), 3, "no end within --deadline 0.25 s", out=None)

@@ -54,9 +54,15 @@ class SyncAdminTest(unittest.TestCase):
                 list(reply)
             self.assertEqual(raised.exception.reason, "DRAINING")
 
+    def test_the_log_level_is_shown_and_set(self):
+        self.assertEqual(self.call(lambda client: client.log_level()), "info")
+        self.assertEqual(self.call(lambda client: client.set_log_level("debug")), "info")
+        self.assertEqual(self.call(lambda client: client.log_level()), "debug")
+
     def test_bad_arguments_are_refused_here_or_there(self):
         for function, error in (
             (lambda client: client.load_model(1), TypeError),
+            (lambda client: client.set_log_level("loud"), ValueError),
             (lambda client: client.unload_model(MODEL, drain_timeout=-1), ValueError),
             (lambda client: client.unload_model(MODEL, drain_timeout=86401), ValueError),
             (lambda client: client.unload_model(MODEL, drain_timeout=float("nan")), ValueError),

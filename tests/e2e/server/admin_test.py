@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models loaded and unloaded at run time, by `rivulet models load|unload` at --admin-listen of a real server."""
 
+import json
 import pathlib
 import shutil
 import socket
@@ -137,6 +138,32 @@ class AdminTest(CommandTest):
         self.fails(rivulet("models", "load", IMAGE, "--target", NOBODY), 3)
         with Server(CONFORMANCE / RFA) as plain:
             self.assertFalse(hasattr(plain, "admin"), "off unless asked for")
+
+    def test_the_log_level_changes_while_the_server_runs(self):
+        server = self.serve(CONFORMANCE / RFA)
+        level = lambda *args: rivulet("log-level", *args, "--target", server.admin)
+
+        def bad_request():
+            self.fails(rivulet(*generate(server.target, RFA, "--temperature", "-1")), 2, "temperature")
+
+        def lines_until(event):
+            lines = []
+            while not lines or lines[-1]["event"] != event:
+                lines.append(json.loads(server.process.stderr.readline()))
+            return lines
+
+        self.assertEqual(self.succeeds(level()).out, "info\n")
+        bad_request()
+        self.assertEqual(self.succeeds(level("error")).err, "the log level was info and is error\n")
+        changed = lines_until("log_level")
+        self.assertIn("request_error", [line["event"] for line in changed])
+        self.assertEqual((changed[-1]["from"], changed[-1]["to"]), ("info", "error"))
+        self.assertEqual(self.succeeds(level()).out, "error\n")
+        bad_request()
+        self.succeeds(level("debug"))
+        self.assertEqual(len(lines_until("log_level")), 1, "lines below the level are dropped")
+        self.fails(level("loud"), 2, "LEVEL")
+        self.fails(rivulet("log-level", "info", "--target", server.target), 3, "--admin-listen")
 
     def test_a_server_may_begin_and_end_without_a_model(self):
         server = self.serve()

@@ -2,10 +2,13 @@
 """/metrics of a real server: what Python's parser and promtool make of it, and whether it counts what was done. (monitoring/prometheus_test.py: Prometheus itself.)"""
 
 import contextlib
+import hashlib
 import http.client
+import json
 import pathlib
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -15,7 +18,8 @@ import unittest
 import urllib.error
 import urllib.request
 
-from command import BIN_DIR, CONFORMANCE, CommandTest, Server, rivulet
+from authority import Authority
+from command import BIN_DIR, CONFORMANCE, CommandTest, Server, rivulet, token_lines
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
@@ -106,6 +110,66 @@ class MetricsTest(CommandTest):
         self.assertEqual(after.value("rivulet_model_info", model=NAME, backend="cpu"), 1)
         self.assertGreater(after.value("rivulet_connections_accepted_total"), 0)
 
+    def test_usage_by_tenant_and_key_is_that_of_the_request_log(self):
+        folder = tempfile.TemporaryDirectory(prefix="rivulet-usage-")
+        self.addCleanup(folder.cleanup)
+        log, keys = pathlib.Path(folder.name) / "requests.jsonl", pathlib.Path(folder.name) / "keys.json"
+        keys.write_text(json.dumps([
+            {"name": name, "sha256": hashlib.sha256(name.encode()).hexdigest(), "tenant": tenant}
+            for name, tenant in (("reader", "acme"), ("writer", "acme"), ("other", "globex"))
+        ]))  # fmt: skip
+        server = self.serve(MODEL, args=["--keys-file", str(keys), "--request-log", str(log)])
+
+        def call(key, command, *args, **kwargs):
+            file = pathlib.Path(folder.name) / key
+            file.write_text(key)
+            return self.succeeds(rivulet(command, *args, "--target", server.target, "--model-name", NAME, "--key-file", file, **kwargs))
+
+        generate = ["--tokens", "1,2,3", "--seed", "1", "--max-tokens"]
+        call("reader", "generate", *generate, "7")
+        call("reader", "generate", *generate, "5", "--num-samples", "2")
+        call("writer", "generate", *generate, "4")
+        call("other", "score", "--input", "-", stdin=token_lines([[1, 2, 3, 4], [1, 2]]))
+        session = call("other", "sessions", "open").out.strip()
+        call("other", "sessions", "append", session, "--tokens", "5,6")
+        self.assertNotEqual(self.generate(server, "--max-tokens", "7").code, 0)  # without a key
+        page_now = metrics(server)
+        usage = {}
+        for caller in (("acme", "reader"), ("acme", "writer"), ("globex", "other")):
+            labels = {"model": NAME, "tenant": caller[0], "key": caller[1]}
+            usage[caller] = tuple(page_now.value(f"rivulet_usage_{what}_tokens_total", **labels) for what in ("given", "generated"))
+        self.assertEqual(usage, {("acme", "reader"): (6, 17), ("acme", "writer"): (3, 4), ("globex", "other"): (8, 0)})
+        self.assertEqual(len([key for key in page_now if key[0].startswith("rivulet_usage_given")]), 3)
+
+        def logged():
+            sums = {}
+            for line in map(json.loads, log.read_text().splitlines()):
+                if "key" in line and "prompt_tokens" in line:
+                    given, generated = sums.get((line["tenant"], line["key"]), (0, 0))
+                    sums[line["tenant"], line["key"]] = (given + line["prompt_tokens"], generated + line.get("generated_tokens", 0))
+            return sums
+
+        self.await_true(f"the log says {usage}", lambda: logged() == usage)
+
+    def test_the_end_of_the_certificate_in_use(self):
+        folder = tempfile.TemporaryDirectory(prefix="rivulet-metrics-")
+        self.addCleanup(folder.cleanup)
+        authority = Authority(pathlib.Path(folder.name), "authority")
+        cert, key = authority.sign("server")
+        server = self.serve(MODEL, args=["--tls-cert", str(cert), "--tls-key", str(key)])
+        end = lambda: metrics(server).value("rivulet_tls_certificate_end_timestamp_seconds")
+
+        def written(pem):
+            text = subprocess.run(["openssl", "x509", "-enddate", "-noout", "-in", pem], check=True, capture_output=True, text=True).stdout
+            return ssl.cert_time_to_seconds(text.strip().removeprefix("notAfter="))
+
+        self.assertEqual(end(), written(cert))
+        time.sleep(1.1)  # certificates have whole seconds
+        self.assertNotEqual(written(authority.sign("server")[0]), end())
+        self.await_true("the renewed certificate's end", lambda: end() == written(cert))
+        plain = self.serve(MODEL)
+        self.assertEqual([key for key in metrics(plain) if "certificate" in key[0]], [])
+
     def test_a_running_reply_holds_a_slot_and_its_cancellation_is_counted(self):
         server = self.serve(MODEL)
         command = [BIN_DIR / "rivulet", "generate", "--target", server.target, "--model-name", NAME, "--tokens", "1", "--seed", "1",
@@ -153,13 +217,15 @@ class MetricsTest(CommandTest):
             self.assertEqual(after.of(OTHER.name), [])
             self.assertGreater(len(after.of(NAME)), 30)
 
-    def test_clients_cannot_make_the_page_grow(self):
+    def test_clients_add_no_series_but_those_of_their_usage(self):
         server = self.serve(MODEL)
         self.succeeds(self.generate(server, "--max-tokens", "1"))
         before = set(metrics(server))
         for i in range(5):
             self.succeeds(self.generate(server, "--max-tokens", "1", "--tenant", f"tenant-{i}"))
-        self.assertEqual(set(metrics(server)), before)
+        # Of which there are at most 1000 for a model: token_usage_test.cc.
+        added = {(name, dict(labels).get("tenant")) for name, labels in set(metrics(server)) - before}
+        self.assertEqual(added, {(f"rivulet_usage_{what}_tokens_total", f"tenant-{i}") for what in ("given", "generated") for i in range(5)})
 
     def test_addresses_that_cannot_be_used_are_one_line_and_other_paths_are_not_found(self):
         server = self.serve(MODEL)

@@ -220,6 +220,10 @@ class Client {
                                                const CallOptions& options = {}) const;
   absl::StatusOr<v1::UnloadModelReply> UnloadModel(const v1::UnloadModelRequest& request,
                                                    const CallOptions& options = {}) const;
+  absl::StatusOr<v1::GetLogLevelReply> GetLogLevel(const v1::GetLogLevelRequest& request = {},
+                                                   const CallOptions& options = {}) const;
+  absl::StatusOr<v1::SetLogLevelReply> SetLogLevel(const v1::SetLogLevelRequest& request,
+                                                   const CallOptions& options = {}) const;
 
   // grpc.health.v1: `service` is a model's name, or "" for the server as a whole. Errors: NOT_FOUND
   // (no such service).

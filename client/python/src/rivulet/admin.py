@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, cast, get_args
 
 from rivulet import requests
 from rivulet.v1 import admin_service_pb2
@@ -19,6 +20,9 @@ class Unloaded:
 
     all_ended: bool
     sessions_closed: int
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def load_request(model: str) -> admin_service_pb2.LoadModelRequest:
@@ -40,3 +44,15 @@ def unload_request(model: str, drain_timeout: float | None) -> admin_service_pb2
 def unloaded(reply: admin_service_pb2.UnloadModelReply) -> Unloaded:
     """The reply as a dataclass."""
     return Unloaded(reply.all_ended, reply.sessions_closed)
+
+
+def log_level_request(level: LogLevel) -> admin_service_pb2.SetLogLevelRequest:
+    """Errors: TypeError, ValueError (no level)."""
+    if requests.text("level", level) not in get_args(LogLevel):
+        raise ValueError(f"level: must be one of {', '.join(get_args(LogLevel))}; got {level!r}")
+    return admin_service_pb2.SetLogLevelRequest(level=admin_service_pb2.LogLevel.Value(f"LOG_LEVEL_{level.upper()}"))
+
+
+def log_level(level: admin_service_pb2.LogLevel) -> LogLevel:
+    """The level of a reply by its name."""
+    return cast("LogLevel", admin_service_pb2.LogLevel.Name(level).removeprefix("LOG_LEVEL_").lower())

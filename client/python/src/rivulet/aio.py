@@ -22,7 +22,7 @@ from rivulet.connection import ConnectOptions, TlsOptions
 from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.reply_reader import Reader
 from rivulet.token_bytes import AsyncQuestions, ModelQuestions, TokenBytes
-from rivulet.v1 import inference_pb2
+from rivulet.v1 import admin_service_pb2, inference_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -346,6 +346,16 @@ class AsyncClient:
         """
         request = admin.unload_request(model, drain_timeout)
         return admin.unloaded(await self._calls.reply("unload_model", request, options))
+
+    async def log_level(self, **options: Unpack[requests.CallOptions]) -> admin.LogLevel:
+        """The least level of the lines in the server's log. For operators, as load_model()."""
+        reply = await self._calls.reply("get_log_level", admin_service_pb2.GetLogLevelRequest(), options)
+        return admin.log_level(reply.level)
+
+    async def set_log_level(self, level: admin.LogLevel, **options: Unpack[requests.CallOptions]) -> admin.LogLevel:
+        """Sets that level until the process ends, and returns the level before. For operators, as load_model()."""
+        reply = await self._calls.reply("set_log_level", admin.log_level_request(level), options)
+        return admin.log_level(reply.previous)
 
     async def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
         """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such

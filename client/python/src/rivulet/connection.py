@@ -209,6 +209,8 @@ class Methods:
         admin = "rivulet.v1.AdminService"
         self.load_model = unary("LoadModel", admin_service_pb2.LoadModelRequest, admin_service_pb2.LoadModelReply, admin)
         self.unload_model = unary("UnloadModel", admin_service_pb2.UnloadModelRequest, admin_service_pb2.UnloadModelReply, admin)
+        self.get_log_level = unary("GetLogLevel", admin_service_pb2.GetLogLevelRequest, admin_service_pb2.GetLogLevelReply, admin)
+        self.set_log_level = unary("SetLogLevel", admin_service_pb2.SetLogLevelRequest, admin_service_pb2.SetLogLevelReply, admin)
         self.open_session = session("OpenSession")
         self.append = session("Append")
         self.fork_session = session("ForkSession")

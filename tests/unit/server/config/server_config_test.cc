@@ -33,7 +33,7 @@ struct TempFile {
 TEST(ServerConfigTest, DefaultsListenOnLoopback) {
   const auto command = Parse({"--model", "m"});
   ASSERT_TRUE(command.ok()) << command.status();
-  EXPECT_TRUE(command->serve);
+  EXPECT_EQ(command->action, ServerAction::kServe);
   EXPECT_EQ(command->config.listen, "127.0.0.1:50051");
   EXPECT_EQ(command->config.backend, "auto");
   EXPECT_EQ(command->config.drain_delay_seconds, 0);
@@ -88,6 +88,29 @@ TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverDefaults) {
   EXPECT_EQ(command->config.max_queue, 7);
   EXPECT_FALSE(command->config.reflection);
   EXPECT_EQ(command->config.slots, std::nullopt);
+}
+
+TEST(ServerConfigTest, ACheckGoesOnAfterAFault) {
+  const TempFile file(R"({"slots": "many", "model": ["m"], "reflection": 1, "threads": 3})");
+  const auto command =
+      Parse({"--check-config", "--config", file.path.c_str(), "--max-queue", "-1"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->action, ServerAction::kCheck);
+  EXPECT_EQ(command->config.threads, 3) << "what follows a fault counts, too";
+  ASSERT_EQ(command->faults.size(), 2u);
+  for (const absl::Status& fault : command->faults) {
+    EXPECT_THAT(std::string(fault.message()), HasSubstr(file.path)) << fault;
+  }
+  EXPECT_EQ(GetErrorDetail(command->faults[0]).field, "slots");
+  EXPECT_EQ(GetErrorDetail(command->faults[1]).field, "reflection");
+  ServerConfig config = command->config;
+  config.metrics_listen = "nowhere";
+  config.tls_cert = "cert.pem";
+  std::vector<std::string> fields;
+  for (const absl::Status& fault : ServerConfigFaults(config)) {
+    fields.push_back(GetErrorDetail(fault).field);
+  }
+  EXPECT_THAT(fields, ElementsAre("max-queue", "tls-cert", "metrics-listen"));
 }
 
 TEST(ServerConfigTest, SlotsAreANumberOrAuto) {
@@ -292,7 +315,7 @@ TEST(ServerConfigTest, NamesOfBeforeAreRefusedAndNameTheNewOnes) {
 TEST(ServerConfigTest, HelpShowsDefaultsAndNeedsNoModel) {
   const auto command = Parse({"--help"});
   ASSERT_TRUE(command.ok());
-  EXPECT_FALSE(command->serve);
+  EXPECT_EQ(command->action, ServerAction::kShow);
   EXPECT_THAT(command->output, HasSubstr("127.0.0.1:50051"));
   EXPECT_THAT(command->output, HasSubstr("--drain-seconds"));
 }
@@ -300,18 +323,18 @@ TEST(ServerConfigTest, HelpShowsDefaultsAndNeedsNoModel) {
 TEST(ServerConfigTest, VersionAndPrintConfigDoNotServe) {
   const auto version = Parse({"--version"});
   ASSERT_TRUE(version.ok());
-  EXPECT_FALSE(version->serve);
+  EXPECT_EQ(version->action, ServerAction::kShow);
   EXPECT_THAT(version->output, HasSubstr("rivulet-server "));
   const auto print = Parse({"--model", "m", "--print-config"});
   ASSERT_TRUE(print.ok());
-  EXPECT_FALSE(print->serve);
+  EXPECT_EQ(print->action, ServerAction::kShow);
   EXPECT_THAT(print->output, HasSubstr("\"model\": ["));
 }
 
 TEST(ServerConfigTest, PrintConfigNeedsNoModelButValidSettings) {
   const auto print = Parse({"--print-config", "--threads", "3"});
   ASSERT_TRUE(print.ok()) << print.status();
-  EXPECT_FALSE(print->serve);
+  EXPECT_EQ(print->action, ServerAction::kShow);
   EXPECT_THAT(print->output, HasSubstr("\"model\": []"));
   EXPECT_THAT(print->output, HasSubstr("\"threads\": 3"));
   EXPECT_FALSE(Parse({"--print-config", "--threads", "-3"}).ok());

@@ -48,6 +48,7 @@ class CollectorTest : public ::testing::Test {
     EXPECT_TRUE(model.ok()) << model.status();
     engine_ = std::make_unique<FakeEngine>(*std::move(model));
     models_.Add(testing::Serve(engine_.get()));
+    engine_->meters().usage()->Of("acme", "reader")->given = 5;  // a caller has its series
   }
 
   // "name{label=value,...}" without empty labels -> the metric.
@@ -72,6 +73,9 @@ class CollectorTest : public ::testing::Test {
 
 TEST_F(CollectorTest, ShowsEveryMetricOfTheTableWithItsLabels) {
   calls_.errors.Add(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND");
+  EXPECT_FALSE(Collect().contains("rivulet_tls_certificate_end_timestamp_seconds")) << "plaintext";
+  calls_.connections.SetCertificateEnd(absl::FromUnixSeconds(1'800'000'000));
+  EXPECT_EQ(Collect().at("rivulet_tls_certificate_end_timestamp_seconds").gauge.value, 1.8e9);
   std::vector<std::string> names;
   for (const MetricFamily& family : CollectMetrics(models_, calls_)) names.push_back(family.name);
   std::vector<std::string> want;
@@ -183,6 +187,14 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   expect("session_store_errors_total" + model + " code=RESOURCE_EXHAUSTED", 28);
   expect("session_store_errors_total" + model + " code=DATA_LOSS", 29);
   expect("session_store_errors_total" + model + " code=FAILED_PRECONDITION", 30);
+}
+
+TEST_F(CollectorTest, TokensOfACallerAreInItsSeries) {
+  engine_->meters().usage()->Of("acme", "reader")->generated = 7;
+  const auto metrics = Collect();
+  const std::string caller = " model=tiny-elu-relu tenant=acme key=reader";
+  EXPECT_EQ(metrics.at("rivulet_usage_given_tokens_total" + caller).counter.value, 5);
+  EXPECT_EQ(metrics.at("rivulet_usage_generated_tokens_total" + caller).counter.value, 7);
 }
 
 TEST_F(CollectorTest, BucketsOfAHistogramAreCumulativeAndEndAtInfinity) {

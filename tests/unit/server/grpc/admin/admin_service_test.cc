@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "server/log.h"
 #include "tests/support/wire_error.h"
 
 namespace rivulet {
@@ -114,6 +115,20 @@ TEST_F(AdminServiceTest, ADrainTakesNoTimeToADay) {
     EXPECT_EQ(error.field, "drain_timeout") << seconds << " " << nanos;
   }
   EXPECT_EQ(control_.unloaded.size(), 4u);
+}
+
+TEST_F(AdminServiceTest, ALevelThatIsNoneChangesNothing) {
+  for (const int level : {0, 5, -1}) {
+    grpc::ClientContext context;
+    v1::SetLogLevelRequest request;
+    request.set_level(static_cast<v1::LogLevel>(level));
+    v1::SetLogLevelReply reply;
+    const WireError error = Unpack(stub_->SetLogLevel(&context, request, &reply));
+    EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT) << level;
+    EXPECT_EQ(error.reason, "LOG_LEVEL_UNKNOWN") << level;
+    EXPECT_EQ(error.field, "level") << level;
+  }
+  EXPECT_EQ(GetLogLevel(), LogLevel::kInfo);
 }
 
 TEST_F(AdminServiceTest, AServerThatEndsAnswersTheCallsThatRun) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "model/base/error.h"
@@ -121,7 +122,9 @@ TEST_F(TlsFilesTest, ErrorsNameTheSettingAsField) {
 TEST_F(TlsFilesTest, TheReloaderGivesWhatIsNewOnce) {
   const absl::Time now = absl::Now();
   const Pem first = MakePem(), second = MakePem();
-  auto reloader = TlsReloader::Create(Written(first), now);
+  std::vector<absl::Time> ends;
+  auto reloader =
+      TlsReloader::Create(Written(first), now, [&](absl::Time t) { ends.push_back(t); });
   ASSERT_TRUE(reloader.ok()) << reloader.status();
   auto identity = (*reloader)->TakeNew();
   ASSERT_TRUE(identity.has_value());
@@ -135,6 +138,8 @@ TEST_F(TlsFilesTest, TheReloaderGivesWhatIsNewOnce) {
   ASSERT_TRUE(identity.has_value());
   EXPECT_EQ(identity->cert, second.cert);
   EXPECT_EQ(identity->key, second.key);
+  ASSERT_EQ(ends.size(), 2u);
+  EXPECT_EQ(ends[1], identity->expires);
   (*reloader)->Look(now);
   EXPECT_FALSE((*reloader)->TakeNew().has_value());
 }
@@ -142,7 +147,7 @@ TEST_F(TlsFilesTest, TheReloaderGivesWhatIsNewOnce) {
 TEST_F(TlsFilesTest, AChangeThatCannotBeUsedLeavesTheIdentity) {
   const absl::Time now = absl::Now();
   const Pem first = MakePem(), second = MakePem();
-  auto reloader = TlsReloader::Create(Written(first), now);
+  auto reloader = TlsReloader::Create(Written(first), now, [](absl::Time) {});
   ASSERT_TRUE(reloader.ok()) << reloader.status();
   const auto look = [&] {
     (*reloader)->Look(now);
@@ -181,7 +186,8 @@ TEST_F(TlsFilesTest, AChainThatIsCutOffOrDamagedIsRefused) {
 }
 
 TEST_F(TlsFilesTest, AReloaderNeedsUsableFiles) {
-  EXPECT_FALSE(TlsReloader::Create({"absent.pem", "absent.pem", ""}, absl::Now()).ok());
+  EXPECT_FALSE(
+      TlsReloader::Create({"absent.pem", "absent.pem", ""}, absl::Now(), [](absl::Time) {}).ok());
 }
 
 TEST_F(TlsFilesTest, AServerThatAsksForCertificatesReachesItselfWithoutOne) {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a start makes of settings that name files, addresses and backends, where Server::Create and
+// CheckConfig (config_check.h) must agree.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/backend_options.h"
+#include "server/config/server_config.h"
+#include "server/grpc/connections/tls_files.h"
+#include "server/tracing/otlp_exporter.h"
+
+namespace rivulet {
+
+TlsFiles TlsFilesOf(const ServerConfig& config);
+
+// The bytes of snapshot-key-file except white space at its end; "" for no file. Errors: NOT_FOUND,
+// INVALID_ARGUMENT.
+absl::StatusOr<std::string> ReadSnapshotKey(const ServerConfig& config);
+
+// What otlp-endpoint and otlp-ca say, and who the process is; its instance is another one each
+// time. Errors: INVALID_ARGUMENT, NOT_FOUND. REQUIRES: there is an otlp-endpoint.
+absl::StatusOr<OtlpOptions> OtlpOptionsOf(const ServerConfig& config);
+
+// A missing repository at the start is an error. An empty one is allowed.
+absl::Status CheckRepository(const std::string& directory);
+
+// Errors: INVALID_ARGUMENT (MODEL_NAME_REPEATED) where `directories`, by the names of their models,
+// has a model `name` already.
+absl::Status CheckNewModel(const std::map<std::string, std::string>& directories,
+                           const std::string& name, const std::string& directory);
+
+// `reserved_bytes`: as CpuBackendOptions. Errors: INVALID_ARGUMENT (weights).
+absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, int64_t reserved_bytes);
+
+// What `status`, an error of the CUDA backend, is for the start: OK where the CPU serves instead.
+absl::Status CudaFault(const ServerConfig& config, const absl::Status& status);
+
+// What a start warns of: an address beyond loopback where keys cross the network readable, or
+// where nobody needs one.
+struct AddressWarning {
+  bool has_keys;  // which cross the network readable
+  const char* setting;
+  std::string address, reason;
+};
+std::vector<AddressWarning> AddressWarnings(const ServerConfig& config);
+
+}  // namespace rivulet
