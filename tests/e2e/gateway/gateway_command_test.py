@@ -133,7 +133,13 @@ class StartAndEndTest(unittest.TestCase):
             (("--target", "a:1", "--tls-key", "/dev/null"), "--tls-key: needs --tls-cert too"),
             (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
             (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
-            (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be at least 0; got -1"),
+            (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be 0 to 86400; got -1"),
+            (("--target", "a:1", "--workers", "0"), "--workers: must be 1 to 256; got 0"),
+            (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be 1 to 64; got 65"),
+            (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
+            (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
+            (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
+            (("--target", "a:1", "--https-cert", __file__, "--https-key", __file__), "are no certificate and its key"),
         ):
             with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:
                 command.main(args)
