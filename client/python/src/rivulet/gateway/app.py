@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rivulet.gateway import chat, completions, images, meters, models, page, sessions
+from rivulet.gateway import chat, completions, images, meters, models, page, sessions, tokenizing
 from rivulet.gateway.access_log import AccessLog
 from rivulet.gateway.calls import endpoint
 from rivulet.gateway.edge import Edge
@@ -34,6 +34,9 @@ _ROUTES = (
     ("POST", "/v1/completions", completions.create),
     ("POST", "/v1/chat/completions", chat.create),
     ("POST", "/v1/images/generations", images.create),
+    ("POST", "/tokenize", tokenizing.tokenize),
+    ("POST", "/detokenize", tokenizing.detokenize),
+    ("GET", "/tokenizer_info", tokenizing.tokenizer_info),
     ("POST", "/rivulet/v1/sessions", sessions.open_session),
     ("GET", "/rivulet/v1/sessions", sessions.list_sessions),
     ("GET", _SESSION, sessions.get_session),

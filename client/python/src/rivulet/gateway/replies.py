@@ -120,6 +120,19 @@ class Reply:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The chunks of the reply, without what its client has. The calls to the server end when it is closed."""
+    def given(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        """The whole reply where nothing is generated."""
+        return self._object(self.form.kind, choices, usage=usage)
+
+    async def given_events(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        """The same as chunks. They have no ids: nothing is lost if they are asked for again."""
+        more = {"usage": None} if self.include_usage else {}
+        for choice in choices:
+            yield event(self._object(self.form.chunk_kind, [choice], **more))
+        if self.include_usage:
+            yield event(self._object(self.form.chunk_kind, [], usage=usage))
+        yield DONE
+
         begun: set[int] = set()
         parts = _merged(self.streams)
         try:
