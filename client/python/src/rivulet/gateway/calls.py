@@ -185,9 +185,17 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps() would make one for each event
+
+
+def encoded(value: Any) -> bytes:
+    """As compact JSON."""
+    return _ENCODER.encode(value).encode()
+
+
 def event(value: Any, id: bytes = b"") -> bytes:
     """id: the line of it, or nothing."""
-    return id + b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+    return id + b"data: " + encoded(value) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
@@ -210,6 +218,7 @@ def endpoint(handler: Handler, path: str) -> Callable[[Request], Awaitable[Any]]
     """A route's function of one that takes a Call and returns a value for JSON, or an EventStream."""
 
     async def respond(request: Request) -> Any:
+        request.state.route = path  # for logs and meters
         names: dict[str, str] = {}
         try:
             call = await _call(request, names)
@@ -218,7 +227,6 @@ def endpoint(handler: Handler, path: str) -> Callable[[Request], Awaitable[Any]]
         except Problem as problem:
             return answer_of(problem)
         except Refused as refused:
-        request.state.route = path  # for logs and meters
             return answer_of(of_refused(refused))
         except RivuletError as error:
             return answer_of(of_error(error, names))
