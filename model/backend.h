@@ -116,8 +116,8 @@ class Backend {
 
   virtual const BackendLimits& limits() const = 0;
 
-  // State := 0, penalty counts := 0, sampler := default. Done when a slot is given out and when it
-  // is taken back.
+  // State := 0, or the initial state that the model brings; penalty counts := 0; sampler :=
+  // default. Done when a slot is given out and when it is taken back.
   virtual absl::Status ZeroSlots(std::span<const Slot> slots) = 0;
   // Sets how `slot` samples. Penalty counts stay. A slot that has fed nothing and had no other
   // sampler since it was zeroed takes sampler.history as its counts. REQUIRES: of any other slot,

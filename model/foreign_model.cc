@@ -153,8 +153,7 @@ absl::Status RefuseConfig(const JsonValue& config, const std::string& shown) {
   }
   if (config.Find("ssm_cfg") != nullptr) {
     return Foreign(where, "this is a configuration of mamba_ssm (it has ssm_cfg)",
-                   "Mamba-2 is served from the layout of transformers, which its conversion script "
-                   "and save_pretrained(DIR) write");
+                   "rivulet-convert DIR OUT makes a model directory of it if it is a Mamba-2");
   }
   constexpr size_t kShown = 4;
   std::vector<std::string> keys;

@@ -57,9 +57,10 @@ absl::Status LoadTokenizer(const std::string& directory, const std::string& show
     text->tokenizer_kind = kind;
     return absl::OkStatus();
   };
-  RIVULET_RETURN_IF_ERROR(ReadWith(
-      directory, shown, kTokenizerJson, kMaxTokenizerBytes,
-      [&](absl::string_view json) { return take(ParseTokenizerJson(json), "tokenizer.json"); }));
+  RIVULET_RETURN_IF_ERROR(
+      ReadWith(directory, shown, kTokenizerJson, kMaxTokenizerBytes, [&](absl::string_view json) {
+        return take(ParseTokenizerJson(json, &text->ignored), "tokenizer.json");
+      }));
   if (text->tokenizer != nullptr) return absl::OkStatus();
   return ReadWith(
       directory, shown, kWorldVocabulary, kMaxTokenizerBytes,

@@ -26,6 +26,8 @@ struct SpecialToken {
 struct ModelText {
   std::unique_ptr<const TextTokenizer> tokenizer;  // null: the content is token ids
   std::string why_none;  // what to put there for a tokenizer; "" with one, or if nothing would do
+  // Members of tokenizer.json that a prompt does not get: "truncation", "padding".
+  std::vector<std::string> ignored;
   std::string tokenizer_kind;  // "char", "tokenizer.json" or "world"; "" without a tokenizer
   std::vector<SpecialToken> special_tokens;  // those with an id first, in its order
   std::string chat_template;                 // as the file has it, not rendered; often empty

@@ -64,6 +64,14 @@ void LogModel(const ModelHold& model) {
        {"head_rows", int64_t{limits.head_rows}},
        {"state_bytes_per_slot", slot_bytes},
        {"state_bytes_total", slot_bytes * limits.num_slots}});
+  const std::vector<std::string>& ignored = engine.model().text().ignored;
+  if (ignored.empty()) return;
+  Log(LogLevel::kWarning, "tokenizer_settings",
+      {{"model", model.name()},
+       {"settings", absl::StrJoin(ignored, ", ")},
+       {"reason",
+        "a training run left them in tokenizer.json; a prompt is neither cut nor filled "
+        "up, as transformers does it"}});
 }
 
 ModelLoader::ModelLoader(ModelLoaderOptions options, Start start, ServedModels* models,

@@ -47,9 +47,14 @@ class CpuBackend final : public Backend {
   const BackendLimits& limits() const override { return limits_; }
 
   absl::Status ZeroSlots(std::span<const Slot> slots) override {
+    const std::span<const float> initial = network_->initial_state();
     for (const Slot slot : slots) {
       RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-      std::memset(State(slot), 0, limits_.bytes_per_slot);
+      if (initial.empty()) {
+        std::memset(State(slot), 0, limits_.bytes_per_slot);
+      } else {
+        std::memcpy(State(slot), initial.data(), limits_.bytes_per_slot);
+      }
       samplers_[size_t(slot)] = {};
     }
     return absl::OkStatus();

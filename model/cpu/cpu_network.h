@@ -92,6 +92,8 @@ class CpuNetwork {
                                                                 const WeightChoice& choice);
 
   const CpuWeightFacts& weights() const { return weights_->facts; }
+  // CpuWeights::initial_state.
+  std::span<const float> initial_state() const { return weights_->initial_state; }
   // For pieces of at most `max_rows` token rows, worked on by at most `threads` threads.
   std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const;
 

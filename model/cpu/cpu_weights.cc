@@ -300,6 +300,25 @@ absl::Status ReadRwkv7Mixer(TensorPacker* reader, const std::string& attn, int i
   return reader->Values(attn + "g_norm.bias", {hidden}, &own->group_norm_bias);
 }
 
+// S of every layer before the first token, where the model brings it.
+absl::Status ReadInitialState(TensorPacker* reader, CpuWeights* weights) {
+  const auto name = [](int layer) {
+    return absl::StrCat("model.layers.", layer, ".attn.initial_state");
+  };
+  if (!reader->Has(name(0))) return absl::OkStatus();
+  const ModelConfig& c = reader->config;
+  const BlockState layout(c.state());
+  weights->initial_state.assign(layout.floats_per_slot, 0);
+  for (int i = 0; i < c.num_layers; ++i) {
+    std::vector<float> s;
+    RIVULET_RETURN_IF_ERROR(reader->Values(name(i), {c.num_heads, c.key_dim, c.value_dim}, &s));
+    std::copy(
+        s.begin(), s.end(),
+        weights->initial_state.begin() + ptrdiff_t(size_t(i) * layout.floats_per_layer + layout.s));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, CpuLayer* layer,
                             InputColumns* columns) {
   const ModelConfig& c = reader->config;
@@ -361,6 +380,7 @@ absl::Status ReadLayers(TensorPacker* reader, CpuWeights* weights) {
         RIVULET_RETURN_IF_ERROR(ReadFlaLayer(reader, i, layer, &weights->columns));
     }
   }
+  if (reader->kind().mixer == Mixer::kRwkv7) return ReadInitialState(reader, weights);
   return reader->kind().decay == DecayForm::kLowerBound ? ReadLowerBounds(reader, weights)
                                                         : absl::OkStatus();
 }

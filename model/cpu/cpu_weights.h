@@ -136,6 +136,8 @@ struct CpuWeights {
   std::vector<float> unit_length, scaled_length;
   // [key_dim / 2], RetNet: what a position is multiplied with for the angle of each pair.
   std::vector<double> rope_frequencies;
+  // RWKV-7 with tensors attn.initial_state: the state of a slot that has fed nothing. Empty: zeros.
+  std::vector<float> initial_state;  // [BlockState::floats_per_slot]
 
   // The matrix of the head.
   const CpuMatrix& Head() const { return head.packed.panels == nullptr ? embedding : head; }

@@ -186,7 +186,8 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
                                  readback, options.patience));
   RIVULET_RETURN_IF_ERROR(CudaSteps::Prepare());
   RIVULET_RETURN_IF_ERROR(d.network->Load(limits_, library_, d.queue));
-  RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(
+      d.slots, CudaSlots::Create(config_, limits_.num_slots, d.network->initial_state(), d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
   RIVULET_ASSIGN_OR_RETURN(d.outputs,
                            CudaOutputs::Create(config_, limits_.head_rows, d.queue.launch()));

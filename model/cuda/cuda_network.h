@@ -71,6 +71,8 @@ class CudaNetwork {
   // Where the products that a library may run read and write, and their weights.
   virtual CudaProductPlaces Places(int max_tokens) const = 0;
   CudaLibraryWeights& library_weights() { return weights_.library; }
+  // CudaWeights::initial_state.
+  const float* initial_state() const { return weights_.initial_state; }
   // The plan for runs of few rows. Its description is empty where the kind has none.
   virtual absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& /*sample*/,
                                                   const CudaMemory& /*block*/,

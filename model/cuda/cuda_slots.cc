@@ -22,8 +22,9 @@ size_t CudaSlots::BytesPerSlot(const ModelConfig& config) {
 }
 
 absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, int num_slots,
-                                            const CudaQueue& queue) {
+                                            const float* initial_state, const CudaQueue& queue) {
   CudaSlots slots;
+  slots.initial_ = initial_state;
   const size_t count = size_t(num_slots) + 1;
   slots.floats_ = config.bytes_per_slot() / sizeof(float);
   slots.num_tokens_ = config.num_output_tokens();
@@ -65,7 +66,14 @@ CudaSampler CudaSlots::Default() const {
 }
 
 absl::Status CudaSlots::Zero(std::span<const Slot> slots, CudaQueue& queue) {
-  for (const Slot slot : slots) mine_[size_t(slot)] = {Default(), false};
+  for (const Slot slot : slots) {
+    mine_[size_t(slot)] = {Default(), false};
+    if (initial_ == nullptr) continue;
+    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(states() + size_t(slot) * floats_, initial_,
+                                                 floats_ * sizeof(float), cudaMemcpyDeviceToDevice,
+                                                 queue.stream()));
+  }
+  if (initial_ != nullptr) return absl::OkStatus();
   // As many as staging takes at once.
   constexpr size_t kAtOnce = 1024;
   for (size_t at = 0; at < slots.size(); at += kAtOnce) {

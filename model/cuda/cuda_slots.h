@@ -28,9 +28,10 @@ class CudaSlots {
   // count and bias.
   static size_t BytesPerSlot(const ModelConfig& config);
 
-  // Slots 0 (the guard) to num_slots, states zero.
+  // Slots 0 (the guard) to num_slots, states zero. `initial_state`: what Zero makes of a state, in
+  // device memory that outlives the slots; null: zeros.
   static absl::StatusOr<CudaSlots> Create(const ModelConfig& config, int num_slots,
-                                          const CudaQueue& queue);
+                                          const float* initial_state, const CudaQueue& queue);
 
   absl::Status Zero(std::span<const Slot> slots, CudaQueue& queue);
   absl::Status Copy(Slot from, Slot to, CudaQueue& queue);
@@ -63,6 +64,7 @@ class CudaSlots {
   absl::Status SetLists(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
 
   size_t floats_ = 0;  // of a state
+  const float* initial_ = nullptr;
   int num_tokens_ = 0;
   bool categorical_ = false;
   int32_t banned_ = -1;

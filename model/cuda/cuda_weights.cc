@@ -337,6 +337,7 @@ absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer, const InputRanges& co
 
 // Of the family.
 absl::Status CudaWeightsLoader::LoadConstants(const CpuWeights& host) {
+  RIVULET_RETURN_IF_ERROR(Upload(host.initial_state, &weights_.initial_state));
   if (config_.block().kind->mixer == Mixer::kDelta) {
     std::vector<float> lengths;
     const int heads = config_.key_heads();  // of q, and of k behind them

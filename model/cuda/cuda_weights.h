@@ -94,6 +94,7 @@ class CudaWeights {
   // RetNet: kernels::RotaryFrequencies(), [key_dim / 2]. Kind "linear": kernels::CudaFrequencies(),
   // [embedding_columns], of the positions that are not in the table; null: all are.
   const double* frequencies = nullptr;
+  const float* initial_state = nullptr;  // CpuWeights::initial_state; null: zeros
 
  private:
   friend class CudaWeightsLoader;

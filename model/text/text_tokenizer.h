@@ -77,10 +77,13 @@ absl::Status CheckText(absl::string_view text);
 
 // The tokenizer that the text of a tokenizer.json describes. Errors: INVALID_ARGUMENT; reasons
 // INVALID_JSON, INVALID_TOKENIZER (the file contradicts itself) and UNSUPPORTED_TOKENIZER (asks for
-// what is not done); the field is the member's path.
-absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_view json);
+// what is not done); the field is the member's path. `ignored`, where not null: gets the members
+// that are not applied to a prompt, as transformers does not apply them either.
+absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(
+    absl::string_view json, std::vector<std::string>* ignored = nullptr);
 // The same for the file's value, already parsed. REQUIRES: what ParseStrictJson promises: texts are
 // UTF-8, and no object has a key twice.
-absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateJsonTokenizer(const JsonValue& root);
+absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateJsonTokenizer(
+    const JsonValue& root, std::vector<std::string>* ignored = nullptr);
 
 }  // namespace rivulet

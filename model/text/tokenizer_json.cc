@@ -178,27 +178,27 @@ absl::StatusOr<std::vector<std::string>> DecodeVocabulary(const BpeModel& model,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_view json) {
+absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(
+    absl::string_view json, std::vector<std::string>* ignored) {
   if (json.size() > kMaxTokenizerBytes) {
     return InvalidField("INVALID_TOKENIZER", "",
                         absl::StrCat("the file has ", json.size(), " bytes; allowed: at most ",
                                      kMaxTokenizerBytes));
   }
   RIVULET_ASSIGN_OR_RETURN(const JsonValue root, ParseStrictJson(json, kLimits));
-  return CreateJsonTokenizer(root);
+  return CreateJsonTokenizer(root, ignored);
 }
 
-absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateJsonTokenizer(const JsonValue& root) {
+absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateJsonTokenizer(
+    const JsonValue& root, std::vector<std::string>* ignored) {
   RIVULET_ASSIGN_OR_RETURN(
       JsonReader fields,
       JsonReader::Of(kTokenizerRules, root, "",
                      {"version", "truncation", "padding", "added_tokens", "normalizer",
                       "pre_tokenizer", "post_processor", "decoder", "model"}));
   RIVULET_RETURN_IF_ERROR(fields.Choice<int>("version", {{"1.0", 0}}, nullptr));
-  for (const absl::string_view key : {"truncation", "padding"}) {
-    if (fields.Find(key) == nullptr) continue;
-    return fields.Unsupported(key, "is ", Describe(*fields.Find(key)),
-                              "; supported: null, which gives the tokens that transformers gives");
+  for (const char* const key : {"truncation", "padding"}) {
+    if (fields.Find(key) != nullptr && ignored != nullptr) ignored->push_back(key);
   }
   const JsonValue* model_value = fields.Find("model");
   if (model_value == nullptr) return fields.Invalid("model", "is missing");

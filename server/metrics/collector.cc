@@ -186,6 +186,9 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Count("rivulet_generated_tokens_total", {model}, load.tokens_total);
   page->Set("rivulet_slots", {model}, load.slots);
   page->Set("rivulet_slots_used", {model}, load.slots_used);
+  page->Set("rivulet_slots_used_ratio", {model},
+            load.slots > 0 ? double(load.slots_used) / load.slots : 0.0);
+  page->Set("rivulet_requests_running", {model}, load.running);
   page->Set("rivulet_queue_depth", {model}, load.queued);
   page->Set("rivulet_queue_limit", {model}, load.max_queue);
   page->Set("rivulet_queue_oldest_wait_seconds", {model}, absl::ToDoubleSeconds(load.oldest_wait));

@@ -43,6 +43,10 @@ constexpr MetricInfo kMetrics[] = {
      "Since the last run was completed, while there is something to run; else 0."},
     {"rivulet_slots", kGauge, "model", "Sequences that can hold a state at once."},
     {"rivulet_slots_used", kGauge, "model", "Slots that are held now."},
+    {"rivulet_slots_used_ratio", kGauge, "model",
+     "rivulet_slots_used of rivulet_slots, from 0 to 1: the use of the memory for states, for "
+     "routers that read one number."},
+    {"rivulet_requests_running", kGauge, "model", "Samples and scores that hold a slot."},
     {"rivulet_queue_depth", kGauge, "model", "Samples and scores that wait for a slot."},
     {"rivulet_queue_limit", kGauge, "model", "The most that may wait for a slot."},
     {"rivulet_queue_oldest_wait_seconds", kGauge, "model",

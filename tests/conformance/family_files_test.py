@@ -36,6 +36,7 @@ SETTINGS = {
     "kda": {"norm_eps": 2e-3, "allow_neg_eigval": False},
     "rwkv7": {"norm_eps": 2e-3},
     "rwkv7-old": {"norm_eps": 2e-3},
+    "rwkv7-initial-state": {"norm_eps": 2e-3},
 }
 
 

@@ -57,9 +57,10 @@ def lora(t, x, activation):
     return linear(t.at("lora.2"), activation(linear(t.at("lora.0"), x)))
 
 
-def recurrence(q, k, v, w, a=None, b=None):
-    """S' = diag(w) S + b (a^T S) + k v^T and o = S'^T q, a head at a time. q, k, w, a, b [T, H, K]; v and the result [T, H, V]."""
-    state = np.zeros(k.shape[1:] + v.shape[2:])
+def recurrence(q, k, v, w, a=None, b=None, first=None):
+    """S' = diag(w) S + b (a^T S) + k v^T and o = S'^T q, a head at a time. q, k, w, a, b [T, H, K]; v and the result [T, H, V]; first: S
+    before the first token [H, K, V], or zeros."""
+    state = np.zeros(k.shape[1:] + v.shape[2:]) if first is None else first
     out = np.empty(v.shape)
     for i in range(len(q)):
         added = np.einsum("hk,hv->hkv", k[i], v[i])
@@ -245,7 +246,7 @@ class Network:
         kk = kk / np.maximum(np.sqrt(np.sum(kk * kk, axis=2, keepdims=True)), 1e-12)
         k = k * (1 + (alpha - 1) * t["k_a"])
         r, k, v, w, alpha = (self.split(y, heads) for y in (r, k, v, w, alpha))
-        o = recurrence(r, k, v, w, a=-kk, b=kk * alpha)
+        o = recurrence(r, k, v, w, a=-kk, b=kk * alpha, first=t["initial_state"] if "initial_state" in t else None)
         o = centred(o, size * self.eps).reshape(len(h), -1) * t["g_norm.weight"] + t["g_norm.bias"]
         bonus = np.sum(r * k * t["r_k"], axis=2, keepdims=True) * v
         return linear(t.at("o_proj"), (o + bonus.reshape(len(h), -1)) * gate)

@@ -93,7 +93,11 @@ DIRECTORIES = {
     # Before the six lerp vectors had tensors of their own.
     "rwkv7-old": (RWKV7 | {
         "head_dim": 8, "hidden_ratio": 4, "intermediate_size": 8, "norm_first": False, "num_heads": 4}, "F32", False),
+    # A tuned state, as rivulet-convert --initial-state writes it.
+    "rwkv7-initial-state": (RWKV7 | {
+        "dtype": "float16", "head_dim": 16, "hidden_ratio": 1, "intermediate_size": 16, "num_heads": 2}, "F16", False),
 }
+WITH_INITIAL_STATE = {"rwkv7-initial-state"}
 
 
 # --- Shapes of the tensors
@@ -172,6 +176,12 @@ def rwkv7_shapes(c, layer):
     if layer == 0 and c["norm_first"]:
         shapes |= under("pre_norm", norm)
     return shapes | {"ffn.x_k": (hidden,), "ffn.key.weight": (inside, hidden), "ffn.value.weight": (hidden, inside)}
+
+
+def initial_states(c):
+    """[heads, keys, values] of each layer."""
+    size = c["head_dim"]
+    return {f"model.layers.{layer}.attn.initial_state": (c["num_heads"], size, size) for layer in range(c["num_hidden_layers"])}
 
 
 def layer_shapes(c, layer):
@@ -280,7 +290,8 @@ def files_of(name):
     """{file name: bytes} of a directory."""
     config, dtype, sharded = DIRECTORIES[name]
     rng = random.Random(name)
-    drawn = {tensor: draw(rng, tensor, shape) for tensor, shape in sorted(all_shapes(config).items())}
+    shapes = all_shapes(config) | (initial_states(config) if name in WITH_INITIAL_STATE else {})
+    drawn = {tensor: draw(rng, tensor, shape) for tensor, shape in sorted(shapes.items())}
     sequences = [[int(rng.random() * config["vocab_size"]) for _ in range(length)] for length in LENGTHS]
     values = {tensor: from_bytes(to_bytes(value, dtype), dtype).reshape(value.shape) for tensor, value in drawn.items()}
     files = {"config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}

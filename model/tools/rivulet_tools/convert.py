@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rivulet-convert: a checkpoint of pytorch-fast-transformers, or of RWKV-7, becomes a model directory, and the result is checked.
+"""rivulet-convert: a checkpoint of pytorch-fast-transformers, or of the authors of RWKV-7 or Mamba-2, becomes a model directory, and the result
+is checked.
 
 Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something is absent
 that the check needs (the directory is kept) or that reading needs; 4 settings that change numbers were guessed, and neither the check nor
@@ -7,6 +8,7 @@ that the check needs (the directory is kept) or that reading needs; 4 settings t
 """
 
 import argparse
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rivulet_tools import check, rwkv7
+from rivulet_tools import check, mamba2, rwkv7
 from rivulet_tools.checkpoint import read_checkpoint
 from rivulet_tools.encoder_layout import MAPS
 from rivulet_tools.errors import Absent, BadInput
@@ -26,23 +28,32 @@ from rivulet_tools.plan import Plan, Settings
 from rivulet_tools.torch_file import TorchFile
 
 GUESSED = 4  # the exit code
-RWKV7_LIMIT = 1e-3  # of raw outputs, by default
+STATED_LIMIT = 1e-3  # of raw outputs, by default, of kinds whose checkpoints state all settings
+# Flags of every such kind, and of each alone.
+STATED_FLAGS = {"checkpoint", "directory", "dtype", "force", "no_check", "rivulet", "expect", "limit"}
+RWKV7_FLAGS, MAMBA2_FLAGS = {"vocab", "initial_state"}, {"tokenizer", "eos"}
+NO_VOCABULARY = (
+    "no --vocab is given, so the model will be served as token ids, not as text. The World vocabulary is in the PyPI package rwkv: "
+    f"rwkv/{rwkv7.VOCABULARY} in its wheel (pip download rwkv --no-deps)"
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rivulet-convert",
-        description="Converts a checkpoint of pytorch-fast-transformers, or the author's .pth of RWKV-7 (recognised by its tensors), into a "
-        "model directory and checks the result. Settings "
+        description="Converts a checkpoint of pytorch-fast-transformers, the author's .pth of RWKV-7 (recognised by its tensors), or a directory of "
+        "mamba_ssm with Mamba-2 (recognised by ssm_cfg in its config.json), into a model directory and checks the result. Settings "
         "that cannot be inferred from shapes are guessed and listed if the library has a default; otherwise a flag is required.",
     )
-    parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file")
+    parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file, or a directory of mamba_ssm")
     parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")
     parser.add_argument("--dtype", choices=DTYPES, default="keep", help="element type of the weights (default: as in the checkpoint)")
     parser.add_argument("--force", action="store_true", help="replace the model directory if it exists")
     parser.add_argument("--accept-guesses", action="store_true", help="exit with 0 even if guessed settings change the model's numbers")
     parser.add_argument("--ignore-unused", action="store_true", help="ignore tensors that look like weights but have no place in the model")
     parser.add_argument("--vocab", type=pathlib.Path, metavar="FILE", help="RWKV-7: the World vocabulary, which is copied into the directory")
+    parser.add_argument("--initial-state", type=pathlib.Path, metavar="FILE", help="RWKV-7: a tuned state (.pth with blocks.N.att.time_state), with which every sequence then begins")
+    parser.add_argument("--tokenizer", type=pathlib.Path, metavar="FOLDER", help="Mamba-2: where tokenizer.json is, which is copied into the directory (default: the checkpoint's directory)")
     names = parser.add_argument_group("names of tensors (found automatically if there is one candidate)")
     names.add_argument("--prefix", help="the part of the names before layers.N, if there is more than one encoder")
     names.add_argument("--embedding", metavar="NAME", help="the token embedding")
@@ -72,7 +83,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--position-type", choices=("none", "learned", "sinusoidal"))
     group.add_argument("--max-length", type=positive, help="length of sinusoidal positions that the checkpoint does not hold, or a shorter length of a table")
     group.add_argument("--bos", metavar="ID|none", help="token that begins every sequence")
-    group.add_argument("--eos", metavar="ID|none", help="token that ends a generation; default: none")
+    group.add_argument("--eos", metavar="ID|none", help="token that ends a generation; default: none; Mamba-2: <|endoftext|> of the tokenizer")
     group.add_argument("--output", choices=("categorical", "mixture"), help="kind of the head")
     group.add_argument("--num-levels", type=positive, help="levels of a mixture; default: 256 for 256 or 257 tokens")
     group.add_argument("--scale", choices=("exp", "elu"), help="how a mixture samples; default: elu for the paper's ImageGenerator")
@@ -118,10 +129,17 @@ class Conversion:
         if args.golden and (args.no_check or args.expect):
             raise BadInput("--golden writes the library's answers, so it needs the check against the library: no --no-check, no --expect")
         refuse_existing(args.directory, args.force)
+        if mamba2.is_mamba2(args.checkpoint):
+            return self.run_mamba2()
+        if args.checkpoint.is_dir():
+            raise BadInput(f"{args.checkpoint}: is a directory without a config.json of mamba_ssm (with ssm_cfg); other checkpoints are files")
         if rwkv7.is_rwkv7(args.checkpoint):
             return self.run_rwkv7()
-        if args.vocab is not None:
-            raise BadInput(f"--vocab is for RWKV-7; {args.checkpoint} has no tensor 'blocks.0.att.r_k'")
+        for flag in ("vocab", "initial_state"):
+            if getattr(args, flag) is not None:
+                raise BadInput(f"--{flag.replace('_', '-')} is for RWKV-7; {args.checkpoint} has no tensor 'blocks.0.att.r_k'")
+        if args.tokenizer is not None:
+            raise BadInput(f"--tokenizer is for a directory of mamba_ssm; {args.checkpoint} is a file")
         source = read_checkpoint(args.checkpoint)
         plan = make_plan(source, settings_of(args), args.directory.resolve().name)
         print(f"{args.checkpoint}: {len(source)} tensors, encoder under {plan.prefix!r}")
@@ -147,19 +165,40 @@ class Conversion:
         return self.judge_guesses(plan, code)
 
     def run_rwkv7(self) -> int:
-        """All is in the file, so flags that state settings are refused."""
-        args, parser = self.args, make_parser()
-        own = ("checkpoint", "directory", "dtype", "force", "vocab", "no_check", "rivulet", "expect", "limit")
-        for name, value in vars(args).items():
-            if name not in own and value != parser.get_default(name):
-                raise BadInput(f"--{name.replace('_', '-')} is not for RWKV-7, whose checkpoint states its settings")
-        want = check.read_golden(args.expect) if args.expect is not None and not args.no_check else None
-        with TorchFile(args.checkpoint) as file:
-            conversion = rwkv7.Conversion(file)
+        args = self.args
+        want = self.begin_stated("RWKV-7", RWKV7_FLAGS)
+        with contextlib.ExitStack() as files:
+            state = None if args.initial_state is None else files.enter_context(rwkv7.open_state(args.initial_state))
+            conversion = rwkv7.Conversion(files.enter_context(TorchFile(args.checkpoint)), state)
             vocabulary = None if args.vocab is None else rwkv7.read_vocabulary(args.vocab, conversion.sizes.vocab)
             print(conversion.report(), flush=True)
             conversion.write(args.directory, args.dtype, vocabulary, args.force)
-        print(f"wrote {args.directory}")
+        return self.end_stated(want, NO_VOCABULARY if vocabulary is None else None)
+
+    def run_mamba2(self) -> int:
+        args = self.args
+        want = self.begin_stated("Mamba-2", MAMBA2_FLAGS)
+        if args.tokenizer is not None and not (args.tokenizer / "tokenizer.json").is_file():
+            raise BadInput(f"--tokenizer {args.tokenizer}: holds no tokenizer.json")
+        with mamba2.Weights(args.checkpoint) as weights:
+            conversion = mamba2.Conversion(mamba2.Settings(args.checkpoint), weights, args.tokenizer or args.checkpoint, args.eos)
+            print(conversion.report(), flush=True)
+            conversion.write(args.directory, args.dtype, args.force)
+        return self.end_stated(want, conversion.warning())
+
+    def begin_stated(self, kind: str, own: set[str]) -> dict | None:
+        """All settings are in the checkpoint, so flags that state some are refused. Returns what --expect names."""
+        args, parser = self.args, make_parser()
+        for name, value in vars(args).items():
+            if name not in STATED_FLAGS | own and value != parser.get_default(name):
+                raise BadInput(f"--{name.replace('_', '-')} is not for {kind}, whose checkpoint states its settings")
+        return check.read_golden(args.expect) if args.expect is not None and not args.no_check else None
+
+    def end_stated(self, want: dict | None, warning: str | None) -> int:
+        args = self.args
+        print(f"wrote {args.directory}", flush=True)
+        if warning is not None:
+            print(f"WARNING: {warning}", file=sys.stderr, flush=True)
         if want is None:
             print("not compared: --expect FILE compares with a golden.json of other code")
             return 0
@@ -168,7 +207,7 @@ class Conversion:
         except Absent as error:
             check.say_not_checked(str(error))
             return error.exit_code
-        return 0 if check.print_difference(found, args.limit or RWKV7_LIMIT, f"{args.expect}", want, "good") else 1
+        return 0 if check.print_difference(found, args.limit or STATED_LIMIT, f"{args.expect}", want, "good") else 1
 
     def wanted(self, plan: Plan, files: ModelFiles) -> dict:
         """What the model must answer: from --expect, or from the library with the checkpoint's tensors, as they are written."""

@@ -2,12 +2,15 @@
 """Writes model directories (model/FORMAT.md): which tensors a configuration calls for, and the files, all or nothing."""
 
 import contextlib
+import dataclasses
 import json
+import math
 import os
 import pathlib
 import shutil
+import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,10 @@ import safetensors
 from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
 
-OWN_FILES = ("config.json", "model.safetensors", "golden.json", "rwkv_vocab_v20230424.txt")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+OWN_FILES = ("config.json", "model.safetensors", "golden.json", "rwkv_vocab_v20230424.txt", *TOKENIZER_FILES)
 DTYPES = ("f32", "f16", "bf16", "keep")
-_SAFETENSORS_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+TYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def omega_columns(feature_map: Mapping[str, Any]) -> int | None:
@@ -98,6 +102,37 @@ def encoded(name: str, tensor: Tensor, dtype: str) -> tuple[str, np.ndarray, np.
     return target, stored, meant
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A tensor to be written: its name and shape in the directory, its name (for errors) and element type in the checkpoint, and what
+    reads it. dtype: one of DTYPES where it is not the user's to choose."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    source_dtype: str
+    read: Callable[[], Tensor]
+    dtype: str = ""
+
+
+def stream_weights(path: pathlib.Path, places: Sequence[Place], dtype: str) -> Mapping[str, str]:
+    """Writes a safetensors file with one tensor in memory at a time. Returns the element type of each. Raises BadInput as `encoded`."""
+    types, header, at = {}, {}, 0
+    for place in places:
+        target = {"f32": "F32", "f16": "F16", "bf16": "BF16"}.get(place.dtype or dtype)
+        types[place.name] = target or {"F64": "F32"}.get(place.source_dtype, place.source_dtype)
+        size = math.prod(place.shape) * (4 if types[place.name] == "F32" else 2)
+        header[place.name] = {"dtype": types[place.name], "shape": list(place.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for place in places:
+            out.write(encoded(place.source, place.read(), place.dtype or dtype)[1].tobytes())
+    return types
+
+
 class ModelFiles:
     """A model ready to be written: everything about it is checked.
 
@@ -135,7 +170,7 @@ class ModelFiles:
         """What safetensors writes; the specifications point into arrays that this object keeps."""
         return {
             name: safetensors.TensorSpec(
-                dtype=_SAFETENSORS_NAMES[self.weights[name].dtype], shape=list(stored.shape), data_ptr=stored.ctypes.data,
+                dtype=TYPE_NAMES[self.weights[name].dtype], shape=list(stored.shape), data_ptr=stored.ctypes.data,
                 data_len=stored.nbytes,
             )
             for name, stored in self._stored.items()

@@ -3,18 +3,18 @@
 would write it. Every tensor has one place there; nothing is guessed."""
 
 import ast
+import functools
 import json
 import pathlib
 import re
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
-from rivulet_tools.model_directory import encoded, new_directory
+from rivulet_tools.model_directory import TYPE_NAMES, Place, new_directory, stream_weights
 from rivulet_tools.torch_file import Implausible, TorchFile
 
 VOCABULARY = "rwkv_vocab_v20230424.txt"  # as the directory calls it
@@ -166,11 +166,51 @@ def read_vocabulary(path: pathlib.Path, vocab_size: int) -> bytes:
     return data
 
 
+def open_state(path: pathlib.Path) -> TorchFile:
+    """Raises BadInput that names the flag."""
+    try:
+        return TorchFile(path)
+    except BadInput as error:
+        raise type(error)(f"--initial-state {error}") from error
+
+
+class InitialState:
+    """A tuned state: what S of each layer is before the first token. Raises BadInput where a tensor is missing, misshapen or has no place."""
+
+    def __init__(self, file: TorchFile, sizes: Sizes):
+        self.file, self.sizes = file, sizes
+        names = [f"blocks.{i}.att.time_state" for i in range(sizes.layers)]
+        shape = (sizes.heads, HEAD_DIM, HEAD_DIM)
+        for name in names:
+            if name not in file.tensors:
+                raise BadInput(f"--initial-state {file.path}: tensor {name!r} is missing")
+            if file.tensors[name].shape != shape:
+                found = list(file.tensors[name].shape)
+                raise BadInput(f"--initial-state {file.path}: tensor {name!r} has the shape {found}; needed: {list(shape)}, as the model")
+        if surplus := sorted(set(file.tensors) - set(names)):
+            raise BadInput(f"--initial-state {file.path}: tensor {surplus[0]!r} has no place; allowed: {names[0]!r} to {names[-1]!r}")
+
+    def tensor(self, name: str) -> Tensor:
+        """Training keeps a head as values x keys, and the server as keys x values."""
+        tensor = self.file.read(name)
+        return Tensor(tensor.dtype, np.ascontiguousarray(tensor.values.swapaxes(1, 2)))
+
+    def places(self) -> list[Place]:
+        """In float32 whatever the weights are, as states are."""
+        shape = (self.sizes.heads, HEAD_DIM, HEAD_DIM)
+        return [
+            Place(f"model.layers.{i}.attn.initial_state", shape, name, self.file.tensors[name].dtype, functools.partial(self.tensor, name), "f32")
+            for i, name in enumerate(f"blocks.{i}.att.time_state" for i in range(self.sizes.layers))
+        ]
+
+
 class Conversion:
     """One checkpoint, checked. Raises BadInput where a tensor is missing, misshapen or has no place."""
 
-    def __init__(self, file: TorchFile):
+    def __init__(self, file: TorchFile, initial_state: TorchFile | None = None):
+        """initial_state: of what --initial-state names."""
         self.file, self.sizes = file, Sizes(file)
+        self.initial_state = None if initial_state is None else InitialState(initial_state, self.sizes)
         self.places = list(places(self.sizes.layers))
         # Checkpoints may hold a value mix of the first layer, which no code reads.
         self.unused = sorted(name for name in file if re.fullmatch(r"blocks\.0\.att\.v[012]", name))
@@ -190,35 +230,27 @@ class Conversion:
         values = tensor.values.reshape(shape[::-1]).T if turned else tensor.values.reshape(shape)
         return Tensor(tensor.dtype, np.ascontiguousarray(values))
 
+    def _tensors(self) -> list[Place]:
+        found = [
+            Place(new, self.sizes.of(new), old, self.file.tensors[old].dtype, functools.partial(self.tensor, old, new, turned))
+            for old, new, turned in self.places
+        ]
+        return found + ([] if self.initial_state is None else self.initial_state.places())
+
     def report(self) -> str:
         s = self.sizes
         lines = [f"{self.file.path}: RWKV-7, {s.layers} layers of width {s.hidden}, {s.heads} heads, vocabulary of {s.vocab}"]
         lines += [f"mapped ({len(self.places)} tensors)"]
         lines += [f"  {old}  ->  {new}  {list(s.of(new))}{' transposed' if turned else ''}" for old, new, turned in self.places]
+        if self.initial_state is not None:
+            lines += [f"every sequence begins with the state of {self.initial_state.file.path}"]
         return "\n".join(lines + ([f"not used ({len(self.unused)} tensors)", *(f"  {name}" for name in self.unused)] if self.unused else []))
 
     def write(self, directory: pathlib.Path, dtype: str, vocabulary: bytes | None, force: bool) -> None:
         """All or nothing; one tensor is in memory at a time. Raises BadInput as `encoded` does, OSError where the disk refuses."""
         with new_directory(directory, force) as temporary:
-            types = self._write_weights(temporary / "model.safetensors", dtype)
-            names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-            config = configuration(self.sizes, names[types["model.embeddings.weight"]])
+            types = stream_weights(temporary / "model.safetensors", self._tensors(), dtype)
+            config = configuration(self.sizes, TYPE_NAMES[types["model.embeddings.weight"]])
             (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             if vocabulary is not None:
                 (temporary / VOCABULARY).write_bytes(vocabulary)
-
-    def _write_weights(self, path: pathlib.Path, dtype: str) -> Mapping[str, str]:
-        """Returns the element type of each tensor."""
-        types, header, at = {}, {}, 0
-        for old, new, _ in self.places:
-            types[new] = {"f32": "F32", "f16": "F16", "bf16": "BF16"}.get(dtype) or {"F64": "F32"}.get(*2 * (self.file.tensors[old].dtype,))
-            size = int(np.prod(self.sizes.of(new))) * (4 if types[new] == "F32" else 2)
-            header[new] = {"dtype": types[new], "shape": list(self.sizes.of(new)), "data_offsets": [at, at + size]}
-            at += size
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with path.open("wb") as out:
-            out.write(struct.pack("<Q", len(text)) + text)
-            for old, new, turned in self.places:
-                out.write(encoded(old, self.tensor(old, new, turned), dtype)[1].tobytes())
-        return types

@@ -2,7 +2,6 @@
 """deploy/compose.yaml, deploy/k8s, deploy/systemd and deploy/redis against their schemas, and what their values must have to do with each other."""
 
 import configparser
-import copy
 import json
 import os
 import pathlib
@@ -39,7 +38,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 MANIFESTS = {
     name: list(yaml.safe_load_all((DEPLOY / f"k8s/{name}.yaml").read_text())) for name in ("replicas", "balancer")
 }
-COMPONENTS = ("tls", "autoscaling", "sessions")
+COMPONENTS = ("tls", "autoscaling", "sessions", "llmd")
 MARGIN = 5  # seconds that are left when all that was planned for an end has taken its full time
 
 
@@ -93,7 +92,7 @@ def interpolated(text: str) -> str:
 
 def patched(document, operations: list[dict]):
     """`document` after the operations of a JSON patch (RFC 6902): those that the components use."""
-    document = copy.deepcopy(document)
+    document = json.loads(json.dumps(document))  # not deepcopy(), which would keep what anchors of YAML share
     for operation in operations:
         *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
         parent = document
@@ -174,6 +173,28 @@ class KubernetesTest(unittest.TestCase):
         listed = yaml.safe_load((DEPLOY / "k8s/kustomization.yaml").read_text())
         self.assertEqual(listed["resources"], [f"{name}.yaml" for name in MANIFESTS])
         self.assertEqual(re.findall(r"^#  - (\w+)$", (DEPLOY / "k8s/kustomization.yaml").read_text(), re.M), list(COMPONENTS))
+
+    def test_the_router_of_llmd_finds_and_reads_the_gateway_beside_a_replica(self):
+        deployment = find(kustomized(["llmd"]), "Deployment", "rivulet-replica")["spec"]["template"]
+        replica, gateway = deployment["spec"]["containers"]
+        pool, picker = yaml.safe_load_all((DEPLOY / "k8s/llmd/router.yaml").read_text())
+        self.assertLessEqual(pool["spec"]["selector"]["matchLabels"].items(), deployment["metadata"]["labels"].items())
+        (target,), (serving,) = pool["spec"]["targetPorts"], gateway["ports"]
+        self.assertEqual(target["number"], serving["containerPort"])
+        self.assertIn(f'"0.0.0.0:{target["number"]}"', (DEPLOY / "gateway.Dockerfile").read_text())
+        policy = find(kustomized(["llmd"]), "NetworkPolicy", "rivulet-replica")["spec"]["ingress"]
+        self.assertEqual([rule["from"] for rule in policy if {"port": target["number"]} in rule["ports"]],
+                         [[{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d"}}}]])  # fmt: skip
+        (engine,) = [p for p in picker["plugins"] if p["type"] == "core-metrics-extractor"][0]["parameters"]["engineConfigs"]
+        self.assertEqual(engine["name"], deployment["metadata"]["labels"]["llm-d.ai/engine-type"])
+        described = (SOURCE_DIR / "docs/metrics.md").read_text()
+        for key in ("queuedRequestsSpec", "runningRequestsSpec", "kvUsageSpec"):
+            self.assertIn(f"| `{engine[key]}` | gauge |", described)
+        flags = dict(argument.split("=") for argument in gateway["args"])
+        self.assertIn(f"--metrics-listen=0.0.0.0:{port(flags['--metrics-target'])}", replica["args"])
+        self.assertEqual(port(flags["--target"]), replica["ports"][0]["containerPort"])
+        end = gateway["lifecycle"]["preStop"]["sleep"]["seconds"] + int(flags["--drain-seconds"])
+        self.assertLessEqual(end + MARGIN, deployment["spec"]["terminationGracePeriodSeconds"])
 
     @unittest.skipIf(shutil.which("kubectl") is None, "the patches are applied by this test alone, without kubectl")
     def test_kubectl_makes_the_same_of_the_components(self):

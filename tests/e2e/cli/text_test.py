@@ -51,6 +51,15 @@ class TextTest(CommandTest):
         self.fails(rivulet("tokenize", "--model", self.model, "--file", "-", stdin=b"a\xff"), 2, "not UTF-8 at byte 1")
         self.fails(rivulet("tokenize", "--model", self.plain, "--text", "a"), 2, 'the content of model "plain" is not text')
 
+    def test_what_a_training_run_left_in_the_tokenizer_is_ignored_with_a_warning(self):
+        model = text_models.with_tokenizer("rwkv7", self.root, "left")
+        left = {"truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0}, "padding": {"strategy": "BatchLongest", "pad_id": 2}}
+        (model / "tokenizer.json").write_text(json.dumps(text_models.tokenizer_json() | left))
+        self.assertEqual(self.tokenize("the é and", model=model), self.tokenize("the é and"))
+        with Server(model, self.model) as server:
+            warnings = [json.loads(line) for line in server.log if '"level":"warning"' in line]
+        self.assertEqual([(line["event"], line["model"], line["settings"]) for line in warnings], [("tokenizer_settings", "left", "truncation, padding")])
+
     def test_tokens_become_text(self):
         def detokenize(ids, *args):
             return self.succeeds(rivulet("detokenize", "--model", self.model, "--tokens", ",".join(map(str, ids)), *args))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rivulet-gateway as a command, and what it makes of errors, keys and certificates: against a gRPC server that follows a script."""
 
+import asyncio
 import http.client
 import io
 import json
@@ -19,9 +20,11 @@ from fake_server import WHOLE, FakeServer, failing
 from gateway import PATIENCE, Gateway, run
 
 import grpc
+import numpy as np
 import openai
 
-from rivulet.gateway import command, worker
+from rivulet import Part, TopLogprobs
+from rivulet.gateway import command, ready, worker
 
 OPENSSL = shutil.which("openssl")
 KEY = "Bearer a-key"
@@ -133,7 +136,13 @@ class StartAndEndTest(unittest.TestCase):
             (("--target", "a:1", "--tls-key", "/dev/null"), "--tls-key: needs --tls-cert too"),
             (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
             (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
-            (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be at least 0; got -1"),
+            (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be 0 to 86400; got -1"),
+            (("--target", "a:1", "--workers", "0"), "--workers: must be 1 to 256; got 0"),
+            (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be 1 to 64; got 65"),
+            (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
+            (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
+            (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
+            (("--target", "a:1", "--https-cert", __file__, "--https-key", __file__), "are no certificate and its key"),
         ):
             with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:
                 command.main(args)
@@ -215,6 +224,58 @@ class StartAndEndTest(unittest.TestCase):
                     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k") as client:
                         self.assertEqual([model.id for model in client.models.list()], ["m"])
                 self.fails(3, f"--target: {server.target}: ", "--target", server.target, *ca)
+
+
+class ReadyTest(unittest.IsolatedAsyncioTestCase):
+    """Parts of a reply that are ready together."""
+
+    def part(self, position, text, sample=0, finish=None, numbers=True):
+        tokens = np.array([position], np.int32)
+        top = (TopLogprobs(tokens, np.array([-0.5], np.float32), None),) if numbers else None
+        return Part(sample, position, tokens, text, np.array([-1.0 - position], np.float32) if numbers else None, top, finish, None)
+
+    async def test_they_come_together_in_order_and_an_error_comes_after_them(self):
+        go_on, given = asyncio.Event(), [(0, self.part(i, "ab"[i])) for i in range(2)]
+
+        async def parts():
+            for one in given:
+                yield one
+            await go_on.wait()
+            yield 1, self.part(0, "c")
+            raise ValueError("the call ended")
+
+        groups = ready.together(parts())
+        self.assertEqual(await asyncio.wait_for(anext(groups), PATIENCE), given)
+        go_on.set()
+        ((number, part),) = await asyncio.wait_for(anext(groups), PATIENCE)
+        self.assertEqual((number, part.text), (1, "c"))
+        with self.assertRaisesRegex(ValueError, "the call ended"):
+            await asyncio.wait_for(anext(groups), PATIENCE)
+
+    async def test_no_more_are_read_than_a_client_takes(self):
+        read = 0
+
+        async def parts():
+            nonlocal read
+            while True:
+                read += 1
+                yield 0, self.part(read, "a")
+
+        groups = ready.together(parts())
+        found = await asyncio.wait_for(anext(groups), PATIENCE)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.assertLess(read - len(found), 2 * ready._MOST)
+        await groups.aclose()
+
+    def test_those_of_a_sample_become_one(self):
+        found = [(0, self.part(3, "a")), (0, self.part(0, "x", sample=1)), (1, self.part(7, "y")), (0, self.part(4, "b", finish="end"))]
+        (first, one), (second, other), (third, last) = ready.merged(found)
+        self.assertEqual((first, second, third, other.text, last.text), (0, 0, 1, "x", "y"))
+        self.assertEqual((one.text, one.first_position, one.tokens.tolist(), one.finish), ("ab", 3, [3, 4], "end"))
+        self.assertEqual((one.logprobs.tolist(), [entry.token_ids.tolist() for entry in one.top_logprobs]), ([-4.0, -5.0], [[3], [4]]))
+        (_, plain), = ready.merged([(0, self.part(0, "a", numbers=False)), (0, self.part(1, "b", numbers=False))])
+        self.assertEqual((plain.text, plain.logprobs, plain.top_logprobs), ("ab", None, None))
 
 
 class TemplateTest(unittest.TestCase):

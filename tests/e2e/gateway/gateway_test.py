@@ -199,9 +199,45 @@ class CompletionTest(GatewayTest):
             first, *top = [entry for part in parts for entry in part.top_logprobs]
             self.assertIsNone(first)
             self.assertEqual(top[len(PROMPT) - 1 :], own.top_logprobs)
-            for entry, row in zip(top, score.outputs.astype(np.float64)):
+            for entry, token, value, row in zip(top, PROMPT[1:], score.logprobs.tolist(), score.outputs.astype(np.float64)):
                 expected = np.sort(row - np.log(np.exp(row).sum()))[: -3 : -1]
-                self.assertTrue(np.allclose(list(entry.values()), expected, rtol=0, atol=1e-9), entry)
+                self.assertTrue(np.allclose(list(entry.values()), expected, rtol=0, atol=1e-5), entry)
+                self.assertEqual(entry.get(token, value), value, "clients compare the two")
+
+    def test_no_tokens_after_an_echoed_prompt(self):
+        options = {"model": TEXT, "prompt": [PROMPT, "To be"], "n": 2, "logprobs": 1, "echo": True, "seed": 1}
+        want = self.openai.completions.create(max_tokens=1, **options).choices
+        reply = self.openai.completions.create(max_tokens=0, **options)
+        self.assertEqual([choice.text for choice in reply.choices], [PROMPT, PROMPT, "To be", "To be"])
+        for choice, longer in zip(reply.choices, want, strict=True):
+            self.assertEqual(choice.finish_reason, "length")
+            self.assertEqual(choice.logprobs.token_logprobs, longer.logprobs.token_logprobs[:-1])
+            self.assertEqual(choice.logprobs.top_logprobs, longer.logprobs.top_logprobs[:-1])
+        self.assertEqual((reply.usage.prompt_tokens, reply.usage.completion_tokens), (len(PROMPT) + 5, 0))
+        chunks = list(self.openai.completions.create(max_tokens=0, stream=True, stream_options={"include_usage": True}, **options))
+        self.assertEqual([choice.text for chunk in chunks for choice in chunk.choices], [PROMPT, PROMPT, "To be", "To be"])
+        self.assertEqual(chunks[-1].usage, reply.usage)
+        ids = self.grpc.tokenize(PROMPT, model=TEXT).ids.tolist()
+        self.assertEqual(self.openai.completions.create(model=TEXT, prompt=ids, max_tokens=0, echo=True).choices[0].text, PROMPT)
+        body = {"model": TEXT, "prompt": PROMPT, "max_tokens": 0}
+        self.refused("/v1/completions", body, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens", "echo")
+
+    def test_tokens_of_texts_as_vllm_has_them(self):
+        want = self.grpc.tokenize(PROMPT, model=TEXT).ids.tolist()
+        status, _, answer = self.fetch("POST", "/tokenize", {"model": TEXT, "prompt": PROMPT, "return_token_strs": True})
+        self.assertEqual((status, answer["tokens"], answer["count"]), (200, want, len(want)))
+        self.assertEqual(answer["token_strs"], list(PROMPT))
+        self.assertEqual(answer["max_model_len"], self.grpc.model(TEXT).limits.max_tokens)
+        self.assertIsNone(self.fetch("POST", "/tokenize", {"model": TEXT, "prompt": PROMPT})[2]["token_strs"])
+        self.assertEqual(self.fetch("POST", "/detokenize", {"model": TEXT, "tokens": want})[2], {"prompt": PROMPT})
+        info = self.fetch("GET", f"/tokenizer_info?model={TEXT}")[2]
+        self.assertEqual({name: info[name] for name in ("eos_token", "bos_token", "chat_template")}, dict.fromkeys(("eos_token", "bos_token", "chat_template")))
+        self.refused("/tokenize", {"model": TEXT}, 400, "INVALID_PARAMETER", "prompt", "messages")
+        self.refused("/tokenize", {"model": TEXT, "prompt": [1]}, 400, "INVALID_PARAMETER", "prompt")
+        self.refused("/tokenize", {"model": TEXT, "prompt": "a", "truncate": 3}, 400, "UNSUPPORTED_PARAMETER", "truncate")
+        self.refused("/tokenize", {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}, 400, "NO_CHAT_TEMPLATE", "model")
+        self.refused("/detokenize", {"model": TEXT, "tokens": ["a"]}, 400, "INVALID_PARAMETER", "tokens")
+        self.refused("/detokenize", {"model": TEXT, "tokens": [10**6]}, 400, "TOKEN_OUT_OF_RANGE", "tokens[0]")
 
     def test_a_model_without_a_chat_template_has_no_chats(self):
         body = {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}

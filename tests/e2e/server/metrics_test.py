@@ -180,6 +180,11 @@ class MetricsTest(CommandTest):
             # The loop tells its load between two runs, so perhaps after the first message.
             self.await_true("it holds a slot", lambda: metrics(server).value("rivulet_slots_used", model=NAME) == 1)
             self.assertGreaterEqual(metrics(server).value("rivulet_connections"), 1)
+            now = metrics(server)
+            slots = now.value("rivulet_slots", model=NAME)
+            self.assertGreater(slots, 1)
+            self.assertEqual(now.value("rivulet_slots_used_ratio", model=NAME), 1 / slots)
+            self.assertEqual(now.value("rivulet_requests_running", model=NAME), 1)
         finally:
             client.kill()
             client.communicate()

@@ -5,19 +5,16 @@ the tensors of the .pth. No PyTorch is needed: the test writes the file of torch
 
 import json
 import pathlib
-import pickle
 import re
 import struct
 import sys
 import tempfile
-import types
 import unittest
-import zipfile
 from collections import OrderedDict
-from unittest import mock
 
 import numpy as np
 from command import CommandTest, Result, rivulet, token_lines
+from torch_files import STORAGES, Tensor, meant, write_torch_file
 from torch_python import TOOLS, module
 
 sys.path.insert(0, str(TOOLS))
@@ -26,7 +23,6 @@ from rivulet_tools.errors import BadInput  # noqa: E402
 
 VOCAB, WIDTH, HEADS, LAYERS, FFN = 43, 128, 2, 3, 160
 RANKS = {"w": 6, "a": 5, "v": 4, "g": 7}
-STORAGES = {"F32": ("FloatStorage", "<f4"), "F16": ("HalfStorage", "<f2"), "BF16": ("BFloat16Storage", "<u2")}
 
 
 def checkpoint(seed: int = 1, vocab: int = VOCAB) -> dict[str, np.ndarray]:
@@ -54,75 +50,6 @@ def checkpoint(seed: int = 1, vocab: int = VOCAB) -> dict[str, np.ndarray]:
         tensors |= {b + "att.r_k": around(0, 0.3, HEADS, WIDTH // HEADS), b + "ffn.x_k": around(0.5, 0.3, 1, 1, WIDTH)}
         tensors |= {b + "ffn.key.weight": around(0, 0.1, FFN, WIDTH), b + "ffn.value.weight": around(0, 0.1, WIDTH, FFN)}
     return tensors
-
-
-def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The elements of a storage."""
-    if dtype == "BF16":
-        return (values.view("<u4") >> 16).astype("<u2")
-    return values.astype(STORAGES[dtype][1])
-
-
-def meant(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The numbers that a reader gets."""
-    elements = stored(values, dtype)
-    return (elements.astype("<u4") << 16).view("<f4") if dtype == "BF16" else elements
-
-
-class Tensor:
-    """A tensor to be pickled as torch does it; `turned`: with the strides of a transposed one."""
-
-    def __init__(self, key: str, values: np.ndarray, dtype: str, turned: bool = False, offset: int = 0):
-        self.key, self.dtype, self.shape, self.offset = key, dtype, values.shape, offset
-        elements = stored(values, dtype)
-        elements = np.ascontiguousarray(elements.T) if turned else elements
-        self.strides = [n // elements.itemsize for n in (elements.T if turned else elements).strides]
-        self.elements = np.concatenate([np.zeros(offset, elements.dtype), elements.ravel()])
-
-
-def write_torch_file(path: pathlib.Path, content: object, *, change=lambda name, data: data, compress: bool = False) -> None:
-    """What torch.save writes; `change` may replace the bytes of a file in the archive, or drop it (None)."""
-    storages: dict[str, np.ndarray] = {}
-    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
-    kinds = {name: type(name, (), {"__module__": "torch"}) for name, _ in STORAGES.values()}
-    for name, kind in kinds.items():
-        setattr(torch, name, kind)
-
-    def _rebuild_tensor_v2() -> None: ...
-
-    _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
-    utils._rebuild_tensor_v2 = _rebuild_tensor_v2
-
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, value: object) -> object:
-            if not isinstance(value, Tensor):
-                return None
-            raise AssertionError("tensors are reduced")
-
-        def reducer_override(self, value: object) -> object:
-            if not isinstance(value, Tensor):
-                return NotImplemented
-            storages[value.key] = value.elements
-            kind = kinds[STORAGES[value.dtype][0]]
-            return _rebuild_tensor_v2, (Stored(kind, value.key, value.elements.size), value.offset, value.shape, tuple(value.strides), False, OrderedDict())
-
-    class Stored(tuple):
-        def __new__(cls, *parts: object) -> "Stored":
-            return super().__new__(cls, parts)
-
-    class Outer(Pickler):
-        def persistent_id(self, value: object) -> object:
-            return ("storage", value[0], value[1], "cpu", value[2]) if isinstance(value, Stored) else None
-
-    with mock.patch.dict(sys.modules, {"torch": torch, "torch._utils": utils}), zipfile.ZipFile(path, "w") as archive:
-        folder, buffer = "model", __import__("io").BytesIO()
-        Outer(buffer, protocol=2).dump(content)
-        files = {"data.pkl": buffer.getvalue(), "byteorder": b"little", "version": b"3\n"}
-        files |= {f"data/{key}": elements.tobytes() for key, elements in storages.items()}
-        for name, data in files.items():
-            data = change(name, data)
-            if data is not None:
-                archive.writestr(f"{folder}/{name}", data, zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED)
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -224,6 +151,40 @@ class Rwkv7Test(CommandTest):
                 header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
                 self.assertEqual({entry["dtype"] for entry in header.values()}, {dtype})
 
+    def test_a_tuned_state_is_where_every_sequence_begins(self) -> None:
+        tensors, tokens = checkpoint(), [3, 1, 4, 1, 5]
+        states = {f"blocks.{i}.att.time_state": np.random.default_rng(i).standard_normal((HEADS, 64, 64)).astype(np.float32) for i in range(LAYERS)}
+        tuned = self.folder / "tuned.pth"
+
+        def write(changed: dict) -> None:
+            write_torch_file(tuned, {n: Tensor(str(i), v, "F32") for i, (n, v) in enumerate(changed.items()) if v is not None})
+
+        self.save(tensors, "F16")
+        write(states)
+        self.convert("--initial-state", tuned)
+        model = AuthorsModel({name: meant(values, "F16") for name, values in tensors.items()})
+        model.state = [values.astype(np.float64) for values in states.values()]  # as the author's code loads it for this version
+        want = np.array([model.token(token) for token in tokens[:-1]])
+        lines = token_lines([tokens, tokens])
+        for line in self.succeeds(rivulet("score", "--model", self.model, "--input", "-", "--outputs", "0,1,2,3", stdin=lines)).lines():
+            self.assertLess(np.abs(np.array(line["outputs"]) - want).max(), 1e-4)
+        (tuned_model,) = self.succeeds(rivulet("models", "--model", self.model, "--backend", "cpu", "--json")).lines()
+        self.convert("--force")
+        (plain,) = self.succeeds(rivulet("models", "--model", self.model, "--backend", "cpu", "--json")).lines()
+        self.assertNotEqual(tuned_model["weights_sha256"], plain["weights_sha256"])
+        self.model.rename(self.folder / "aside")
+        last = f"blocks.{LAYERS - 1}.att.time_state"
+        for changes, mentions in (
+            ({last: None}, (last, "missing")),
+            ({last: np.ones((HEADS, 32, 64), np.float32)}, (last, "[2, 32, 64]", "[2, 64, 64]")),
+            ({"blocks.9.att.time_state": np.ones((HEADS, 64, 64), np.float32)}, ("blocks.9.att.time_state", "no place")),
+            ({last: np.full((HEADS, 64, 64), np.nan, np.float32)}, (last, "finite")),
+        ):
+            with self.subTest(mentions):
+                write(states | changes)
+                self.refused(*mentions, args=("--initial-state", tuned))
+        self.refused("--initial-state", "no-such", args=("--initial-state", self.folder / "no-such"))
+
     def test_expect_compares_with_the_answers_of_other_code(self) -> None:
         tensors, tokens = checkpoint(), [1, 2, 3, 4]
         self.save(tensors | {"blocks.0.att.v0": tensors["blocks.0.att.a0"]})
@@ -246,11 +207,14 @@ class Rwkv7Test(CommandTest):
         lines = [*every_byte, "257 'a b' 3", "258 b'\\xe2\\x80' 2", "259 '\\u00e9\\U0001F600' 6", '260 "it\'s" 4', "299 'é\u2028\x0b' 6"]
         for end in ("\n", "\r\n", ""):
             vocabulary.write_bytes((end or "\n").join(lines).encode() + end.encode())
-            self.convert("--vocab", vocabulary, "--force")
+            self.assertNotIn("WARNING", self.convert("--vocab", vocabulary, "--force").err)
             (copy,) = (path for path in self.model.iterdir() if path.name.startswith("rwkv_vocab"))
             self.assertEqual(copy.read_bytes(), vocabulary.read_bytes())
             (model,) = self.succeeds(rivulet("models", "--model", self.model, "--backend", "cpu", "--json")).lines()
             self.assertEqual(model["tokenizer"], {"kind": "world", "size": 300})
+        warning = self.convert("--force").err
+        self.assertIn("served as token ids", warning)
+        self.assertIn("PyPI package rwkv", warning)
         vocabulary.write_bytes("\n".join([*every_byte, "1 'ab' 2"]).encode())
         self.model.rename(self.folder / "aside")
         self.refused("--vocab", "vocab.txt:257", args=("--vocab", vocabulary))

@@ -127,7 +127,7 @@ TEST(ForeignModelTest, AConfigurationOfAnotherProgramIsNamed) {
       {R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 3})",
        {"transformers", "LlamaForCausalLM", "model_type", "save_pretrained"}},
       {R"({"d_model": 768, "n_layer": 24, "ssm_cfg": {"layer": "Mamba2"}})",
-       {"mamba_ssm", "save_pretrained"}},
+       {"mamba_ssm", "rivulet-convert DIR OUT"}},
       {R"({"dim": 4096, "n_layers": 32, "norm_eps": 1e-05, "vocab_size": -1})",
        {"another program", R"("dim", "n_layers", "norm_eps", "vocab_size")", "save_pretrained"}},
       // What names an attention is not ours for that.

@@ -162,14 +162,24 @@ struct Refused {
   const char* field;
 };
 
+TEST(TokenizerJsonTest, TruncationAndPaddingAreIgnoredAndSaid) {
+  const std::string json = With(R"("truncation": null, "padding": null)",
+                                R"("truncation": {"max_length": 2}, "padding": {"pad_id": 2})");
+  std::vector<std::string> ignored;
+  const auto tokenizer = ParseTokenizerJson(json, &ignored);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(ignored, ElementsAre("truncation", "padding"));
+  EXPECT_EQ((*tokenizer)->Encode("abcabc", {})->ids, Parse(kFile)->Encode("abcabc", {})->ids);
+  ignored.clear();
+  ASSERT_TRUE(ParseTokenizerJson(kFile, &ignored).ok());
+  EXPECT_TRUE(ignored.empty());
+}
+
 TEST(TokenizerJsonTest, RefusesByNameWhatItDoesNotDo) {
   constexpr char kInvalid[] = "INVALID_TOKENIZER", kUnsupported[] = "UNSUPPORTED_TOKENIZER";
   constexpr char kPre[] =
       R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
   const Refused cases[] = {
-      {R"("truncation": null)", R"("truncation": {"max_length": 5})", kUnsupported, "truncation"},
-      {R"("padding": null)", R"("padding": {"pad_id": 2})", kUnsupported, "padding"},
-      {R"("padding": null)", R"("padding": {})", kUnsupported, "padding"},
       {R"("version": "1.0")", R"("version": "2.0")", kUnsupported, "version"},
       {R"("padding": null)", R"("pading": null)", kUnsupported, "pading"},
       {R"("type": "NFC")", R"("type": "NFKC")", kUnsupported, "normalizer.type"},

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rivulet.gateway import chat, completions, images, models, page, sessions
+from rivulet.gateway import chat, completions, images, meters, models, page, sessions, tokenizing
+from rivulet.gateway.access_log import AccessLog
 from rivulet.gateway.calls import endpoint
 from rivulet.gateway.edge import Edge
+from rivulet.gateway.meters import Meters
 from rivulet.gateway.offload import Offload
 from rivulet.gateway.problems import Problem, answer_of
 from rivulet.gateway.remembered import GatewayClient
@@ -30,6 +34,9 @@ _ROUTES = (
     ("POST", "/v1/completions", completions.create),
     ("POST", "/v1/chat/completions", chat.create),
     ("POST", "/v1/images/generations", images.create),
+    ("POST", "/tokenize", tokenizing.tokenize),
+    ("POST", "/detokenize", tokenizing.detokenize),
+    ("GET", "/tokenizer_info", tokenizing.tokenizer_info),
     ("POST", "/rivulet/v1/sessions", sessions.open_session),
     ("GET", "/rivulet/v1/sessions", sessions.list_sessions),
     ("GET", _SESSION, sessions.get_session),
@@ -39,6 +46,21 @@ _ROUTES = (
     ("POST", f"{_SESSION}/fork", sessions.fork),
     ("POST", f"{_SESSION}/rewind", sessions.rewind),
 )
+
+
+PATHS = tuple(sorted({path for _, path, _ in _ROUTES}))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """log: None for none. most_body_bytes: of a request. metrics_target: the server's --metrics-listen; without it there is no
+    GET /metrics. cors_origins: of foreign web pages that may call, or "*" for all."""
+
+    meters: Meters
+    log: AccessLog | None = None
+    most_body_bytes: int = 8 << 20
+    metrics_target: str = ""
+    cors_origins: tuple[str, ...] = ()
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -53,18 +75,37 @@ async def _failed(request: Request, error: Exception) -> Response:
     return answer_of(Problem(500, f"the gateway failed: {type(error).__name__}", "GATEWAY_FAILED"))
 
 
-def create(connect: Callable[[], Awaitable[GatewayClient]], ready: Callable[[], None] = lambda: None) -> Any:
+def _shared(app: Any, origins: tuple[str, ...]) -> Any:
+    """Tells browsers that pages of these origins may call: with any header, as a key is one, and never with cookies, as there are none."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+    )  # fmt: skip
+
+
+def create(
+    connect: Callable[[], Awaitable[GatewayClient]], ready: Callable[[], None] = lambda: None, settings: Settings | None = None
+) -> Any:
     """The application. connect: makes the client when the application starts, in its event loop; the application closes it.
-    ready: called once it has started."""
+    ready: called once it has started. settings: the defaults, if None."""
+    settings = settings or Settings(Meters(PATHS))
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncGenerator[None, None]:
         async with await connect() as client, Offload() as offload:
             app.state.client = client
             app.state.offload = offload
+            app.state.meters = settings.meters
+            app.state.most_body_bytes = settings.most_body_bytes
+            app.state.metrics_target = settings.metrics_target
             ready()
             yield
 
-    routes = [Route(path, endpoint(handler), methods=[method]) for method, path, handler in _ROUTES]
+    routes = [Route(path, endpoint(handler, path), methods=[method]) for method, path, handler in _ROUTES]
     routes += page.routes()
-    return Edge(Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route, Exception: _failed}))
+    if settings.metrics_target:
+        routes.append(Route("/metrics", meters.show, methods=["GET"]))
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route, Exception: _failed})
+    return Edge(_shared(app, settings.cors_origins), settings.meters, settings.log)

@@ -10,7 +10,6 @@ from typing import Any, Union
 from rivulet.gateway.problems import invalid
 from rivulet.gateway.worker import shown
 
-MOST_BYTES = 8 << 20
 _MOST_SESSION_IDS = 1 << 15  # the client hashes them, one by one; a session takes more with the next call
 
 Prompt = Union[str, Sequence[int]]

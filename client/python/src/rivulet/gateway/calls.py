@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from rivulet import CallOptions, Model, PromptCache, RivuletError
 from rivulet.gateway import event_ids
-from rivulet.gateway.body import MOST_BYTES, Body
+from rivulet.gateway.body import Body
 from rivulet.gateway.event_ids import Progress, Sent
 from rivulet.gateway.offload import Offload
 from rivulet.gateway.problems import Problem, answer_of, of_argument, of_error, of_refused
@@ -81,24 +81,24 @@ def _salt(authorization: str) -> str:
     return hashlib.sha256(b"rivulet-gateway prompt cache\n" + authorization.encode()).hexdigest()[:32]
 
 
-def _too_large() -> Problem:
-    return Problem(413, f"the body must be at most {MOST_BYTES} bytes", "BODY_TOO_LARGE")
+def _too_large(most: int) -> Problem:
+    return Problem(413, f"the body must be at most {most} bytes", "BODY_TOO_LARGE")
 
 
-async def _read_body(request: Request, digest: Any) -> bytearray:
-    """digest: a hash, which gets the body. Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
+async def _read_body(request: Request, digest: Any, most: int) -> bytearray:
+    """Of at most so many bytes. digest: a hash, which gets the body. Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
     length = int(request.headers.get("content-length", 0))  # h11 has checked it
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and (length or "transfer-encoding" in request.headers):
         raise Problem(415, f"the header Content-Type must be application/json; got {kind!r}", "CONTENT_TYPE_UNSUPPORTED")
-    if length > MOST_BYTES:
-        raise _too_large()
+    if length > most:
+        raise _too_large(most)
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
         digest.update(chunk)
-        if len(raw) > MOST_BYTES:
-            raise _too_large()
+        if len(raw) > most:
+            raise _too_large(most)
     return raw
 
 
@@ -120,7 +120,7 @@ async def _call(request: Request, names: dict[str, str]) -> Call:
     if request.method == "POST":
         await state.client.check_key(**options)
         whole = hashlib.sha256(f"{request.url.path}?{request.url.query}\n".encode())
-        raw = await _read_body(request, whole)
+        raw = await _read_body(request, whole, state.most_body_bytes)
         digest = whole.digest()[:8]
         lost = _lost(request, digest)
         body = Body(await state.offload.parse(raw))
@@ -185,9 +185,17 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps() would make one for each event
+
+
+def encoded(value: Any) -> bytes:
+    """As compact JSON."""
+    return _ENCODER.encode(value).encode()
+
+
 def event(value: Any, id: bytes = b"") -> bytes:
     """id: the line of it, or nothing."""
-    return id + b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+    return id + b"data: " + encoded(value) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
@@ -206,10 +214,11 @@ async def begun(events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -
 Handler = Callable[[Call], Coroutine[Any, Any, Any]]
 
 
-def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
+def endpoint(handler: Handler, path: str) -> Callable[[Request], Awaitable[Any]]:
     """A route's function of one that takes a Call and returns a value for JSON, or an EventStream."""
 
     async def respond(request: Request) -> Any:
+        request.state.route = path  # for logs and meters
         names: dict[str, str] = {}
         try:
             call = await _call(request, names)

@@ -112,6 +112,11 @@ async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> s
     return await call.offload.render(model.chat_template, messages, special)
 
 
+async def prompt_of(call: Call, model: Model, messages: Any) -> str:
+    """What a chat with these messages, the parameter, would be sent as. Errors: Problem; worker.Refused."""
+    return await _prompt(call, model, _messages(messages))
+
+
 def _refuse(body: Body) -> None:
     """Parameters with one supported value. Errors: Problem."""
     body.only("tools", [])

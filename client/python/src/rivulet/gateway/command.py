@@ -6,98 +6,55 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import mmap
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import NoReturn
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
 
 from rivulet import AsyncClient, RivuletError, TlsOptions
-from rivulet.connection import check_target
 from rivulet.errors import Unauthenticated
+from rivulet.gateway import options
+from rivulet.gateway.options import BAD_USAGE, UNAVAILABLE, fail
+from rivulet.gateway.workers import Place, Workers, end_with_parent, listeners, tell_ready
 
-# Exit codes, as of the `rivulet` command.
-_BAD_USAGE, _UNAVAILABLE = 2, 3
+if TYPE_CHECKING:
+    from rivulet.gateway.access_log import AccessLog
+    from rivulet.gateway.meters import Meters
 
-
-def _fail(code: int, message: str) -> NoReturn:
-    print(f"rivulet-gateway: {message}", file=sys.stderr)
-    sys.exit(code)
+_LOOK_SECONDS = 1.0  # at the files of the certificate
 
 
 def _log(event: str, **fields: object) -> None:
     """A line like those of rivulet-server."""
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    print(json.dumps({"ts": now, "level": "info", "event": event, **fields}, separators=(",", ":")), file=sys.stderr, flush=True)
+    from rivulet.gateway.access_log import now
+
+    print(json.dumps({"ts": now(), "level": "info", "event": event, **fields}, separators=(",", ":")), file=sys.stderr, flush=True)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        _fail(_BAD_USAGE, f"{message}; see rivulet-gateway --help")
-
-
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(
-        "rivulet-gateway", description="Serves OpenAI's HTTP API in front of a rivulet-server.", allow_abbrev=False
-    )
-    parser.add_argument("--target", required=True, metavar="HOST:PORT", help="the rivulet-server")
-    parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
-    parser.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
-    parser.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
-    parser.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
-    parser.add_argument("--drain-seconds", type=int, default=30, metavar="N", help="how long running answers may take after SIGTERM (default: %(default)s)")
-    return parser.parse_args(arguments)
-
-
-def _listen(address: str) -> socket.socket:
-    """A socket that accepts connections. Ends the process with one line where that is impossible."""
+def _listen(address: str, shared: bool) -> socket.socket:
+    """A socket that accepts connections. shared: others will listen on the same address. Ends the process with one line where that is
+    impossible."""
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit() and int(port) < 65536) or (":" in bare and bare == host):
-        _fail(_BAD_USAGE, f"--listen: must be HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000; got {address!r}")
+        fail(BAD_USAGE, f"--listen: must be HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000; got {address!r}")
     try:
         found = socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, name = found[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(name)
         listener.listen(1024)
     except OSError as error:
-        _fail(_UNAVAILABLE, f"--listen: cannot listen on {address}: {error.strerror}")
+        fail(UNAVAILABLE, f"--listen: cannot listen on {address}: {error.strerror}")
     return listener
-
-
-def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
-    """The files of the connection to the target, which can be read."""
-    files = {"--tls-ca": arguments.tls_ca, "--tls-cert": arguments.tls_cert, "--tls-key": arguments.tls_key}
-    if not any(files.values()):
-        return None
-    for given, missing in (("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")):
-        if files[given] and not files[missing]:
-            _fail(_BAD_USAGE, f"{given}: needs {missing} too")
-    for option, path in files.items():
-        try:
-            if path and not Path(path).read_bytes().strip():
-                _fail(_BAD_USAGE, f"{option}: {path} is empty")
-        except OSError as error:
-            _fail(_BAD_USAGE, f"{option}: {path}: {error.strerror}")
-    return TlsOptions(root_certs_file=arguments.tls_ca, client_cert_file=arguments.tls_cert, client_key_file=arguments.tls_key)
-
-
-def _connection(arguments: argparse.Namespace) -> TlsOptions | None:
-    """Checks target and certificates before the event loop starts."""
-    try:
-        check_target(arguments.target)
-    except ValueError as error:
-        _fail(_BAD_USAGE, f"--{error}")
-    tls = _tls(arguments)
-    if arguments.drain_seconds < 0:
-        _fail(_BAD_USAGE, f"--drain-seconds: must be at least 0; got {arguments.drain_seconds}")
-    return tls
 
 
 async def _check(target: str, tls: TlsOptions | None) -> None:
@@ -107,46 +64,129 @@ async def _check(target: str, tls: TlsOptions | None) -> None:
             await client.models(timeout=30)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would log is in the errors
-    given = _arguments(arguments)
-    tls = _connection(given)
-    try:
-        import uvicorn
+async def _watch_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
+    """Uses changed files for connections that come later. A pair that does not fit is not used: both files may not be there yet."""
 
-        from rivulet.gateway import app
-        from rivulet.gateway.protocol import Protocol
-        from rivulet.gateway.remembered import GatewayClient
-    except ImportError as error:
-        _fail(_BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
+    def seen() -> list[tuple[int, int]]:
+        return [(info.st_mtime_ns, info.st_ino) for info in map(os.stat, (cert, key))]
+
+    last = seen()
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            found = seen()
+            if found == last:
+                continue
+            last = found
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+            context.load_cert_chain(cert, key, password="")
+        except (ssl.SSLError, OSError) as error:
+            _log("tls_reload_failed", reason=str(error))
+        else:
+            _log("tls_reloaded", cert=cert)
+
+
+def _open_log(path: str) -> AccessLog | None:
+    from rivulet.gateway.access_log import AccessLog
+
+    if path == "none":
+        return None
     try:
-        asyncio.run(_check(given.target, tls))
-    except RivuletError as error:
-        _fail(_UNAVAILABLE, f"--target: {given.target}: {error}")
-    listener = _listen(given.listen)
-    host, port = listener.getsockname()[:2]
+        return AccessLog(path)
+    except OSError as error:
+        fail(BAD_USAGE, f"--access-log: {path}: {error.strerror}")
+
+
+def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.socket, meters: Meters, place: Place | None) -> None:
+    """In this process, until SIGTERM or SIGINT, which end it."""
+    import uvicorn
+
+    from rivulet.gateway import app
+    from rivulet.gateway.protocol import Limits, limited
+    from rivulet.gateway.remembered import GatewayClient
+
+    tasks: list[Any] = []
 
     async def connect() -> GatewayClient:
+        if place is not None:
+            end_with_parent(place.line)
+        if config.ssl is not None:
+            tasks.append(asyncio.create_task(_watch_certificate(config.ssl, given.https_cert, given.https_key)))
         return GatewayClient(given.target, tls=tls)
 
     def ready() -> None:
-        _log("listening", address=given.listen, port=port, target=given.target)
+        if place is not None:
+            tell_ready(place.line)
+            return
+        _log("listening", address=given.listen, port=listener.getsockname()[1], target=given.target)
 
-    # uvicorn raises the signal that ended it once more, for the handlers that were there before: these.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
-    config = uvicorn.Config(
-        app.create(connect, ready), http=Protocol, ws="none", loop="asyncio", lifespan="on", log_level="warning", access_log=False,
-        server_header=False, timeout_graceful_shutdown=given.drain_seconds,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    try:
-        server.run(sockets=[listener])
-    finally:
-        if server.started:
-            _log("stopped")
+    with ExitStack() as stack:
+        log = _open_log(given.access_log)
+        if log is not None:
+            stack.enter_context(log)
+        settings = app.Settings(meters, log, given.max_body_mib << 20, given.metrics_target, tuple(given.cors_origin))
+        limits = Limits(given.max_connections, given.request_seconds, given.reader_seconds)
+        # uvicorn raises the signal that ended it once more, for the handlers that were there before: these.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: sys.exit(0))
+        config = uvicorn.Config(
+            app.create(connect, ready, settings), http=limited(limits, meters), ws="none", loop="asyncio", lifespan="on", log_level="warning",
+            access_log=False, server_header=False, timeout_graceful_shutdown=given.drain_seconds, ssl_certfile=given.https_cert,
+            ssl_keyfile=given.https_key,
+        )  # fmt: skip
+        server = uvicorn.Server(config)
+        try:
+            server.run(sockets=[listener])
+        finally:
+            if server.started and place is None:
+                _log("stopped")
     sys.exit(0 if server.started else 1)
+
+
+def _supervise(given: argparse.Namespace, arguments: Sequence[str], memory_size: int) -> None:
+    """Serves in several processes."""
+    first = _listen(given.listen, shared=True)
+    try:
+        sockets = listeners(first, given.workers)
+    except OSError as error:
+        fail(UNAVAILABLE, f"--listen: cannot listen on {given.listen}: {error.strerror}")
+    memory = os.memfd_create("rivulet-gateway")
+    os.ftruncate(memory, memory_size * given.workers)
+
+    def ready() -> None:
+        _log("listening", address=given.listen, port=first.getsockname()[1], target=given.target, workers=given.workers)
+
+    workers = Workers(arguments, sockets, memory, ready, lambda pid, code: _log("worker_ended", pid=pid, code=code))
+    code = asyncio.run(workers.run())
+    if code == 0:
+        _log("stopped")
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serves until SIGTERM or SIGINT."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would log is in the errors
+    arguments = sys.argv[1:] if arguments is None else arguments
+    given = options.parse(arguments)
+    tls = options.tls(given)
+    options.check_https(given)
+    try:
+        from rivulet.gateway.app import PATHS
+        from rivulet.gateway.meters import Meters
+    except ImportError as error:
+        fail(BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
+    size = Meters.size(PATHS)
+    if given.worker is not None:
+        place = Place.of(given.worker)
+        meters = Meters(PATHS, mmap.mmap(place.memory, size * given.workers), place.index, given.workers)
+        _serve(given, tls, socket.socket(fileno=place.listener), meters, place)
+    try:
+        asyncio.run(_check(given.target, tls))
+    except RivuletError as error:
+        fail(UNAVAILABLE, f"--target: {given.target}: {error}")
+    if given.workers > 1:
+        _supervise(given, arguments, size)
+    _serve(given, tls, _listen(given.listen, shared=False), Meters(PATHS), None)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,11 @@ class CompletionForm:
             return None
         return {**self._choice(index, self._echo[index], None), "logprobs": self._prompts[index] if self._prompts else None}
 
+    def alone(self, index: int) -> dict[str, Any]:
+        """A choice to which nothing is generated."""
+        choice = self._choice(index, self._echo[index] if self._echo else "", None)
+        return {**choice, "logprobs": self._prompts[index] if self._prompts else None, "finish_reason": "length"}
+
     def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
         holds_more = part.tokens.size and (self._return_token_ids or self._texts is not None)
         if not (part.text or part.finish or holds_more):
@@ -106,6 +111,17 @@ def take_logprobs(call: Call, options: dict[str, Any]) -> bool:
     return True
 
 
+async def _echoes(call: Call, form: CompletionForm, reply: Reply, given: list[Prompt], stream: bool) -> Any:
+    """The answer to max_tokens = 0. Errors: those of the server."""
+    tokens = 0
+    for prompt in given:
+        ids = (await call.client.tokenize(prompt, model=reply.model, **call.options)).ids if isinstance(prompt, str) else prompt
+        tokens += len(ids)
+    choices = [form.alone(index) for index in range(len(given) * reply.samples)]
+    usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 0}}
+    return await begun(reply.given_events(choices, usage), call.names) if stream else reply.given(choices, usage)
+
+
 async def create(call: Call) -> Any:
     body = call.body
     model = body.required_text("model")
@@ -124,6 +140,9 @@ async def create(call: Call) -> Any:
     echo, ids = body.flag("echo"), body.flag("return_token_ids")
     wants_logprobs = take_logprobs(call, options)
     body.end()
+    echoes_alone = type(most) is int and most == 0
+    if echoes_alone and not echo:
+        raise invalid("max_tokens", "0 is only for echo = true, as there would be nothing to answer", "MAX_TOKENS_OUT_OF_RANGE")
     texts, of_prompts = None, None
     if wants_logprobs:
         described = await call.client.model(model, **call.options)
@@ -135,6 +154,8 @@ async def create(call: Call) -> Any:
     before = [text for text in await echoed(call, model, given) for _ in range(samples)] if echo else None
     form = CompletionForm(before, of_prompts, texts, ids)
     progress = call.progress(len(given), samples)
+    if echoes_alone:
+        return await _echoes(call, form, Reply(form, model, [], samples, progress, include_usage), given, stream)
     seeds = [options.get("seed", (progress.seed + number) % 2**64) for number in range(len(given))]
     streams = [checked(lambda: call.client.generate(one, **{**options, "seed": seed}), call.names) for one, seed in zip(given, seeds)]
     reply = Reply(form, model, streams, samples, progress, include_usage)

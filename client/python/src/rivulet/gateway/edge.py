@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every HTTP request passes first, whatever its route: it gets an id, and it must be clear where its body ends."""
+"""What every HTTP request passes first, whatever its route: it gets an id, it must be clear where its body ends, and it is counted and logged."""
 
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from rivulet.gateway.access_log import AccessLog
+from rivulet.gateway.meters import OTHER, Meters
 from rivulet.gateway.problems import Problem, answer_of
 
 _ID_HEADER = b"x-request-id"
@@ -30,12 +33,46 @@ def _is_bounded(headers: Mapping[bytes, bytes]) -> bool:
     return b"transfer-encoding" not in headers and int(headers.get(b"content-length", b"0")) <= _MOST_DISCARDED  # h11 has checked it
 
 
+class _Exchange:
+    """One request and its answer, for meters and log. status: 499 until there is one: a client that leaves gets none."""
+
+    def __init__(self, scope: Any, id: str) -> None:
+        self._scope = scope
+        self._id = id
+        self._began, self._first = time.monotonic(), 0.0
+        self.status, self.sent, self.whole = 499, 0, False
+
+    def sees(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self._first = message["status"], time.monotonic()
+        else:
+            self.sent += len(message.get("body", b""))
+            self.whole = not message.get("more_body", False)
+
+    def ended(self, meters: Meters, log: AccessLog | None) -> None:
+        seconds, state = time.monotonic() - self._began, self._scope["state"]
+        meters.add("sent", self.sent)
+        meters.ended(state.get("route", OTHER), self.status, seconds)
+        if log is None:
+            return
+        client = self._scope.get("client")
+        written = log.write(
+            request_id=self._id, method=self._scope["method"], path=self._scope["path"], status=self.status, bytes=self.sent, whole=self.whole,
+            first_byte_seconds=round(self._first - self._began, 6) if self._first else None, duration_seconds=round(seconds, 6),
+            peer=f"{client[0]}:{client[1]}" if client else None,
+        )  # fmt: skip
+        if not written:
+            meters.add("lost")
+
+
 class Edge:
     """Around an ASGI application, which finds the id as `request.state.request_id`: that of the request's calls to the server, and
     the header x-request-id of its answer."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, meters: Meters, log: AccessLog | None) -> None:
         self._app = app
+        self._meters = meters
+        self._log = log
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
         if scope["type"] != "http":
@@ -43,6 +80,7 @@ class Edge:
             return
         id, headers = _id_of(scope["headers"]), dict(scope["headers"])
         scope.setdefault("state", {})["request_id"] = id.decode()
+        exchange = _Exchange(scope, id.decode())
         own = [(_ID_HEADER, id)]
         closing = [] if _is_bounded(headers) else [(b"connection", b"close")]
 
@@ -53,10 +91,16 @@ class Edge:
             return message
 
         async def tell(message: Any) -> None:
+            exchange.sees(message)
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *own, *closing]}
             await send(message)
 
         # RFC 9112, 6.3: h11 reads such a body by one of the two, whoever forwarded it may have by the other.
         ambiguous = b"content-length" in headers and b"transfer-encoding" in headers
-        await (answer_of(_AMBIGUOUS) if ambiguous else self._app)(scope, take, tell)
+        self._meters.add("running")
+        try:
+            await (answer_of(_AMBIGUOUS) if ambiguous else self._app)(scope, take, tell)
+        finally:
+            self._meters.add("running", -1)
+            exchange.ended(self._meters, self._log)

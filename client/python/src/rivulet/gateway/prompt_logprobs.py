@@ -42,10 +42,14 @@ async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt,
     await texts.prepare([*ids, *(id for entry in likeliest for id, _ in entry)])
     if not isinstance(prompt, str):
         offsets = list(accumulate((texts.length(id) for id in ids[:-1]), initial=0)) if ids else []
+    # The same number in both lists: clients compare them to see whether a token was the likeliest.
+    named = [
+        {id: own if id == scored else value for id, value in entry} for own, scored, entry in zip(values, ids[unscored:], likeliest)
+    ]
     none: list[Any] = [None] * unscored
     return {
         "tokens": [texts.text(id) for id in ids], "token_logprobs": none + [logprob(value) for value in values],
-        "top_logprobs": none + [{texts.text(id): logprob(value) for id, value in entry} for entry in likeliest] if top else None,
+        "top_logprobs": none + [{texts.text(id): logprob(value) for id, value in entry.items()} for entry in named] if top else None,
         "text_offset": offsets,
     }  # fmt: skip
 

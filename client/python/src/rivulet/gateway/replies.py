@@ -10,8 +10,9 @@ from typing import Any, Protocol, Union
 
 from rivulet import AsyncGenerateStream, Durability, Finish, FinishReason, Generation, Part, Sample, Usage
 from rivulet.errors import Internal
-from rivulet.gateway.calls import DONE, LEFT_OUT, event
+from rivulet.gateway.calls import DONE, LEFT_OUT, encoded, event
 from rivulet.gateway.event_ids import Progress
+from rivulet.gateway.ready import merged, together
 
 Piece = Union[Part, Sample]
 
@@ -88,6 +89,7 @@ class Reply:
     progress: Progress
     include_usage: bool = False
     session: dict[str, Any] | None = None  # of a reply on a session: its id, its position so far, and its durability at the end
+    _head: bytes = b""  # of an event, up to its choices
 
     def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         session = {} if self.session is None else {"session": self.session}
@@ -118,21 +120,38 @@ class Reply:
         ]
         return self._object(self.form.kind, choices, usage=usage_of(one.usage for one in generations))
 
+    def given(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        """The whole reply where nothing is generated."""
+        return self._object(self.form.kind, choices, usage=usage)
+
+    async def given_events(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> AsyncGenerator[bytes, None]:
+        """The same as chunks. They have no ids: nothing is lost if they are asked for again."""
+        more = {"usage": None} if self.include_usage else {}
+        for choice in choices:
+            yield event(self._object(self.form.chunk_kind, [choice], **more))
+        if self.include_usage:
+            yield event(self._object(self.form.chunk_kind, [], usage=usage))
+        yield DONE
+
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The chunks of the reply, without what its client has. The calls to the server end when it is closed."""
         begun: set[int] = set()
-        parts = _merged(self.streams)
+        groups = together(_interleaved(self.streams))
         try:
-            async for number, part in parts:
-                if number not in begun:
-                    self.progress.begins(number, part)
-                    begun.add(number)
-                self._moved((part,))
-                await self.form.prepare(part)
-                for one in self._chunks(number * self.samples + part.sample_index, part):
-                    yield one
+            async for found in groups:
+                chunks = b""
+                for number, part in found:
+                    if number not in begun:
+                        self.progress.begins(number, part)
+                        begun.add(number)
+                    self._moved((part,))
+                for number, part in merged(found):
+                    await self.form.prepare(part)
+                    chunks += b"".join(self._chunks(number * self.samples + part.sample_index, part))
+                if chunks:
+                    yield chunks
         finally:
-            await parts.aclose()
+            await groups.aclose()
         if self.include_usage and not self.progress.usage_sent:
             self.progress.usage_sent = True
             self._ended()
@@ -157,8 +176,12 @@ class Reply:
             yield self._event([chunk])
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
-        more = {"usage": usage} if self.include_usage else {}
-        return event(self._object(self.form.chunk_kind, choices, **more), self.progress.line())
+        if usage is not None or self.include_usage or self.session is not None:
+            more = {"usage": usage} if self.include_usage else {}
+            return event(self._object(self.form.chunk_kind, choices, **more), self.progress.line())
+        if not self._head:  # the same in all events
+            self._head = encoded(self._object(self.form.chunk_kind, []))[: -len(b"[]}")]
+        return self.progress.line() + b"data: " + self._head + encoded(choices) + b"}\n\n"
 
 
 async def _end(tasks: Iterable[asyncio.Future[Any]], streams: Sequence[AsyncGenerateStream]) -> None:
@@ -187,7 +210,7 @@ async def _next(stream: AsyncGenerateStream) -> Part | None:
         return None
 
 
-async def _merged(streams: Sequence[AsyncGenerateStream]) -> AsyncGenerator[tuple[int, Part], None]:
+async def _interleaved(streams: Sequence[AsyncGenerateStream]) -> AsyncGenerator[tuple[int, Part], None]:
     """The parts of all replies as they arrive, each with the number of its stream."""
     tasks: dict[asyncio.Task[Part | None], int] = {}
     try:

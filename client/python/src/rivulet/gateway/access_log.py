@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line of JSON for each HTTP request. A thread writes them: a disk or a reader that is slow holds up no request."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import sys
+from datetime import datetime, timezone
+from logging.handlers import QueueListener, WatchedFileHandler
+
+_MOST_WAITING = 8192  # lines
+
+
+def now() -> str:
+    """As the lines of rivulet-server have it."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class AccessLog:
+    """Thread: that of the event loop. For a `with` statement, whose end waits until all lines are written."""
+
+    def __init__(self, path: str) -> None:
+        """path: of a file, which is opened again if it was renamed, or "stderr". Errors: OSError."""
+        handler = logging.StreamHandler(sys.stderr) if path == "stderr" else WatchedFileHandler(path)
+        self._waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
+        self._listener = QueueListener(self._waiting, handler)
+        self._handler = handler
+
+    def __enter__(self) -> AccessLog:
+        self._listener.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._listener.stop()
+        self._handler.close()
+
+    def write(self, **fields: object) -> bool:
+        """False where the line is lost, as too many wait."""
+        line = json.dumps({"ts": now(), "event": "http", **fields}, separators=(",", ":"))
+        try:
+            self._waiting.put_nowait(logging.makeLogRecord({"msg": line}))
+        except queue.Full:
+            return False
+        return True
