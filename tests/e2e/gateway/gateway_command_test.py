@@ -133,6 +133,9 @@ class StartAndEndTest(unittest.TestCase):
             (("--target", "a:1", "--tls-key", "/dev/null"), "--tls-key: needs --tls-cert too"),
             (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
             (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
+            (("--target", "a:1", "--chat-template", "/absent.jinja"), "--chat-template: /absent.jinja: No such file"),
+            (("--target", "a:1", "--chat-template", "/dev/null"), "--chat-template: /dev/null is empty"),
+            (("--target", "a:1", "--chat-template", __file__), f"--chat-template: {__file__}: line "),
             (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be at least 0; got -1"),
         ):
             with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:

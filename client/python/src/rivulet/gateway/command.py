@@ -46,6 +46,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--target", required=True, metavar="HOST:PORT", help="the rivulet-server")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
+    parser.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
     parser.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
     parser.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
     parser.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
@@ -88,6 +89,24 @@ def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
     return TlsOptions(root_certs_file=arguments.tls_ca, client_cert_file=arguments.tls_cert, client_key_file=arguments.tls_key)
 
 
+def _chat_template(path: str | None) -> str:
+    """Of --chat-template. Ends the process with one line where it is none."""
+    from rivulet.gateway import worker
+
+    if path is None:
+        return ""
+    try:
+        template = Path(path).read_text(encoding="utf-8")
+        worker.check(template)
+    except OSError as error:
+        _fail(_BAD_USAGE, f"--chat-template: {path}: {error.strerror}")
+    except ValueError as error:
+        _fail(_BAD_USAGE, f"--chat-template: {path}: {error}")
+    if not template.strip():
+        _fail(_BAD_USAGE, f"--chat-template: {path} is empty")
+    return template
+
+
 def _connection(arguments: argparse.Namespace) -> TlsOptions | None:
     """Checks target and certificates before the event loop starts."""
     try:
@@ -120,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from rivulet.gateway.remembered import GatewayClient
     except ImportError as error:
         _fail(_BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
+    chat_template = _chat_template(given.chat_template)
     try:
         asyncio.run(_check(given.target, tls))
     except RivuletError as error:
@@ -128,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     host, port = listener.getsockname()[:2]
 
     async def connect() -> GatewayClient:
-        return GatewayClient(given.target, tls=tls)
+        return GatewayClient(given.target, tls=tls, chat_template=chat_template)
 
     def ready() -> None:
         _log("listening", address=given.listen, port=port, target=given.target)

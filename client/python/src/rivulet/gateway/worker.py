@@ -152,6 +152,14 @@ def _compiled(template: str) -> jinja2.Template:
     return environment.from_string(template)
 
 
+def check(template: str) -> None:
+    """Errors: ValueError with what is wrong and where."""
+    try:
+        _compiled(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno}: {error.message}") from None
+
+
 def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> bytes:
     """The prompt of a conversation that the model is to continue, as UTF-8. special_tokens: texts by role ("bos_token").
     Errors: Refused; MemoryError."""
