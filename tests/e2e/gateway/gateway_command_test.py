@@ -233,6 +233,8 @@ class TemplateTest(unittest.TestCase):
         self.assertEqual(
             worker.render(self.CHATML, self.MESSAGES, {}).decode(), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
         )
+        marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+        self.assertEqual(worker.render(marked, self.MESSAGES, {}).decode(), "a < b & \u00e9")
         template = "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
         twice = worker.render(template, self.MESSAGES * 2, {"bos_token": "<s>"}).decode()
         self.assertEqual(twice, '<s>{"role": "user", "content": "a < b & \u00e9"}')
