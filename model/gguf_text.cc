@@ -53,16 +53,6 @@ const std::vector<Cut>& Cuts() {
   return *cuts;
 }
 
-// What a file means whose template is only named. The turn of each ends with "\n\n".
-constexpr char kWorldTemplate[] =
-    "{%- for message in messages -%}"
-    "{{- {'system': 'System', 'user': 'User', 'assistant': 'Assistant'}[message['role']] -}}"
-    "{{- ': ' + message['content']|trim + '\\n\\n' -}}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt is not defined or add_generation_prompt -%}"
-    "{{- 'Assistant:' -}}"
-    "{%- endif -%}";
-
 // JSON, made here.
 JsonValue Text(absl::string_view text) {
   JsonValue value;
@@ -338,7 +328,7 @@ absl::StatusOr<GgufText> TextReader::Read() {
   RIVULET_RETURN_IF_ERROR(ReadTokens());
   if (*model == "rwkv") {
     RIVULET_RETURN_IF_ERROR(CreateWorld());
-    if (out_.text.chat_template == "rwkv-world") out_.text.chat_template = kWorldTemplate;
+    UseBuiltInTemplate(&out_.text);
   } else if (*model == "gpt2") {
     RIVULET_RETURN_IF_ERROR(CreateBpe(pre.value_or("default")));
   } else {

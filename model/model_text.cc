@@ -22,6 +22,19 @@ constexpr char kWorldVocabulary[] = "rwkv_vocab_v20230424.txt";
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kSpecialTokensMap[] = "special_tokens_map.json";
 constexpr char kChatTemplate[] = "chat_template.jinja";
+constexpr char kWorldName[] = "rwkv-world";
+// The turn of each ends with "\n\n".
+constexpr char kWorldTemplate[] =
+    "{%- for message in messages -%}"
+    "{%- if message['role'] not in ['system', 'user', 'assistant'] -%}"
+    "{{- raise_exception('roles are system, user and assistant') -}}"
+    "{%- endif -%}"
+    "{{- message['role']|capitalize + ': ' + message['content']|trim + '\\n\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if (add_generation_prompt is not defined or add_generation_prompt)"
+    " and messages[-1]['role'] != 'assistant' -%}"
+    "{{- 'Assistant:' -}}"
+    "{%- endif -%}";
 constexpr size_t kMaxSettingsBytes = size_t{4} << 20;
 // tokenizer_config.json lists every added token with half a dozen members.
 constexpr JsonLimits kLimits = {.max_depth = 16, .max_values = 200'000};
@@ -181,7 +194,14 @@ absl::StatusOr<ModelText> LoadModelText(const std::string& directory, const std:
   Roles roles;
   RIVULET_RETURN_IF_ERROR(ReadSettings(directory, shown, &roles, &text.chat_template));
   text.special_tokens = ListSpecialTokens(text.tokenizer.get(), roles);
+  if (text.tokenizer_kind == "world") UseBuiltInTemplate(&text);
   return text;
+}
+
+void UseBuiltInTemplate(ModelText* text) {
+  if (!text->chat_template.empty() && text->chat_template != kWorldName) return;
+  text->chat_template = kWorldTemplate;
+  text->chat_template_name = kWorldName;
 }
 
 }  // namespace rivulet

@@ -31,6 +31,7 @@ struct ModelText {
   std::string tokenizer_kind;  // "char", "tokenizer.json" or "world"; "" without a tokenizer
   std::vector<SpecialToken> special_tokens;  // those with an id first, in its order
   std::string chat_template;                 // as the file has it, not rendered; often empty
+  std::string chat_template_name;            // of a built-in one: "rwkv-world"
 };
 
 // Reads tokenizer.json, else the RWKV World vocabulary rwkv_vocab_v20230424.txt; then
@@ -38,7 +39,12 @@ struct ModelText {
 // and chat_template.jinja (else `chat_template` of tokenizer_config.json; of a list, the entry
 // named "default"). Any of the files may be missing. `shown`: the directory, for messages. Errors
 // name file and field: those of ParseTokenizerJson and ParseWorldVocabulary; INVALID_ARGUMENT
-// (INVALID_JSON, INVALID_TOKENIZER, BAD_FILE).
+// (INVALID_JSON, INVALID_TOKENIZER, BAD_FILE). A World vocabulary without a template gets the
+// built-in one.
 absl::StatusOr<ModelText> LoadModelText(const std::string& directory, const std::string& shown);
+
+// Sets the template of texts with the World vocabulary if there is none, or only the name
+// "rwkv-world", which is all that a GGUF file may have.
+void UseBuiltInTemplate(ModelText* text);
 
 }  // namespace rivulet

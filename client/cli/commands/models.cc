@@ -66,6 +66,9 @@ std::string ModelJson(const v1::GetModelReply& model) {
     json["tokenizer"] = {{"kind", text.tokenizer()}, {"size", text.tokenizer_size()}};
   }
   if (!model.chat_template().empty()) json["chat_template"] = model.chat_template();
+  if (!model.chat_template_name().empty()) {
+    json["chat_template_name"] = model.chat_template_name();
+  }
   for (const v1::SpecialToken& token : model.special_tokens()) {
     nlohmann::ordered_json entry = {
         {"id", nullptr}, {"content", token.content()}, {"roles", token.roles()}};

@@ -147,6 +147,38 @@ class ChatTest(unittest.TestCase):
             self.assertEqual((caught.exception.code, caught.exception.param), (code, param))
 
 
+class TemplateFileTest(unittest.TestCase):
+    """A gateway that was given a template for models that came without."""
+
+    PROMPT = "ROMEO:\nWhere art thou?\n\nJULIET:\n"
+
+    @classmethod
+    def setUpClass(cls):
+        server = cls.enterClassContext(Server(ZOO / TEXT, ZOO / "mnist-linear", args=("--threads", "1", "--backend", "cpu")))
+        gateway = cls.enterClassContext(Gateway(server.target, "--chat-template", ZOO / "dialogue.jinja"))
+        cls.grpc = cls.enterClassContext(rivulet.Client(server.target))
+        cls.openai = cls.enterClassContext(openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="key", max_retries=0, timeout=PATIENCE))
+
+    def test_models_of_text_have_it(self):
+        kinds = {model: self.openai.models.retrieve(model).model_extra["rivulet"].get("chat_template") for model in (TEXT, "mnist-linear")}
+        self.assertEqual(kinds, {TEXT: "file", "mnist-linear": None})
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.openai.chat.completions.create(model="mnist-linear", messages=[QUESTION])
+        self.assertEqual(caught.exception.code, "NO_CHAT_TEMPLATE")
+
+    def test_an_answer_ends_where_the_model_speaks_for_the_user(self):
+        def spoken(seed, **options):
+            choice = self.openai.chat.completions.create(model=TEXT, messages=[QUESTION], seed=seed, max_tokens=400, **options).choices[0]
+            return choice.finish_reason, choice.message.content
+
+        # The first of some seeds with which the model gives Romeo another speech.
+        whole = ((seed, self.grpc.generate(self.PROMPT, model=TEXT, seed=seed, max_tokens=400).collect().text) for seed in range(200))
+        seed, text = next((seed, text) for seed, text in whole if "\n\nROMEO:" in text)
+        self.assertEqual(spoken(seed), ("stop", text.partition("\n\nROMEO:")[0]))
+        self.assertEqual(spoken(seed, stop=[]), ("length", text), "the caller's own stop strings count instead")
+        self.assertEqual(spoken(seed, stop=["\n"]), ("stop", text.partition("\n")[0]))
+
+
 class TokenizerTest(unittest.TestCase):
     """A model whose tokens are pieces of words."""
 
@@ -168,6 +200,7 @@ class TokenizerTest(unittest.TestCase):
         return self.grpc.detokenize([id]).raw_bytes
 
     def test_the_template_and_its_special_tokens_are_the_models(self):
+        self.assertEqual(self.openai.models.retrieve(self.MODEL).model_extra["rivulet"]["chat_template"], "model")
         given = self.grpc.tokenize(self.PROMPT, add_special_tokens=False).ids.tolist()
         self.assertEqual((given[0], given[-1]), (text_models.START, text_models.END))
         options = {"seed": 3, "max_tokens": 30}

@@ -143,6 +143,9 @@ class StartAndEndTest(unittest.TestCase):
             (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
             (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
             (("--target", "a:1", "--https-cert", __file__, "--https-key", __file__), "are no certificate and its key"),
+            (("--target", "a:1", "--chat-template", "/absent.jinja"), "--chat-template: /absent.jinja: No such file"),
+            (("--target", "a:1", "--chat-template", "/dev/null"), "--chat-template: /dev/null is empty"),
+            (("--target", "a:1", "--chat-template", __file__), f"--chat-template: {__file__}: line "),
         ):
             with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:
                 command.main(args)
@@ -291,6 +294,8 @@ class TemplateTest(unittest.TestCase):
         self.assertEqual(
             worker.render(self.CHATML, self.MESSAGES, {}).decode(), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
         )
+        marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+        self.assertEqual(worker.render(marked, self.MESSAGES, {}).decode(), "a < b & \u00e9")
         template = "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
         twice = worker.render(template, self.MESSAGES * 2, {"bos_token": "<s>"}).decode()
         self.assertEqual(twice, '<s>{"role": "user", "content": "a < b & \u00e9"}')

@@ -30,12 +30,14 @@ SOURCES = CLIENT / "src/rivulet/gateway/page"
 TSC = SOURCE_DIR / "build/typescript/node_modules/.bin/tsc"
 MOST_BYTES = 60_000
 KEY = "a-key-of-the-test"
+DIALOGUE = ("--chat-template", ZOO / "dialogue.jinja")
 
 
 def setUpModule():
     """One server, one gateway and one browser for all tests."""
     server = unittest.enterModuleContext(Server(ZOO / TEXT, ZOO / IMAGES, args=("--threads", "1", "--backend", "cpu")))
-    PageTest.gateway = unittest.enterModuleContext(Gateway(server.target))
+    PageTest.gateway = unittest.enterModuleContext(Gateway(server.target, *DIALOGUE))
+    PageTest.target = server.target
     PageTest.grpc = unittest.enterModuleContext(rivulet.Client(server.target))
     PageTest.browser = unittest.enterModuleContext(Browser())
     PageTest.browser.size(1180, 900)
@@ -133,6 +135,85 @@ class ImagesTest(PageTest):
         self.assertEqual(browser.errors, [])
 
 
+class ChatTest(PageTest):
+    QUESTIONS = ("What news, my lord?", "O speak again!")
+
+    def answer(self, *said, seed):
+        """That of gRPC after questions and answers in turn, as the template writes them."""
+        names = ("ROMEO", "JULIET")
+        prompt = "".join(f"{names[index % 2]}:\n{text}\n\n" for index, text in enumerate(said)) + "JULIET:\n"
+        options = {"max_tokens": 40, "temperature": TEMPERATURE, "stop": ["\n\nROMEO:"]}
+        return self.grpc.generate(prompt, model=TEXT, seed=seed, **options).collect().text
+
+    def messages(self, name):
+        return self.browser.js(f"[...document.querySelectorAll('.conversation[data-name={name}] .message p')].map(p => p.textContent)")
+
+    def ask(self, question):
+        """Returns once it is answered."""
+        self.browser.fill("#chat-message", question)
+        self.browser.key("Enter")
+        self.browser.await_js("document.querySelector('#chat-message').value === '' && document.querySelector('#chat-stop').disabled")
+
+    def test_answers_are_those_of_grpc_and_can_be_undone_and_forked(self):
+        browser = self.browser
+        self.assertEqual(browser.js("document.querySelector('#chat-message').value"), self.QUESTIONS[0], "a prompt that fits the model")
+        browser.fill("#chat-tokens", "40")
+        browser.fill("#chat-seed", "7")
+        first = self.answer(self.QUESTIONS[0], seed=7)
+        second, forked = (self.answer(self.QUESTIONS[0], first, self.QUESTIONS[1], seed=seed) for seed in (7, 8))
+        self.assertNotEqual(second, forked)
+        self.ask(self.QUESTIONS[0])
+        self.assertEqual(self.messages("A"), [self.QUESTIONS[0], first.lstrip()])
+        self.ask(self.QUESTIONS[1])
+        self.assertEqual(self.messages("A")[2:], [self.QUESTIONS[1], second.lstrip()])
+        browser.click(".message.assistant .buttons button:nth-child(2)")  # of the first answer
+        self.assertEqual(self.messages("B"), [self.QUESTIONS[0], first.lstrip()])
+        self.ask(self.QUESTIONS[1])
+        self.assertEqual(self.messages("B")[2:], [self.QUESTIONS[1], forked.lstrip()])
+        browser.click(".conversation[data-name=A] .message.assistant .buttons button:nth-child(1)", 1)  # of the second
+        self.assertEqual(self.messages("A"), [self.QUESTIONS[0], first.lstrip()])
+        self.assertEqual(browser.js("document.querySelector('#chat-message').value"), self.QUESTIONS[1], "to be asked again")
+        browser.click("#chat-send")
+        browser.await_js("document.querySelectorAll('.conversation[data-name=A] .message').length === 4 && document.querySelector('#chat-stop').disabled")
+        self.assertEqual(self.messages("A")[3], second.lstrip(), "in the conversation in which it was undone")
+        browser.click("#chat-new")
+        self.assertEqual(browser.js("document.querySelectorAll('.conversation').length"), 0)
+        self.assertEqual(browser.errors, [])
+
+    def test_an_answer_that_is_stopped_stays(self):
+        browser = self.browser
+        browser.fill("#chat-tokens", "1000000")
+        browser.fill("#chat-message", self.QUESTIONS[0])
+        browser.click("#chat-send")
+        browser.await_js("document.querySelectorAll('.message.assistant p')[0]?.textContent.length > 3")
+        browser.click("#chat-stop")
+        browser.await_js("document.querySelector('#chat-stop').disabled")
+        self.await_text(".conversation > .hint", "stopped")
+        self.assertGreater(len(self.messages("A")[1]), 3)
+
+    def test_an_error_gives_the_question_back(self):
+        self.browser.fill("#chat-message", "\u0416")
+        self.browser.key("Enter")
+        self.await_problem(".conversation .problem", "(TEXT_NOT_IN_ALPHABET)")
+        self.assertEqual((self.messages("A"), self.browser.js("document.querySelector('#chat-message').value")), ([], "\u0416"))
+
+    def test_it_comes_first_and_fits_a_phone(self):
+        titles = self.browser.js("[...document.querySelectorAll('h2')].map(title => title.textContent)")
+        self.assertEqual(titles, ["Chat", "Text", "Images", "Load"])
+        self.browser.size(360, 640)
+        self.addCleanup(self.browser.size, 1180, 900)
+        for one in ("#chat-message", "#chat-send"):
+            bottom, wide = self.browser.js(f"(r => [r.bottom, r.right])(document.querySelector('{one}').getBoundingClientRect())")
+            self.assertTrue(0 < bottom <= 640 and wide <= 360, (one, bottom, wide))
+
+    def test_without_a_template_it_says_how_to_give_one(self):
+        with Gateway(self.target) as gateway:
+            self.open(gateway)
+            self.browser.await_js("!document.querySelector('#chat-none').hidden")
+            self.await_text("#chat-none", "--chat-template FILE")
+            self.assertTrue(self.browser.js("document.querySelector('#chat-form').hidden"))
+
+
 class TextTest(PageTest):
     def test_a_fork_goes_on_beside_the_original(self):
         self.generate(tokens=60, seed=7)
@@ -174,11 +255,16 @@ class TextTest(PageTest):
     def screenshot(self):
         file = os.environ.get("RIVULET_PAGE_SCREENSHOT")
         if file:
+            for field, value in (("tokens", "120"), ("seed", "4")):
+                self.browser.fill(f"#chat-{field}", value)
+            self.browser.fill("#chat-message", "What news, my lord?")
+            self.browser.key("Enter")
+            self.browser.await_js("document.querySelectorAll('.message button').length === 2")
             self.browser.js("document.querySelector('#images-count').value = '16'")
             self.browser.fill("#images-seed", "1")
             self.browser.click("#images-draw")
             self.browser.await_js("document.querySelector('#images-progress').value > 7500")
-            self.browser.js("document.activeElement.blur()")
+            self.browser.js("document.activeElement.blur(), scrollTo(0, 0)")
             self.browser.screenshot(file, 1180)
             self.browser.size(1180, 900)
 
@@ -254,7 +340,7 @@ class PageItselfTest(PageTest):
         found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
         used = [(role, name) for role, name in found if role in roles]
         self.assertEqual([role for role, name in used if not name], [])
-        for expected in (("button", "Draw"), ("spinbutton", "Temperature"), ("textbox", "Prompt"), ("region", "Text A"), ("button", "Fork here")):
+        for expected in (("textbox", "Message"), ("button", "Send"), ("button", "Draw"), ("spinbutton", "Temperature"), ("textbox", "Prompt"), ("region", "Text A"), ("button", "Fork here")):
             self.assertIn(expected, used)
 
     def test_it_follows_the_colours_of_the_system(self):

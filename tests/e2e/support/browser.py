@@ -185,7 +185,8 @@ class Browser:
     def screenshot(self, path, width):
         """A PNG of the whole page."""
         self.size(width, 100)
-        self.size(width, self.js("document.documentElement.scrollHeight"))
+        for _ in range(2):  # boxes whose height is a part of the window's grow once
+            self.size(width, self.js("document.documentElement.scrollHeight"))
         self.js("new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

@@ -110,7 +110,8 @@ TEST(GgufTextTest, TheWorldVocabularyIsRead) {
   EXPECT_EQ(read->text.special_tokens[1].id, 257);
   EXPECT_EQ(read->text.special_tokens[1].content, "\n\n");
   EXPECT_THAT(read->text.special_tokens[1].roles, ElementsAre("eot_token"));
-  EXPECT_THAT(read->text.chat_template, HasSubstr("'User'"));
+  EXPECT_THAT(read->text.chat_template, HasSubstr("'Assistant:'"));
+  EXPECT_EQ(read->text.chat_template_name, "rwkv-world");
 }
 
 TEST(GgufTextTest, ByteLevelBpeIsRead) {

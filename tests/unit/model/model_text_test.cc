@@ -64,6 +64,11 @@ TEST_F(ModelTextTest, TokenizerJsonComesBeforeTheWorldVocabulary) {
   auto text = Load();
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_EQ(text->tokenizer_kind, "world");
+  EXPECT_EQ(text->chat_template_name, "rwkv-world");
+  EXPECT_THAT(text->chat_template, HasSubstr("'Assistant:'"));
+  Write("chat_template.jinja", "{{ mine }}");
+  EXPECT_EQ(Load()->chat_template, "{{ mine }}");
+  EXPECT_EQ(Load()->chat_template_name, "");
   EXPECT_THAT(text->tokenizer->Encode("ab", {})->ids, ElementsAre('a' + 1, 'b' + 1));
   ASSERT_EQ(text->special_tokens.size(), 1u);
   EXPECT_THAT(text->special_tokens[0].id, Optional(0));

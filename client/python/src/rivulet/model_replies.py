@@ -107,8 +107,8 @@ class Limits:
 class Model:
     """The description of a model. numerics_id: servers with equal ids generate equal tokens. plan: how runs are
     executed; products: what computes matrix products on a GPU; both are for people to read. config: the model's
-    config.json (model/FORMAT.md). chat_template: of a conversation, as it came with the model, for you to render; often empty.
-    special_tokens: the control tokens of its tokenizer."""
+    config.json (model/FORMAT.md). chat_template: of a conversation, for you to render; often empty. chat_template_name: of one that did
+    not come with the model ("rwkv-world"); else empty. special_tokens: the control tokens of its tokenizer."""
 
     summary: ModelSummary
     architecture: Architecture
@@ -119,6 +119,7 @@ class Model:
     products: str
     config: Mapping[str, Any]
     chat_template: str
+    chat_template_name: str
     special_tokens: tuple[SpecialToken, ...]
     proto: inference_pb2.GetModelReply = field(repr=False)
 
@@ -220,7 +221,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
     special = tuple(SpecialToken(optional(token, "id"), token.content, tuple(token.roles)) for token in message.special_tokens)
     return Model(
         summary(message.summary), architecture, content, limits, message.numerics_id, message.plan, message.products, config,
-        message.chat_template, special, message,
+        message.chat_template, message.chat_template_name, special, message,
     )  # fmt: skip
 
 

@@ -102,14 +102,16 @@ def _messages(value: Any) -> list[dict[str, str]]:
     return found
 
 
-async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> str:
-    """Errors: Problem; worker.Refused."""
+async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> tuple[str, str]:
+    """The prompt, and what the template writes between an answer and the next question, or "". Errors: Problem; worker.Refused."""
     if not model.chat_template:
         raise invalid(
-            "model", f"{model.summary.name} has no chat template; use /v1/completions with a prompt of your own", "NO_CHAT_TEMPLATE"
-        )
+            "model", f"{model.summary.name} has no chat template; start rivulet-gateway with --chat-template FILE to give it one, or use "
+            "/v1/completions with a prompt of your own", "NO_CHAT_TEMPLATE",
+        )  # fmt: skip
     special = {role: token.content for token in model.special_tokens for role in token.roles}
-    return await call.offload.render(model.chat_template, messages, special)
+    prompt = await call.offload.render(model.chat_template, messages, special)
+    return prompt, await call.offload.turn_end(model.chat_template, special)
 
 
 async def prompt_of(call: Call, model: Model, messages: Any) -> str:
@@ -151,8 +153,10 @@ async def create(call: Call) -> Any:
     _refuse(body)
     body.end()
     model = await call.client.model(name, **call.options)
-    prompt = await _prompt(call, model, messages)
+    prompt, turn_end = await _prompt(call, model, messages)
     options["add_special_tokens"] = False  # the template writes them out
+    if turn_end:
+        options.setdefault("stop", [turn_end])
     progress = call.progress(1, samples)
     options.setdefault("seed", progress.seed)
     answer = checked(lambda: call.client.generate(prompt, **options), call.names)

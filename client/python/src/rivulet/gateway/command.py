@@ -112,7 +112,7 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
             end_with_parent(place.line)
         if config.ssl is not None:
             tasks.append(asyncio.create_task(_watch_certificate(config.ssl, given.https_cert, given.https_key)))
-        return GatewayClient(given.target, tls=tls)
+        return GatewayClient(given.target, tls=tls, chat_template=given.chat_template)
 
     def ready() -> None:
         if place is not None:
@@ -175,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from rivulet.gateway.meters import Meters
     except ImportError as error:
         fail(BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
+    given.chat_template = options.chat_template(given.chat_template)  # the text
     size = Meters.size(PATHS)
     if given.worker is not None:
         place = Place.of(given.worker)

@@ -31,6 +31,10 @@ async def get_model(call: Call) -> Any:
         "content": _content(model), "max_tokens": model.limits.max_tokens, "weights_sha256": model.summary.weights_sha256,
         "numerics_id": model.numerics_id, "max_num_samples": model.limits.max_num_samples,
     }  # fmt: skip
+    if isinstance(model.content, TextContent) and model.content.alphabet:
+        details["alphabet"] = model.content.alphabet
+    if model.chat_template:
+        details["chat_template"] = model.chat_template_name or "model"
     if isinstance(model.content, ImageContent):
         details["image"] = {**asdict(model.content), "num_levels": num_levels(model)}
     return {**_entry(model.summary), "rivulet": details}

@@ -44,6 +44,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser("rivulet-gateway", description="Serves OpenAI's HTTP API in front of a rivulet-server.", allow_abbrev=False)
     parser.add_argument("--target", required=True, metavar="HOST:PORT", help="the rivulet-server")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
+    parser.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
     parser.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
     parser.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
     parser.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
@@ -115,3 +116,21 @@ def check_https(given: argparse.Namespace) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(given.https_cert, given.https_key, password="")
     except (ssl.SSLError, OSError) as error:
         fail(BAD_USAGE, f"--https-cert: {' and '.join(str(path) for path in files.values())} are no certificate and its key: {error}")
+
+
+def chat_template(path: str | None) -> str:
+    """The text of --chat-template; empty: none is given."""
+    from rivulet.gateway import worker
+
+    if path is None:
+        return ""
+    try:
+        template = Path(path).read_text(encoding="utf-8")
+        worker.check(template)
+    except OSError as error:
+        fail(BAD_USAGE, f"--chat-template: {path}: {error.strerror}")
+    except ValueError as error:
+        fail(BAD_USAGE, f"--chat-template: {path}: {error}")
+    if not template.strip():
+        fail(BAD_USAGE, f"--chat-template: {path} is empty")
+    return template

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 
-from rivulet import AsyncClient, AsyncSession, CallOptions, Model, errors, replies, session_messages
+from rivulet import AsyncClient, AsyncSession, CallOptions, Model, TextContent, errors, replies, session_messages
 from rivulet.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FROM_FILE = "file"
 SECONDS = 30.0  # for which an answer is remembered
 _MOST = 1024  # answers
 _PATIENCE = 30.0  # seconds for a call that others may wait for, too
@@ -69,10 +70,12 @@ class _LostSession(AsyncSession):
 
 
 class GatewayClient(AsyncClient):
-    """As AsyncClient, for callers that each bring a key as `metadata`."""
+    """As AsyncClient, for callers that each bring a key as `metadata`. chat_template: of every model of text, in place of its own;
+    empty: none."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, chat_template: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
+        self._chat_template = chat_template
         self._keys: Remembered[None] = Remembered()
         self._models: Remembered[Model] = Remembered()
 
@@ -93,8 +96,11 @@ class GatewayClient(AsyncClient):
         return await self._models.get((_authorization(options), model), lambda: self.model_now(model, **patient))
 
     async def model_now(self, model: str = "", **options: Unpack[CallOptions]) -> Model:
-        """As AsyncClient.model()."""
-        return await super().model(model, **options)
+        """As AsyncClient.model(); a chat template that the gateway was given has the name FROM_FILE."""
+        found = await super().model(model, **options)
+        if not self._chat_template or not isinstance(found.content, TextContent):
+            return found
+        return replace(found, chat_template=self._chat_template, chat_template_name=FROM_FILE)
 
     async def session_again(
         self, id: str, position: int, sequence_hash: int, model: str, **options: Unpack[CallOptions]

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Of a job and of its answer: a letter, and how many bytes follow.
@@ -142,14 +142,32 @@ def _to_json(value: Any, **options: Any) -> str:
     return json.dumps(value, ensure_ascii=False, **options)
 
 
+class _Generation(Extension):
+    """{% generation %}, with which some templates mark answers for training. What is within counts as if the tag were not there."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Any) -> Any:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 @functools.lru_cache(maxsize=32)
 def _compiled(template: str) -> jinja2.Template:
     """The settings and functions that templates of published models expect."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment.from_string(template)
+
+
+def check(template: str) -> None:
+    """Errors: ValueError with what is wrong and where."""
+    try:
+        _compiled(template)
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno}: {error.message}") from None
 
 
 def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> bytes:

@@ -10,7 +10,8 @@ const BUSY_MS = 10;
 /**
  * @typedef {object} ModelDetails
  * @property {string} id
- * @property {{ content: string, max_tokens: number, max_num_samples: number, image?: ImageShape }} rivulet
+ * @property {{ content: string, max_tokens: number, max_num_samples: number, image?: ImageShape, alphabet?: string,
+ *   chat_template?: string }} rivulet
  */
 
 /**
@@ -25,7 +26,7 @@ const BUSY_MS = 10;
 
 /**
  * @typedef {object} Chunk
- * @property {{ index: number, text: string, finish_reason: string | null, token_ids: number[] }[]} choices
+ * @property {{ index: number, text: string, finish_reason: string | null, token_ids: number[], delta?: { content?: string } }[]} choices
  * @property {{ id: string, position: number }} [session]
  */
 
@@ -149,6 +150,15 @@ export class Api {
    */
   async stream(path, body, signal) {
     return chunks(await this.#send("POST", path, { ...body, stream: true, return_token_ids: true }, { signal }));
+  }
+
+  /**
+   * The same of an answer in a conversation.
+   * @param {object} body
+   * @param {AbortSignal} signal
+   */
+  async chat(body, signal) {
+    return chunks(await this.#send("POST", "v1/chat/completions", { ...body, stream: true }, { signal }));
   }
 
   /**

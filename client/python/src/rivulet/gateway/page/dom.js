@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elements of the page. Text gets into it by textContent alone.
 
+/** @import { ModelDetails } from "./api.js" */
+
 /**
  * @template {HTMLElement} T
  * @param {string} id
@@ -53,6 +55,52 @@ export function offer(select, names) {
 export function seedOf(field) {
   if (field.value !== "") return field.valueAsNumber;
   return /** @type {number} */ (crypto.getRandomValues(new Uint32Array(1))[0]);
+}
+
+/** A field that begins with a prompt which fits the model, and follows a choice of another model until somebody writes in it. */
+export class PromptField {
+  #field;
+  #select;
+  #candidates;
+  #suggested = "";
+  /** @type {Map<string, string | undefined>} */
+  #alphabets = new Map();
+
+  /**
+   * @param {HTMLTextAreaElement} field
+   * @param {HTMLSelectElement} select of the model
+   * @param {string[]} candidates for a model of any text, then for models that know some characters only
+   */
+  constructor(field, select, candidates) {
+    this.#field = field;
+    this.#select = select;
+    this.#candidates = candidates;
+    select.addEventListener("change", () => this.#suggest());
+  }
+
+  /** @param {ModelDetails[]} models */
+  use(models) {
+    this.#alphabets = new Map(models.map((model) => [model.id, model.rivulet.alphabet]));
+    this.#suggest();
+  }
+
+  /** @param {string} text */
+  fill(text) {
+    this.#field.value = text;
+  }
+
+  clear() {
+    this.#field.value = "";
+    this.#suggested = "\n"; // which no one writes: it stays empty
+  }
+
+  #suggest() {
+    if (this.#field.value !== this.#suggested) return;
+    const alphabet = this.#alphabets.get(this.#select.value);
+    const [any, ...others] = this.#candidates;
+    const fits = alphabet ? others.find((one) => [...one].every((letter) => alphabet.includes(letter))) : any;
+    this.#suggested = this.#field.value = fits ?? alphabet?.slice(0, 1) ?? "";
+  }
 }
 
 const form = new Intl.NumberFormat("en");

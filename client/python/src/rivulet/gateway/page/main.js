@@ -2,6 +2,7 @@
 // Finds the models of the server, hands them to the panels, and watches the load.
 
 import { Api, described } from "./api.js";
+import { ChatPanel } from "./chat.js";
 import { byId, pause, show } from "./dom.js";
 import { ImagesPanel } from "./images.js";
 import { Gauges } from "./load.js";
@@ -18,7 +19,7 @@ const key = byId("key", HTMLInputElement);
 const api = new Api(() => {
   keyForm.hidden = false;
 });
-const panels = [new ImagesPanel(api), new TextPanel(api)];
+const panels = [new ChatPanel(api), new TextPanel(api), new ImagesPanel(api)];
 const gauges = new Gauges(byId("gauges", HTMLElement));
 /** @type {string | undefined} */
 let known; // names of the models that the panels have

@@ -3,7 +3,7 @@
 
 import { ApiError, described } from "./api.js";
 import { Branch } from "./branch.js";
-import { byId, offer, seedOf, show } from "./dom.js";
+import { byId, offer, PromptField, seedOf, show } from "./dom.js";
 
 /** @import { Api, ModelDetails } from "./api.js" */
 /** @import { Origin, Owner } from "./branch.js" */
@@ -24,6 +24,7 @@ export class TextPanel {
   #place = byId("branches", HTMLElement);
   /** @type {Branch[]} */
   #branches = [];
+  #field = new PromptField(this.#prompt, this.#model, ["Once upon a time", "To be, or not to be,"]);
   #api;
 
   /** @param {Api} api */
@@ -38,9 +39,10 @@ export class TextPanel {
 
   /** @param {ModelDetails[]} models */
   use(models) {
-    const ids = models.filter((model) => model.rivulet.content === "text").map((model) => model.id);
-    offer(this.#model, ids);
-    this.#section.hidden = ids.length === 0;
+    const texts = models.filter((model) => model.rivulet.content === "text");
+    offer(this.#model, texts.map((model) => model.id));
+    this.#section.hidden = texts.length === 0;
+    this.#field.use(texts);
   }
 
   sampling() {
