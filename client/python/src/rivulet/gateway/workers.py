@@ -66,8 +66,9 @@ class _Worker:
 
     def stop(self) -> None:
         if self.process is not None and self.process.returncode is None:
+            # terminate() would take the exit code of a process that has just ended away from ended().
             with suppress(ProcessLookupError):
-                self.process.terminate()
+                os.kill(self.process.pid, signal.SIGTERM)
 
 
 class Workers:
