@@ -9,6 +9,7 @@ import tempfile
 import threading
 import types
 import unittest
+from typing import Any
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 from gateway import PATIENCE, Gateway
@@ -35,7 +36,7 @@ class TemplatedClient(GatewayClient):
     async def model(self, model="", **options):
         described = await super().model(model, **options)
         return types.SimpleNamespace(
-            summary=described.summary, content=described.content, chat_template=TEMPLATE, special_tokens=()
+            summary=described.summary, content=described.content, limits=described.limits, chat_template=TEMPLATE, special_tokens=()
         )
 
 
@@ -113,6 +114,12 @@ class ChatTest(unittest.TestCase):
             self.assertEqual([entry.bytes for entry in content], [list(entry.token.encode()) for entry in content])
             top = [[(one.token, one.logprob) for one in entry.top_logprobs] for entry in content]
             self.assertEqual(top, [list(zip(entry.texts, entry.logprobs.tolist())) for entry in expected.top_logprobs])
+
+    def test_tokens_of_a_conversation_are_those_that_a_chat_feeds(self):
+        body = {"model": TEXT, "messages": [QUESTION]}
+        found = self.openai.post(str(self.openai.base_url.join("/tokenize")), body=body, cast_to=dict[str, Any])
+        self.assertEqual(found["tokens"], self.grpc.tokenize(PROMPT, model=TEXT, add_special_tokens=False).ids.tolist())
+        self.assertEqual(found["count"], self.chat(max_tokens=1).usage.prompt_tokens)
 
     def test_the_next_turn_feeds_only_what_is_new(self):
         first = {"role": "user", "content": "A question that no other test asks. " * 4}

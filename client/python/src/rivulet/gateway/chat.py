@@ -116,7 +116,8 @@ async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> t
 
 async def prompt_of(call: Call, model: Model, messages: Any) -> str:
     """What a chat with these messages, the parameter, would be sent as. Errors: Problem; worker.Refused."""
-    return await _prompt(call, model, _messages(messages))
+    prompt, _ = await _prompt(call, model, _messages(messages))
+    return prompt
 
 
 def _refuse(body: Body) -> None:
