@@ -252,11 +252,11 @@ struct CommandLine {
   CommandLine() {
     app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
     app.require_subcommand(1);
-    AddGenerate(on_generate, &generate, &raw);
-    AddScore(on_score, &score, &raw);
+    AddGenerate(generate.parser, &generate.options, &raw);
+    AddScore(score.parser, &score.options, &raw);
     AddTokenize(tokenize.parser, &tokenize.options);
     AddDetokenize(detokenize.parser, &detokenize.options, &raw);
-    AddBench(on_bench, &bench, &raw);
+    AddBench(bench.parser, &bench.options, &raw);
     AddBatch(batch.parser, &batch.options, &raw);
     AddModels(on_models, &models, &raw);
     AddLoad(load.parser, &load.options);
@@ -264,28 +264,29 @@ struct CommandLine {
     AddQuantize(quantize.parser, &quantize.options);
     AddLogLevel(log_level.parser, &log_level.options);
     AddSessions(on_sessions, &sessions, &raw);
-    AddTarget(on_health, &health.target);
-    on_health->add_option("--deadline", raw.deadline, "Maximum time to wait in seconds; default 5");
+    AddTarget(health.parser, &health.options.target);
+    health.parser->add_option("--deadline", raw.deadline,
+                              "Maximum time to wait in seconds; default 5");
   }
 
   // After parsing: the command that was given.
   absl::StatusOr<Command> Finish() {
     absl::Status status;
-    if (on_generate->parsed()) {
-      status = FinishGenerate(&generate, raw);
-      if (status.ok()) return generate;
-    } else if (on_score->parsed()) {
-      status = FinishScore(&score, raw);
-      if (status.ok()) return score;
+    if (generate.parser->parsed()) {
+      status = FinishGenerate(&generate.options, raw);
+      if (status.ok()) return generate.options;
+    } else if (score.parser->parsed()) {
+      status = FinishScore(&score.options, raw);
+      if (status.ok()) return score.options;
     } else if (tokenize.parser->parsed()) {
       status = FinishTokenize(&tokenize.options);
       if (status.ok()) return tokenize.options;
     } else if (detokenize.parser->parsed()) {
       status = FinishDetokenize(raw, &detokenize.options);
       if (status.ok()) return detokenize.options;
-    } else if (on_bench->parsed()) {
-      status = FinishBench(raw, &bench);
-      if (status.ok()) return bench;
+    } else if (bench.parser->parsed()) {
+      status = FinishBench(raw, &bench.options);
+      if (status.ok()) return bench.options;
     } else if (batch.parser->parsed()) {
       status = FinishBatch(raw, &batch.options);
       if (status.ok()) return batch.options;
@@ -307,8 +308,8 @@ struct CommandLine {
       status = FinishKeys(keys.options);
       if (status.ok()) return keys.options;
     } else {
-      status = FinishHealth(&health, raw);
-      if (status.ok()) return health;
+      status = FinishHealth(&health.options, raw);
+      if (status.ok()) return health.options;
     }
     return status;
   }
@@ -316,23 +317,20 @@ struct CommandLine {
   CLI::App app{
       "Generates text, tokens and images with trained linear transformers, and scores them.",
       "rivulet"};
-  GenerateOptions generate;
-  ScoreOptions score;
-  BenchOptions bench;
   ModelsOptions models;
   SessionsOptions sessions;
-  HealthOptions health;
   RawValues raw;
-  CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
+  Subcommand<GenerateOptions> generate{
+      app.add_subcommand("generate", "Generate text, tokens or images")};
   Subcommand<BatchOptions> batch{
       app.add_subcommand("batch", "Generate and score for each line of a file")};
-  CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
+  Subcommand<ScoreOptions> score{app.add_subcommand("score", "Print how likely given tokens are")};
   Subcommand<TokenizeOptions> tokenize{
       app.add_subcommand("tokenize", "Print the token ids of a text")};
   Subcommand<DetokenizeOptions> detokenize{
       app.add_subcommand("detokenize", "Print the text of token ids")};
-  CLI::App* const on_bench =
-      app.add_subcommand("bench", "Send requests to a server and measure latency and rate");
+  Subcommand<BenchOptions> bench{
+      app.add_subcommand("bench", "Send requests to a server and measure latency and rate")};
   CLI::App* const on_models =
       app.add_subcommand("models", "List, load and unload the models of a server");
   CLI::App* const on_sessions =
@@ -345,8 +343,8 @@ struct CommandLine {
       app.add_subcommand("quantize", "Write a model directory again with weights of 8 or 4 bits")};
   Subcommand<LogLevelOptions> log_level{
       app.add_subcommand("log-level", "Print or set the least level of a server's log")};
-  CLI::App* const on_health =
-      app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
+  Subcommand<HealthOptions> health{
+      app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving")};
 };
 
 std::vector<std::string> NamesOf(const CLI::App& app) {
