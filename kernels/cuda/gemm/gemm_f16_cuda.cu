@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   });
 }
 
-// Few rows and columns: a block is one warp with 8 columns, so that there are enough blocks. All its
-// weights are on their way to shared memory before the wait for the predecessor; the sums are those
-// of GemmF16, in its order.
+// Few rows and columns: a block is one warp with 8 columns, so that there are enough blocks. All
+// its weights are on their way to shared memory before the wait for the predecessor; the sums are
+// those of GemmF16, in its order.
 struct FewShape {
   static constexpr int kRows = 16, kColumns = 8, kChunk = 128;
   static constexpr int kStride = kChunk + 8, kSteps = kChunk / 32;  // as F16Shape has them
