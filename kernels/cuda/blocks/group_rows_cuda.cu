@@ -19,23 +19,32 @@ struct NormGroupsArgs {
   const int32_t* gather;
 };
 
-// Where a group's values and what belongs to them begin.
+// Where a group's values and what belongs to them begin: [size], or null.
 struct Group {
-  const float *x, *gate, *weight, *bias;  // x, y: [size]; the others likewise, or null
+  const float *x, *gate;
   float* y;
+  int index;  // of the row's groups
   __device__ Group(const NormGroupsArgs& p, int item) {
-    const int row = item / p.norm.groups, group = item % p.norm.groups;
-    const size_t column = static_cast<size_t>(group) * static_cast<size_t>(p.norm.size);
-    const auto at = [column](int index, size_t stride) {
-      return static_cast<size_t>(index) * stride + column;
+    const int row = item / p.norm.groups;
+    index = item % p.norm.groups;
+    const size_t column = Column(p);
+    const auto at = [column](int of, size_t stride) {
+      return static_cast<size_t>(of) * stride + column;
     };
     x = p.norm.x + at(p.gather == nullptr ? row : p.gather[row], p.norm.x_stride);
     y = p.norm.y + at(row, p.norm.y_stride);
     gate = p.gate.data == nullptr ? nullptr : p.gate.data + at(row, p.gate.stride);
-    weight = p.norm.weight == nullptr
-                 ? nullptr
-                 : p.norm.weight + static_cast<size_t>(group) * p.norm.weight_stride;
-    bias = p.bias == nullptr ? nullptr : p.bias + column;
+  }
+  __device__ size_t Column(const NormGroupsArgs& p) const {
+    return static_cast<size_t>(index) * static_cast<size_t>(p.norm.size);
+  }
+  __device__ const float* Weight(const NormGroupsArgs& p) const {
+    return p.norm.weight == nullptr
+               ? nullptr
+               : p.norm.weight + static_cast<size_t>(index) * p.norm.weight_stride;
+  }
+  __device__ const float* Bias(const NormGroupsArgs& p) const {
+    return p.bias == nullptr ? nullptr : p.bias + Column(p);
   }
 };
 
@@ -72,17 +81,19 @@ __global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
   const Group g(p, item);
   const float* x = g.x;
   if (!kCentred && g.gate != nullptr && p.gate.first) {
-    // What a lane writes it alone reads again.
+    // What a lane writes it alone reads again. (Unrolled, the kernel would have a stack.)
+#pragma unroll 1
     for (int i = LaneIndex(); i < n; i += kWarpLanes) {
       g.y[i] = x[i] * ActivationOf(p.gate.kind, g.gate[i]);
     }
     x = g.y;
   }
   const RowStatistics s = GroupStatistics<kCentred>(x, n, p.norm.eps);
+  const float *const weight = g.Weight(p), *const bias = kCentred ? g.Bias(p) : nullptr;
   const bool gated = !kCentred && g.gate != nullptr && !p.gate.first;
   for (int i = LaneIndex(); i < n; i += kWarpLanes) {
-    const float v = NormOf<kCentred>(x[i], s, g.weight == nullptr ? 1.0f : g.weight[i],
-                                     g.bias == nullptr ? 0.0f : g.bias[i]);
+    const float v = NormOf<kCentred>(x[i], s, weight == nullptr ? 1.0f : weight[i],
+                                     bias == nullptr ? 0.0f : bias[i]);
     g.y[i] = gated ? v * ActivationOf(p.gate.kind, g.gate[i]) : v;
   }
 }
@@ -105,6 +116,7 @@ __global__ void __launch_bounds__(kLongThreads) NormLongGroups(NormGroupsArgs p)
   // The values, then their factors where the gate comes behind the norm.
   auto* const statistics = static_cast<RowStatistics*>(SharedMemory());
   float4* const held = static_cast<float4*>(SharedMemory()) + 1;
+#pragma unroll 2  // activations are long
   for (int i = static_cast<int>(threadIdx.x); i < quads; i += kLongThreads) {
     float4 v = QuadOf(g.x, i, 0);
     if (gated) {
@@ -128,8 +140,10 @@ __global__ void __launch_bounds__(kLongThreads) NormLongGroups(NormGroupsArgs p)
   }
   __syncthreads();
   const RowStatistics s = *statistics;
+  const float *const weight = g.Weight(p), *const bias = kCentred ? g.Bias(p) : nullptr;
+#pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < quads; i += kLongThreads) {
-    const float4 x = held[i], w = QuadOf(g.weight, i, 1), b = QuadOf(g.bias, i, 0);
+    const float4 x = held[i], w = QuadOf(weight, i, 1), b = QuadOf(bias, i, 0);
     float4 y = make_float4(NormOf<kCentred>(x.x, s, w.x, b.x), NormOf<kCentred>(x.y, s, w.y, b.y),
                            NormOf<kCentred>(x.z, s, w.z, b.z), NormOf<kCentred>(x.w, s, w.w, b.w));
     if (gated && !p.gate.first) y = Times(y, held[quads + i]);
