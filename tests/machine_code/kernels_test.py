@@ -29,6 +29,7 @@ MOST_TEXT_KIB = {
     "FillProductRows": 5,
     "GatherProductRows": 4,
     "GemmF16": 52,
+    "GemmFewF16": 24,
     "GemmF32": 56,
     "GenericAttention": 44,
     "Latency": 200,
@@ -55,6 +56,7 @@ EARLY_LOADS = {
     "Attention": ("LDG.E.128", 8),
     "GemmF16": (("LDG.E.128", "LDG.E.64"), 8),  # F16, integers
     "GemmF32": ("LDG.E.128", 8),
+    "GemmFewF16": ("LDGSTS", 4),
     "WideGemm": ("LDGSTS", 4),
 }
 WAIT = "ACQBULK"  # griddepcontrol.wait, from sm_90 on
