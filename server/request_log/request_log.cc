@@ -143,9 +143,9 @@ absl::Status RequestLog::Check(const std::string& target) {
     return absl::OkStatus();
   }
   if (errno != ENOENT) return CannotOpenLog(target);
-  std::string folder = std::filesystem::path(target).parent_path().string();
-  if (folder.empty()) folder = ".";
-  const bool may_make = faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  const std::string folder = std::filesystem::path(target).parent_path().string();
+  const char* const at = folder.empty() ? "." : folder.c_str();
+  const bool may_make = faccessat(AT_FDCWD, at, W_OK | X_OK, AT_EACCESS) == 0;
   return may_make ? absl::OkStatus() : CannotOpenLog(target);
 }
 
