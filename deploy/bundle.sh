@@ -56,6 +56,7 @@ for program in "${programs[@]}"; do
     while read -r library; do cp -nL "$library" "$bundle/lib/"; done
 done
 cp LICENSE "$bundle/"
+cp third_party/llama.cpp/LICENSE "$bundle/LICENSE.llama.cpp"  # of code in the programs
 # What the distribution made travels with its licence: the libraries, and what is compiled into the programs.
 pack_licences() {
   local owner

@@ -37,6 +37,9 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const GenerateOptions& options) const {
     return NameDeadline(RunGenerate(options), options.deadline_seconds);
   }
+  absl::StatusOr<std::string> operator()(const ChatOptions& options) const {
+    return RunChat(options);
+  }
   absl::StatusOr<std::string> operator()(const ScoreOptions& options) const {
     return RunScore(options);
   }

@@ -13,6 +13,7 @@
 namespace rivulet {
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
+absl::StatusOr<std::string> RunChat(const ChatOptions& options);
 absl::StatusOr<std::string> RunScore(const ScoreOptions& options);
 absl::StatusOr<std::string> RunTokenize(const TokenizeOptions& options);
 absl::StatusOr<std::string> RunDetokenize(const DetokenizeOptions& options);

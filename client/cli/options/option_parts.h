@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the commands' parsers share (options.cc), and the parsers of `batch` (batch_options.cc), of
-// `bench` (bench_options.cc), of `keys` (keys_options.cc) and of `sessions` (sessions_options.cc).
+// `bench` (bench_options.cc), of `chat` (chat_options.cc), of `keys` (keys_options.cc) and of
+// `sessions` (sessions_options.cc).
 #pragma once
 
 #include <optional>
@@ -42,6 +43,7 @@ void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special);
 void AddCache(CLI::App* app, CacheOptions* cache);
 void AddPriority(CLI::App* app, std::string* priority);
 void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);
+void AddChat(CLI::App* app, ChatOptions* options, RawValues* raw);
 void AddKeys(CLI::App* app, KeysOptions* options);
 void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw);
 void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw);
@@ -60,6 +62,7 @@ absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt);
 absl::Status FinishSession(const RawValues& raw, SessionOptions* session);
 absl::Status FinishCache(const CacheOptions& cache);
 absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options);
+absl::Status FinishChat(const RawValues& raw, ChatOptions* options);
 absl::Status FinishKeys(const KeysOptions& options);
 absl::Status FinishBatch(const RawValues& raw, BatchOptions* options);
 absl::Status FinishBench(const RawValues& raw, BenchOptions* options);

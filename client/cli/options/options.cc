@@ -254,6 +254,7 @@ struct CommandLine {
     app.require_subcommand(1);
     AddGenerate(generate.parser, &generate.options, &raw);
     AddScore(score.parser, &score.options, &raw);
+    AddChat(chat.parser, &chat.options, &raw);
     AddTokenize(tokenize.parser, &tokenize.options);
     AddDetokenize(detokenize.parser, &detokenize.options, &raw);
     AddBench(bench.parser, &bench.options, &raw);
@@ -278,6 +279,9 @@ struct CommandLine {
     } else if (score.parser->parsed()) {
       status = FinishScore(&score.options, raw);
       if (status.ok()) return score.options;
+    } else if (chat.parser->parsed()) {
+      status = FinishChat(raw, &chat.options);
+      if (status.ok()) return chat.options;
     } else if (tokenize.parser->parsed()) {
       status = FinishTokenize(&tokenize.options);
       if (status.ok()) return tokenize.options;
@@ -322,6 +326,7 @@ struct CommandLine {
   RawValues raw;
   Subcommand<GenerateOptions> generate{
       app.add_subcommand("generate", "Generate text, tokens or images")};
+  Subcommand<ChatOptions> chat{app.add_subcommand("chat", "Talk with a model in the terminal")};
   Subcommand<BatchOptions> batch{
       app.add_subcommand("batch", "Generate and score for each line of a file")};
   Subcommand<ScoreOptions> score{app.add_subcommand("score", "Print how likely given tokens are")};

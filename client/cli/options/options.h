@@ -95,6 +95,17 @@ struct GenerateOptions : PromptOptions {
   int columns = 8;
 };
 
+struct ChatOptions {
+  TargetOptions target;
+  std::string chat_template;  // file; empty: the model's own
+  std::string system;         // the system's message; empty: none
+  SamplingOptions sampling;
+  std::optional<int64_t> max_tokens;  // of an answer
+  std::vector<std::string> stop;      // empty: what the template tells
+  bool show_prompt = false;
+  bool stats = false;
+};
+
 struct ScoreOptions {
   TargetOptions target;
   // Exactly one of these three.
@@ -249,7 +260,7 @@ struct LogLevelOptions {
 using Command =
     std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions, DetokenizeOptions,
                  BenchOptions, ModelsOptions, SessionsOptions, BatchOptions, HealthOptions,
-                 LoadOptions, KeysOptions, QuantizeOptions, LogLevelOptions>;
+                 LoadOptions, KeysOptions, QuantizeOptions, LogLevelOptions, ChatOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

@@ -36,7 +36,7 @@ TEST_F(EnvironmentTest, SparesTargetAndModelName) {
               ElementsAre("generate", "--model-name=m", "--target=h:1", "--prompt", "a"));
   EXPECT_THAT(Completed({"sessions", "close", "id"}),
               ElementsAre("sessions", "close", "--model-name=m", "--target=h:1", "id"));
-  for (const char* command : {"score", "bench"}) {
+  for (const char* command : {"score", "bench", "chat"}) {
     EXPECT_THAT(Completed({command}), ElementsAre(command, "--model-name=m", "--target=h:1"));
   }
   // These are about all models where none is named.

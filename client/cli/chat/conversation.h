@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A conversation with a model, and the session that holds its tokens on the server.
+// Tested by: tests/e2e/cli/chat_test.py
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/chat/chat_template.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+
+// What the answers of all conversations of a chat have in common.
+struct ChatSetup {
+  const Client* client;
+  const ChatTemplate* form;
+  v1::GetModelReply model;
+  v1::GenerateRequest request;  // its seed is that of the first conversation, if it has one
+  bool resume = true;           // as CallOptions::resume
+};
+
+// How much an answer took.
+struct Answer {
+  int64_t prompt_tokens = 0;  // of the whole conversation before it
+  int64_t given_tokens = 0;   // those of them that the session did not hold
+  int64_t tokens = 0;         // generated
+  double seconds = 0;
+  bool cut = false;       // it ended at max_tokens
+  bool stopped = false;   // by `stop`
+  bool reopened = false;  // the server had lost the session: all was given again
+};
+
+// Thread: one. Every call of a method that talks to the server may fail with its errors.
+class Conversation {
+ public:
+  // Opens the session. `setup` must live longer.
+  static absl::StatusOr<Conversation> Open(const ChatSetup* setup);
+  // From the text of ToJson(). Errors: INVALID_ARGUMENT naming `shown` and the field.
+  absl::Status SetJson(absl::string_view text, const std::string& shown);
+  std::string ToJson() const;
+
+  // The prompt of `question`. Errors: those of ChatTemplate::Render.
+  absl::StatusOr<std::string> Prompt(const std::string& question) const;
+
+  // Asks. The session goes back to the longest common prefix of its tokens and those of the prompt,
+  // and is given the rest. `on_text` gets the answer in pieces. An answer that `stop` cuts stays; a
+  // failed one leaves the conversation as it was.
+  absl::StatusOr<Answer> Ask(const std::string& question,
+                             absl::FunctionRef<void(absl::string_view)> on_text,
+                             std::stop_token stop);
+
+  // Forgets the last question and its answer, if there is one; returns whether.
+  bool Undo();
+  void Reset();                                // forgets all but the system's message
+  void SetSystem(const std::string& content);  // empty: none
+  void SetSeed(std::optional<uint64_t> seed);  // absent: a random one
+  uint64_t seed() const { return seed_; }
+  size_t num_answers() const;
+
+  // An independent copy, with a session of its own that continues from this one's.
+  absl::StatusOr<Conversation> Fork(uint64_t seed) const;
+
+  // Closes the session.
+  void Close();
+
+ private:
+  explicit Conversation(const ChatSetup* setup) : setup_(setup) {}
+  // Without a seed the server draws one.
+  absl::Status OpenSession(std::optional<uint64_t> seed);
+  absl::StatusOr<std::vector<int32_t>> Tokens(const std::string& prompt) const;
+  // Leaves in the session at most the first tokens that it shares with `tokens`.
+  absl::Status GoBack(const std::vector<int32_t>& tokens);
+  absl::StatusOr<Answer> Generate(const std::vector<int32_t>& tokens, std::string* text,
+                                  absl::FunctionRef<void(absl::string_view)> on_text,
+                                  const std::stop_token& stop);
+
+  const ChatSetup* setup_;
+  std::vector<ChatMessage> messages_;
+  std::string session_id_;
+  std::vector<int32_t> held_;   // the session's tokens, as far as they are known
+  bool may_hold_more_ = false;  // after an answer that was stopped or failed
+  uint64_t seed_ = 0;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rivulet chat`: lines of stdin are questions or commands; answers go to stdout, all else to
+// stderr.
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/chat/chat_template.h"
+#include "client/cli/chat/conversation.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/input/line_reader.h"
+#include "client/cli/input/request.h"
+#include "client/cli/output/exit_code.h"
+#include "client/cli/output/output_file.h"
+#include "client/cli/output/text.h"
+#include "model/base/file.h"
+
+namespace rivulet {
+namespace {
+
+constexpr char kHelp[] =
+    R"(/reset         forget the conversation, except the system's message
+/undo          forget the last question and its answer
+/fork          go on in a copy of the conversation, with another seed
+/switch N      go to conversation N
+/save FILE     write the conversation to a file
+/load FILE     continue the conversation of a file
+/system TEXT   set the system's message; without TEXT: none
+/seed N        answer with this seed; without N: with a random one
+/exit          end, as Ctrl-D does
+//TEXT         ask something that begins with a slash
+A line that ends with \ continues on the next one. Ctrl-C stops an answer.
+)";
+
+volatile std::sig_atomic_t last_signal = 0;
+
+// While it lives, SIGINT and SIGTERM set `last_signal`.
+class SignalWatch {
+ public:
+  SignalWatch() {
+    struct sigaction action = {};
+    action.sa_handler = [](int number) { last_signal = number; };
+    sigaction(SIGINT, &action, &old_int_);
+    sigaction(SIGTERM, &action, &old_term_);
+  }
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+  ~SignalWatch() {
+    sigaction(SIGINT, &old_int_, nullptr);
+    sigaction(SIGTERM, &old_term_, nullptr);
+  }
+
+ private:
+  struct sigaction old_int_ = {}, old_term_ = {};
+};
+
+// While it lives, its token is told of an interruption: a handler of a signal must not do that.
+class StopOnInterrupt {
+ public:
+  StopOnInterrupt()
+      : thread_([this](const std::stop_token& end) {
+          while (!end.stop_requested() && last_signal == 0) {
+            absl::SleepFor(absl::Milliseconds(20));
+          }
+          if (last_signal != 0) source_.request_stop();
+        }) {}
+  std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  std::stop_source source_;
+  std::jthread thread_;
+};
+
+void Say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
+class Chat {
+ public:
+  Chat(const ChatOptions& options, const ChatSetup& setup, Conversation first)
+      : options_(options), setup_(setup), interactive_(isatty(STDIN_FILENO) == 1) {
+    conversations_.push_back(std::move(first));
+  }
+
+  // Until stdin ends. Without a terminal the first error ends it.
+  absl::Status Run();
+  void Close() {
+    for (Conversation& conversation : conversations_) conversation.Close();
+  }
+  std::string Summary() const {
+    return absl::StrCat(answers_, answers_ == 1 ? " answer of " : " answers of ", tokens_,
+                        " tokens, ", given_, " of ", prompt_,
+                        " prompt tokens were new to the session, seed ",
+                        conversations_[current_].seed());
+  }
+
+ private:
+  Conversation& current() { return conversations_[current_]; }
+  // nullopt at the end, or after a signal.
+  absl::StatusOr<std::optional<std::string>> ReadLine();
+  absl::StatusOr<std::optional<std::string>> ReadQuestion();
+  absl::Status Ask(const std::string& question);
+  // Of a line "/NAME ARGUMENT".
+  absl::Status Do(absl::string_view name, const std::string& argument);
+  absl::Status Fork();
+  absl::Status Switch(const std::string& argument);
+  absl::Status Load(const std::string& path);
+  absl::Status SetSeed(const std::string& argument);
+
+  const ChatOptions& options_;
+  const ChatSetup& setup_;
+  const bool interactive_;
+  LineReader lines_{"-"};
+  std::vector<Conversation> conversations_;
+  size_t current_ = 0;
+  bool ended_ = false;
+  // Of all answers.
+  int64_t answers_ = 0, tokens_ = 0, given_ = 0, prompt_ = 0;
+};
+
+absl::Status Chat::Run() {
+  while (!ended_) {
+    absl::StatusOr<std::optional<std::string>> line = ReadQuestion();
+    if (!line.ok()) return line.status();
+    if (!line->has_value()) return absl::OkStatus();
+    const std::string& text = **line;
+    if (absl::StripAsciiWhitespace(text).empty()) continue;
+    absl::Status status;
+    if (text[0] != '/' || absl::StartsWith(text, "//")) {
+      status = Ask(text[0] == '/' ? text.substr(1) : text);
+    } else {
+      const size_t space = std::min(text.find(' '), text.size());
+      status = Do(absl::string_view(text).substr(0, space),
+                  std::string(absl::StripAsciiWhitespace(text.substr(space))));
+    }
+    if (status.ok()) continue;
+    if (!interactive_) return status;
+    Say(ErrorLine(status));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<std::string>> Chat::ReadLine() {
+  // Not within a read: that would go on after a signal.
+  while (last_signal == 0 && !lines_.ready()) {
+    pollfd waiting = {STDIN_FILENO, POLLIN, 0};
+    constexpr int kMilliseconds = 100;
+    poll(&waiting, 1, kMilliseconds);
+  }
+  if (last_signal != 0) return std::optional<std::string>();
+  const auto line = lines_.Next();
+  if (!line.ok()) return line.status();
+  if (!line->has_value()) return std::optional<std::string>();
+  if (FirstInvalidUtf8(**line) < (*line)->size()) {
+    return absl::InvalidArgumentError("stdin: a line is not valid UTF-8");
+  }
+  return std::optional<std::string>(std::string(**line));
+}
+
+absl::StatusOr<std::optional<std::string>> Chat::ReadQuestion() {
+  std::string text;
+  for (;;) {
+    if (interactive_) {
+      const std::string number =
+          conversations_.size() > 1 ? absl::StrCat(current_ + 1) : std::string();
+      std::fprintf(stderr, "%s> ", text.empty() ? number.c_str() : "");
+    }
+    absl::StatusOr<std::optional<std::string>> line = ReadLine();
+    if (!line.ok() || !line->has_value()) return line;
+    text += **line;
+    if (!absl::EndsWith(text, "\\")) return std::optional<std::string>(std::move(text));
+    text.back() = '\n';
+  }
+}
+
+absl::Status Chat::Ask(const std::string& question) {
+  if (options_.show_prompt) {
+    const absl::StatusOr<std::string> prompt = current().Prompt(question);
+    if (!prompt.ok()) return prompt.status();
+    Say(*prompt);
+  }
+  absl::Status printed;
+  bool begun = false;  // models often begin with a space
+  absl::StatusOr<Answer> answer;
+  {
+    const StopOnInterrupt stop;
+    answer = current().Ask(
+        question,
+        [&](absl::string_view text) {
+          if (!begun) text = absl::StripLeadingAsciiWhitespace(text);
+          begun = begun || !text.empty();
+          if (printed.ok() && !text.empty()) printed = WriteOut(std::string(text));
+        },
+        stop.token());
+  }
+  const bool stopped = last_signal != 0;
+  if (last_signal == SIGINT) last_signal = 0;
+  if (begun && printed.ok()) printed = WriteOut("\n");
+  if (!printed.ok()) return printed;
+  if (stopped && !answer.ok()) {
+    Say("stopped before the answer began");
+    return absl::OkStatus();
+  }
+  if (!answer.ok()) return answer.status();
+  ++answers_;
+  tokens_ += answer->tokens;
+  given_ += answer->given_tokens;
+  prompt_ += answer->prompt_tokens;
+  if (answer->reopened) Say("the server had lost the session; it was given the conversation again");
+  if (answer->stopped) Say("stopped");
+  if (answer->cut) Say(absl::StrCat("cut at --max-tokens after ", answer->tokens, " tokens"));
+  if (options_.stats) {
+    Say(absl::StrFormat("%d of %d prompt tokens were new, %d tokens in %.2f s",
+                        answer->given_tokens, answer->prompt_tokens, answer->tokens,
+                        answer->seconds));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Chat::Do(absl::string_view name, const std::string& argument) {
+  const auto needs_file = [&] {
+    return absl::InvalidArgumentError(absl::StrCat(name, " needs a file: ", name, " FILE"));
+  };
+  if (name == "/help") {
+    std::fputs(kHelp, stderr);
+  } else if (name == "/exit") {
+    ended_ = true;
+  } else if (name == "/reset") {
+    current().Reset();
+  } else if (name == "/undo") {
+    if (!current().Undo()) return absl::FailedPreconditionError("/undo: there is no answer yet");
+  } else if (name == "/fork") {
+    return Fork();
+  } else if (name == "/switch") {
+    return Switch(argument);
+  } else if (name == "/save") {
+    return argument.empty() ? needs_file() : WriteTextFile(argument, current().ToJson());
+  } else if (name == "/load") {
+    return argument.empty() ? needs_file() : Load(argument);
+  } else if (name == "/system") {
+    current().SetSystem(argument);
+  } else if (name == "/seed") {
+    return SetSeed(argument);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("unknown command \"", name,
+                                                   "\"; /help lists the commands, //",
+                                                   name.substr(1), " asks this"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Chat::Fork() {
+  absl::StatusOr<Conversation> fork = current().Fork(current().seed() + conversations_.size());
+  if (!fork.ok()) return fork.status();
+  conversations_.push_back(*std::move(fork));
+  const size_t from = std::exchange(current_, conversations_.size() - 1);
+  Say(absl::StrCat("conversation ", current_ + 1, ", a copy of ", from + 1, ", seed ",
+                   current().seed(), "; /switch ", from + 1, " goes back"));
+  return absl::OkStatus();
+}
+
+absl::Status Chat::Switch(const std::string& argument) {
+  size_t number = 0;
+  if (!absl::SimpleAtoi(argument, &number) || number < 1 || number > conversations_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("/switch must be 1 to ", conversations_.size(), "; got \"", argument, "\""));
+  }
+  current_ = number - 1;
+  return absl::OkStatus();
+}
+
+absl::Status Chat::Load(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadBytes(path, "/load");
+  if (!text.ok()) return text.status();
+  if (absl::Status status = current().SetJson(*text, path); !status.ok()) return status;
+  Say(absl::StrCat(current().num_answers(), " answers, seed ", current().seed()));
+  return absl::OkStatus();
+}
+
+absl::Status Chat::SetSeed(const std::string& argument) {
+  std::optional<uint64_t> seed;
+  if (!argument.empty() && !absl::SimpleAtoi(argument, &seed.emplace())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("/seed must be an integer from 0 to 2^64-1; got \"", argument, "\""));
+  }
+  current().SetSeed(seed);
+  Say(absl::StrCat("seed ", current().seed()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options,
+                                        const v1::GetModelReply& model) {
+  std::map<std::string, std::string> special;
+  for (const v1::SpecialToken& token : model.special_tokens()) {
+    for (const std::string& role : token.roles()) special[role] = token.content();
+  }
+  const std::string& name = model.summary().name();
+  if (!options.chat_template.empty()) {
+    constexpr size_t kMost = 1 << 20;
+    const absl::StatusOr<std::string> text = ReadSmallFile(options.chat_template, kMost);
+    if (!text.ok()) {
+      return absl::Status(
+          text.status().code(),
+          absl::StrCat("--chat-template: ", options.chat_template, ": ", text.status().message()));
+    }
+    return ChatTemplate::Parse(*text, absl::StrCat("--chat-template ", options.chat_template),
+                               special);
+  }
+  if (model.chat_template().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NO_CHAT_TEMPLATE: the model \"", name,
+                     "\" has no chat template; --chat-template FILE gives one (Jinja, as in the "
+                     "chat_template.jinja of models that have one)"));
+  }
+  if (!model.chat_template_name().empty()) {
+    Say(absl::StrCat("the model \"", name, "\" has no chat template; using the built-in one, ",
+                     model.chat_template_name()));
+  }
+  return ChatTemplate::Parse(model.chat_template(), absl::StrCat("chat template of ", name),
+                             special);
+}
+
+v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelReply& model,
+                              const ChatTemplate& form) {
+  v1::GenerateRequest request;
+  request.set_model(model.summary().name());
+  SetSampling(options.sampling, request.mutable_sampling());
+  if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
+  for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
+  if (options.stop.empty()) {
+    const std::string end = form.TurnEnd();
+    if (!end.empty()) request.mutable_stop()->add_strings(end);
+  }
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunChat(const ChatOptions& options) {
+  const absl::StatusOr<Target> target = OpenTarget(options.target);
+  if (!target.ok()) return target.status();
+  const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
+  if (!model.ok()) return model.status();
+  if (!model->content().has_text()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the content of the model \"", model->summary().name(), "\" is not text; chat needs that"));
+  }
+  const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model);
+  if (!form.ok()) return form.status();
+  // What a server in this process could not do it will not do a moment later.
+  const ChatSetup setup = {&target->client(), &*form, *model, RequestOf(options, *model, *form),
+                           options.target.model_dir.empty()};
+  absl::StatusOr<Conversation> first = Conversation::Open(&setup);
+  if (!first.ok()) return first.status();
+  first->SetSystem(options.system);
+  if (isatty(STDIN_FILENO) == 1) Say("/help lists the commands");
+  const SignalWatch watch;
+  Chat chat(options, setup, *std::move(first));
+  const absl::Status status = chat.Run();
+  chat.Close();
+  if (!status.ok()) return status;
+  return chat.Summary();
+}
+
+}  // namespace rivulet
