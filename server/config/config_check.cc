@@ -46,9 +46,8 @@ absl::Status CheckDirectory(const char* setting, const std::string& path) {
   absl::string_view name = path;
   while (name.size() > 1 && absl::ConsumeSuffix(&name, "/")) {
   }
-  std::string used =
-      exists ? path : std::filesystem::path(std::string(name)).parent_path().string();
-  if (used.empty()) used = ".";
+  const std::filesystem::path parent = std::filesystem::path(std::string(name)).parent_path();
+  const std::string used = exists ? path : parent.empty() ? std::string(".") : parent.string();
   if (faccessat(AT_FDCWD, used.c_str(), R_OK | W_OK | X_OK, AT_EACCESS) == 0) {
     return absl::OkStatus();
   }

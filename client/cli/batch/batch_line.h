@@ -15,13 +15,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/chat/chat_template.h"
 #include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
-
-struct ChatMessage {
-  std::string role, content;
-};
 
 // A generation whose prompt is to be rendered from messages.
 struct ChatRequest {

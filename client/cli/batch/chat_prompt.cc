@@ -1,27 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/batch/chat_prompt.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 
 namespace rivulet {
+namespace {
 
-absl::Status SetChatPrompt(const v1::GetModelReply& model, const std::vector<ChatMessage>&,
-                           v1::GenerateRequest*) {
-  ErrorDetail detail;
+absl::Status Refused(const absl::Status& status) {
+  ErrorDetail detail = GetErrorDetail(status);
+  if (detail.reason.empty()) detail.reason = "CHAT_TEMPLATE_REFUSED";
   detail.field = "messages";
-  if (model.chat_template().empty()) {
-    detail.reason = "NO_CHAT_TEMPLATE";
-    return MakeError(absl::StatusCode::kInvalidArgument,
-                     absl::StrCat("messages: the model ", model.summary().name(),
-                                  " has no chat template; write the whole text as prompt"),
-                     detail);
+  return MakeError(status.code(), absl::StrCat("messages: ", status.message()), detail);
+}
+
+}  // namespace
+
+absl::Status ChatPrompts::Set(const v1::GetModelReply& model,
+                              const std::vector<ChatMessage>& messages,
+                              v1::GenerateRequest* request) {
+  auto found = forms_.find(model.summary().name());
+  if (found == forms_.end()) {
+    absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model);
+    if (!form.ok()) return Refused(form.status());
+    std::string end = form->TurnEnd();
+    found = forms_.emplace(model.summary().name(), Form{*std::move(form), std::move(end)}).first;
   }
-  detail.reason = "CHAT_TEMPLATE_UNSUPPORTED";
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   "messages: rivulet batch does not render chat templates; write the whole text "
-                   "as prompt, or use /v1/chat/completions of the HTTP gateway",
-                   detail);
+  const absl::StatusOr<std::string> prompt = found->second.form.Render(messages);
+  if (!prompt.ok()) return Refused(prompt.status());
+  request->set_text(*prompt);
+  request->set_add_special_tokens(false);  // the template writes them
+  if (request->stop().strings().empty() && !found->second.turn_end.empty()) {
+    request->mutable_stop()->add_strings(found->second.turn_end);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace rivulet

@@ -1,18 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prompt of a conversation, as the model's chat template writes it.
+// ChatPrompts: the prompts of conversations, as the models' chat templates write them.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/cli/batch/batch_line.h"
+#include "client/cli/chat/chat_template.h"
 #include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
 
-// Sets the prompt of `request`. Errors: INVALID_ARGUMENT (NO_CHAT_TEMPLATE), UNIMPLEMENTED
-// (CHAT_TEMPLATE_UNSUPPORTED).
-absl::Status SetChatPrompt(const v1::GetModelReply& model, const std::vector<ChatMessage>& messages,
-                           v1::GenerateRequest* request);
+// Keeps the template of each model. Thread: one.
+class ChatPrompts {
+ public:
+  // Sets the prompt of `request` and, where it has no stop string, the one at which the model would
+  // speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE), INVALID_ARGUMENT
+  // (CHAT_TEMPLATE_REFUSED: the template refuses the messages, or cannot be read).
+  absl::Status Set(const v1::GetModelReply& model, const std::vector<ChatMessage>& messages,
+                   v1::GenerateRequest* request);
+
+ private:
+  struct Form {
+    ChatTemplate form;
+    std::string turn_end;
+  };
+  std::map<std::string, Form> forms_;  // by the name of the model
+};
 
 }  // namespace rivulet

@@ -14,6 +14,8 @@
 #include "jinja/parser.h"
 #include "jinja/runtime.h"
 #include "json.h"
+#include "model/base/error.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {
@@ -64,6 +66,19 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(
   return ChatTemplate(std::move(program));
 }
 
+absl::StatusOr<ChatTemplate> ChatTemplate::Of(const v1::GetModelReply& model) {
+  const std::string& name = model.summary().name();
+  if (model.chat_template().empty()) {
+    ErrorDetail detail;
+    detail.reason = "NO_CHAT_TEMPLATE";
+    detail.field = "messages";
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("the model ", Quoted(name), " has no chat template"), detail);
+  }
+  return Parse(model.chat_template(), absl::StrCat("chat template of ", name),
+               SpecialTokensOf(model));
+}
+
 absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& messages) const {
   common_json values = {{"add_generation_prompt", true}, {"messages", common_json::array()}};
   for (const auto& [role, text] : program_->special_tokens) values[role] = text;
@@ -94,6 +109,14 @@ std::string ChatTemplate::TurnEnd() const {
       absl::StripTrailingAsciiWhitespace(absl::string_view(*prompt).substr(after, end - after));
   constexpr size_t kMostStopBytes = 256;  // that the server takes
   return between.size() <= kMostStopBytes ? std::string(between) : "";
+}
+
+std::map<std::string, std::string> SpecialTokensOf(const v1::GetModelReply& model) {
+  std::map<std::string, std::string> special;
+  for (const v1::SpecialToken& token : model.special_tokens()) {
+    for (const std::string& role : token.roles()) special[role] = token.content();
+  }
+  return special;
 }
 
 }  // namespace rivulet

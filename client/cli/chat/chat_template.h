@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
 
@@ -24,6 +25,9 @@ class ChatTemplate {
   // Errors: INVALID_ARGUMENT with what is wrong and where.
   static absl::StatusOr<ChatTemplate> Parse(const std::string& source, std::string shown,
                                             std::map<std::string, std::string> special_tokens);
+  // The template that the model brings. Errors: those of Parse; FAILED_PRECONDITION
+  // (NO_CHAT_TEMPLATE).
+  static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model);
   ChatTemplate(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
@@ -43,5 +47,8 @@ class ChatTemplate {
 
   std::unique_ptr<Program> program_;
 };
+
+// The texts of a model's special tokens by role, as templates name them.
+std::map<std::string, std::string> SpecialTokensOf(const v1::GetModelReply& model);
 
 }  // namespace rivulet

@@ -85,7 +85,8 @@ class Batch {
   Progress progress_;
   BatchStamp stamp_;
   BatchTotals totals_;
-  std::map<std::string, v1::GetModelReply> models_;                // by the name in a line
+  std::map<std::string, v1::GetModelReply> models_;  // by the name in a line
+  ChatPrompts chats_;
   std::multimap<absl::Time, std::unique_ptr<BatchItem>> waiting_;  // by when they are sent again
   std::map<int64_t, std::string> results_;                         // by line; not yet written
   size_t at_once_;                                                 // lines in flight
@@ -147,7 +148,7 @@ absl::Status Batch::Prepare(NumberedLine* line) {
   RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply* model, ModelOf(line->line.model()));
   auto* generate = std::get_if<v1::GenerateRequest>(&line->line.request);
   if (auto* const chat = std::get_if<ChatRequest>(&line->line.request)) {
-    RIVULET_RETURN_IF_ERROR(SetChatPrompt(*model, chat->messages, &chat->generate));
+    RIVULET_RETURN_IF_ERROR(chats_.Set(*model, chat->messages, &chat->generate));
     generate = &chat->generate;
   }
   if (generate != nullptr && !generate->sampling().has_seed()) {

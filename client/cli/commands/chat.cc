@@ -301,10 +301,6 @@ absl::Status Chat::SetSeed(const std::string& argument) {
 
 absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options,
                                         const v1::GetModelReply& model) {
-  std::map<std::string, std::string> special;
-  for (const v1::SpecialToken& token : model.special_tokens()) {
-    for (const std::string& role : token.roles()) special[role] = token.content();
-  }
   const std::string& name = model.summary().name();
   if (!options.chat_template.empty()) {
     constexpr size_t kMost = 1 << 20;
@@ -315,7 +311,7 @@ absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options,
           absl::StrCat("--chat-template: ", options.chat_template, ": ", text.status().message()));
     }
     return ChatTemplate::Parse(*text, absl::StrCat("--chat-template ", options.chat_template),
-                               special);
+                               SpecialTokensOf(model));
   }
   if (model.chat_template().empty()) {
     return absl::FailedPreconditionError(
@@ -327,8 +323,7 @@ absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options,
     Say(absl::StrCat("the model \"", name, "\" has no chat template; using the built-in one, ",
                      model.chat_template_name()));
   }
-  return ChatTemplate::Parse(model.chat_template(), absl::StrCat("chat template of ", name),
-                             special);
+  return ChatTemplate::Of(model);
 }
 
 v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelReply& model,

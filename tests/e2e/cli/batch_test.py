@@ -10,6 +10,7 @@ import tempfile
 import time
 import unittest
 
+import text_models
 from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, Server, rivulet, token_lines
 
 RFA = CONFORMANCE / "tiny-rfa"  # tokens, bos 0, no limit
@@ -117,6 +118,30 @@ class BatchFormsTest(BatchTest):
         self.assertEqual((len(first["tokens"]), len(second["tokens"])), (5, 2))
         self.assertEqual(first["tokens"][:2], second["tokens"])  # without a temperature they would differ
         self.assertEqual((first["seed"], second["seed"]), (8, 9))
+
+
+class BatchChatTest(BatchTest):
+    TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}<end>{% endfor %}"
+
+    def test_messages_are_rendered_by_the_models_template(self):
+        folder = text_models.with_tokenizer("mamba2", self.folder, "chatty")
+        config = {"bos_token": "<s>", "eos_token": "<end>", "chat_template": self.TEMPLATE + "{% if not messages[0].content %}{{ raise_exception('empty') }}{% endif %}"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        common = {"max_tokens": 9, "seed": 3}
+        self.into.write_text(
+            lines_of(
+                {"messages": [{"role": "user", "content": "the band"}], **common},
+                {"prompt": "<s>the band<end>", "add_special_tokens": False, "stop": "<end>", **common},
+                {"custom_id": "o", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "the band"}], **common}},
+                {"messages": [{"role": "user", "content": ""}], **common},
+            )
+        )
+        self.succeeds(self.batch(("--model", folder)))
+        chat, plain, openai, refused = self.results()
+        self.assertEqual(chat["text"], plain["text"])
+        self.assertEqual(openai["response"]["body"]["choices"][0]["message"], {"role": "assistant", "content": plain["text"]})
+        self.assertEqual((refused["error"]["reason"], refused["error"]["field"]), ("CHAT_TEMPLATE_REFUSED", "messages"))
+        self.assertIn("empty", refused["error"]["message"])
 
 
 class BatchServerTest(BatchTest):
