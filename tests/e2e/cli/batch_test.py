@@ -89,8 +89,9 @@ class BatchFormsTest(BatchTest):
         self.assertEqual([choice["text"] == short["text"] for choice in reply["choices"]], [True, False])
         self.assertEqual(reply["usage"], {"prompt_tokens": 6, "completion_tokens": 24, "total_tokens": 30})
         (alone,) = rivulet("score", *target, "--input", "-", stdin='{"text":"To be, or not to be"}\n').lines()
-        self.assertEqual((score["nll_nats"], score["num_scored"]), (alone["nll_nats"], 19))
-        self.assertAlmostEqual(score["perplexity"], math.exp(score["nll_nats"] / 19), delta=1e-9)
+        self.assertEqual(score["num_scored"], alone["num_scored"])
+        self.assertAlmostEqual(score["nll_nats"], alone["nll_nats"], delta=1e-9)
+        self.assertAlmostEqual(score["perplexity"], math.exp(score["nll_nats"] / score["num_scored"]), delta=1e-9)
         self.assertAlmostEqual(-sum(score["logprobs"]), score["nll_nats"], delta=1e-3)
         self.assertEqual((broken["error"]["reason"], "custom_id" in broken), ("INVALID_JSON", False))
         self.assertEqual((again["error"]["reason"], again["error"]["field"]), ("CUSTOM_ID_REPEATED", "custom_id"))
@@ -139,7 +140,8 @@ class BatchChatTest(BatchTest):
         self.succeeds(self.batch(("--model", folder)))
         chat, plain, openai, refused = self.results()
         self.assertEqual(chat["text"], plain["text"])
-        self.assertEqual(openai["response"]["body"]["choices"][0]["message"], {"role": "assistant", "content": plain["text"]})
+        message = openai["response"]["body"]["choices"][0]["message"]
+        self.assertEqual((message["role"], message["content"]), ("assistant", plain["text"]))
         self.assertEqual((refused["error"]["reason"], refused["error"]["field"]), ("CHAT_TEMPLATE_REFUSED", "messages"))
         self.assertIn("empty", refused["error"]["message"])
 
@@ -168,7 +170,7 @@ class BatchServerTest(BatchTest):
                 seed = int(self.record()["seed"])
                 first = json.loads(found[0])
                 self.assertEqual(first["seed"], seed + first["line"])
-                self.out = self.folder / "undisturbed.jsonl"
+                self.out = self.folder / f"undisturbed{len(order)}.jsonl"
                 self.succeeds(self.batch(self.target, "--seed", seed))
                 undisturbed = self.out.read_text().splitlines()
                 self.assertEqual(sorted(found) if order else found, sorted(undisturbed) if order else undisturbed)

@@ -10,10 +10,11 @@ import tempfile
 import unittest
 
 from authority import Authority
-from command import BIN_DIR, CONFORMANCE, Server
+from command import BIN_DIR, CONFORMANCE, ZOO, Server
 from model_files import Model
 
 MODEL, OTHER = CONFORMANCE / "tiny-elu-relu", CONFORMANCE / "tiny-image"
+LARGE = ZOO / "mnist-linear"  # of states
 LIMIT = 60  # seconds that a command may take
 GOOD = "the configuration is good\n"
 
@@ -71,7 +72,7 @@ class CheckConfigTest(unittest.TestCase):
             "a tensor": (["--model", no_tensor], 2),
             "two models of a name": ([*good, "--model", f"{MODEL.name}={OTHER}"], 2),
             "an unknown type of weights": ([*good, "--weights", "f8"], 2),
-            "more slots than memory": ([*good, "--backend", "cpu", "--slots", 1 << 24], 2),
+            "more slots than memory": (["--model", LARGE, "--backend", "cpu", "--slots", 1 << 24], 2),
             "less memory than paused replies need": ([*good, "--backend", "cpu", "--slots", "100000", "--parked-state-mib", "1"], 2),
             "settings that do not fit each other": ([*good, "--max-message-mib", "400"], 2),
             "more connections than descriptors": ([*good, "--max-connections", "16000000"], 2),
@@ -84,11 +85,9 @@ class CheckConfigTest(unittest.TestCase):
             "the request log": ([*good, "--request-log", self.folder / "absent/requests.jsonl"], 2),
             "a collector's authorities": ([*good, "--otlp-endpoint", "https://localhost", "--otlp-ca", self.folder / "absent.pem"], 2),
             "warm states": ([*good, "--warm-states", text], 2),
-            "a directory of states": ([*good, "--state-dir", text], 2),
             "a kind of session store": ([*good, "--session-store", "memcached://localhost"], 2),
             "keys of the session store": ([*good, "--session-store", store, "--session-store-encryption-keys", text], 2),
             "a port of Redis": ([*good, "--session-store", "redis://localhost:99999"], 2),
-            "a directory of sessions": ([*good, "--session-store", f"dir:{text}"], 2),
             "a place of states": ([*good, "--session-states", "nowhere"], 2),
             "a repository": ([*good, "--admin-listen", "127.0.0.1:0", "--model-repository", text], 2),
             "an address of another machine": ([*good, "--metrics-listen", "192.0.2.1:1"], 3),
@@ -109,6 +108,15 @@ class CheckConfigTest(unittest.TestCase):
                 said = said.removeprefix(f"{MODEL}: ") if what == "a backend" else said
                 self.assertEqual(without_numbers(checked), without_numbers(said))
 
+    def test_directories_that_cannot_be_made(self):
+        text = self.file("text", "plain text\n")
+        for flags, said in ((("--state-dir", text), "state-dir: "), (("--session-store", f"dir:{text}"), "session-store: ")):
+            with self.subTest(flags):
+                started = server("--listen", "127.0.0.1:0", "--model", MODEL, *flags)
+                self.assertEqual(started.returncode, 2, started)
+                self.assertIn(said, started.stderr)
+                self.assertEqual(self.check("--model", MODEL, *flags, code=2), [f"{said}{text} is no directory"])
+
     def test_all_faults_are_said_at_once_and_the_gravest_decides(self):
         broken = self.model("broken", lambda model: model.config.update(hidden_size=-1))
         config = self.file("server.json", json.dumps({
@@ -116,7 +124,7 @@ class CheckConfigTest(unittest.TestCase):
             "metrics-listen": "192.0.2.1:1", "keys-file": str(self.folder / "keys.json"), "snapshot-key-file": str(self.folder / "key"),
         }))  # fmt: skip
         lines = self.check("--config", config, "--request-log", self.folder / "no/log", code=2)
-        mentions = ["slots is the string", "no-such-setting", "max-queue is -1", "hidden_size", "absent", "keys.json", "snapshot-key-file /",
+        mentions = ['slots is "many"', "no-such-setting", "max-queue is -1", "hidden_size", "absent", "keys.json", "snapshot-key-file /",
                     "request-log is", "192.0.2.1"]  # fmt: skip
         for mention in mentions:
             self.assertEqual(len([line for line in lines if mention in line]), 1, (mention, lines))
@@ -165,7 +173,8 @@ class CheckConfigTest(unittest.TestCase):
                 running = Server(MODEL, args=args)
                 running.__enter__()
                 running.process.terminate()
-                _, rest = running.process.communicate(timeout=LIMIT)
+                rest = running.process.stderr.read()
+                running.process.wait(LIMIT)
                 lines = [json.loads(line) for line in [*running.log, *rest.decode().splitlines()]]
                 found = [(line["event"], line["setting"]) for line in lines if line["level"] == "warning"]
                 self.assertEqual(found, events)
