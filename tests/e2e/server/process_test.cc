@@ -371,7 +371,9 @@ TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {
       {{"--model", "/no/such/model"}, 2, "/no/such/model"},
       {{"--model", directory.File("cut")}, 2, "cut/model.safetensors"},
       {{"--model", stream, "--model", stream}, 2, "both hold a model named"},
-      {{"--model", stream, "--listen", taken}, 3, taken + ": Address already in use"},
+      {{"--model", stream, "--listen", taken},
+       3,
+       taken + ", the value of listen: Address already in use"},
       {{"--model", stream, "--listen", "192.0.2.1:1"}, 3, "192.0.2.1:1"},
       {{"--model", stream, "--listen", "nonsense"}, 2, "listen is \"nonsense\""},
   };
