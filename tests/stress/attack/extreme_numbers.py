@@ -152,6 +152,8 @@ class Attack:
             "RestoreSession": {"chunk": "UlZMVFNOQVA="},
             "LoadModel": {"model": "nothing-here"},
             "UnloadModel": {"model": "nothing-here"},
+            "GetLogLevel": {},
+            "SetLogLevel": {"level": "info"},
         }
         of_session = {
             "Generate": {**generate, "session": {}},

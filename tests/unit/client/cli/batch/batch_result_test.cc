@@ -32,7 +32,7 @@ TEST(BatchResultTest, PutsPartsTogether) {
   BatchLine line;
   line.custom_id = "a\n";
   line.request = v1::GenerateRequest();
-  EXPECT_EQ(GenerateResult(2, line, {.is_text = true}, reply),
+  EXPECT_EQ(GenerateResult(2, line, {.created = 0, .model = "", .is_text = true}, reply),
             R"({"line":2,"custom_id":"a\n","samples":[)"
             R"({"text":"b","logprobs":[-0.5],"finish":"stop_string","stop_string":"\""},)"
             R"({"text":"ab","logprobs":[-0.5,-0.5],"finish":"stop_string","stop_string":"\""}],)"

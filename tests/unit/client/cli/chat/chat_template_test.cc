@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ChatTemplate Parsed(const std::string& source) {
+ChatTemplate TemplateOf(const std::string& source) {
   absl::StatusOr<ChatTemplate> parsed = ChatTemplate::Parse(source, "T", {});
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   return *std::move(parsed);
@@ -50,7 +50,7 @@ TEST(ChatTemplateTest, ErrorsAreOneLineThatNamesReasonAndPlace) {
            {"a\n{{ raise_exception('no\nway') }}", "no way (line 2, column "},
            {"{{ messages | shuffle }}", "filter 'shuffle'"},
            {"{{ messages[0].content.frob() }}", "line 1, column "}}) {
-    const absl::Status status = Parsed(source).Render({{"user", "a"}}).status();
+    const absl::Status status = TemplateOf(source).Render({{"user", "a"}}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << source;
     EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
     EXPECT_EQ(status.message().find('\n'), absl::string_view::npos) << status;
@@ -59,11 +59,12 @@ TEST(ChatTemplateTest, ErrorsAreOneLineThatNamesReasonAndPlace) {
 
 TEST(ChatTemplateTest, TurnEnd) {
   const std::string turns = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n\\n' }}";
-  EXPECT_EQ(Parsed(turns + "{% endfor %}").TurnEnd(), "\n\nuser:");
-  EXPECT_EQ(Parsed("{{ messages[-1].content }}").TurnEnd(), "") << "it writes no answer";
-  EXPECT_EQ(Parsed("{{ raise_exception('no') }}").TurnEnd(), "");
-  EXPECT_EQ(Parsed("{% for m in messages %}{{ m.content }} {% endfor %}").TurnEnd(), "");
-  EXPECT_EQ(Parsed("{% for m in messages %}{{ m.content + 'a' * 257 }}{% endfor %}").TurnEnd(), "")
+  EXPECT_EQ(TemplateOf(turns + "{% endfor %}").TurnEnd(), "\n\nuser:");
+  EXPECT_EQ(TemplateOf("{{ messages[-1].content }}").TurnEnd(), "") << "it writes no answer";
+  EXPECT_EQ(TemplateOf("{{ raise_exception('no') }}").TurnEnd(), "");
+  EXPECT_EQ(TemplateOf("{% for m in messages %}{{ m.content }} {% endfor %}").TurnEnd(), "");
+  EXPECT_EQ(TemplateOf("{% for m in messages %}{{ m.content + 'a' * 257 }}{% endfor %}").TurnEnd(),
+            "")
       << "the server takes no stop string of this length";
 }
 
