@@ -153,7 +153,7 @@ class Attack:
             "LoadModel": {"model": "nothing-here"},
             "UnloadModel": {"model": "nothing-here"},
             "GetLogLevel": {},
-            "SetLogLevel": {"level": "info"},
+            "SetLogLevel": {"level": "LOG_LEVEL_INFO"},
         }
         of_session = {
             "Generate": {**generate, "session": {}},
