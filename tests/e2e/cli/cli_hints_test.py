@@ -69,7 +69,7 @@ class CommandHintsTest(CommandTest):
 
     def test_errors_of_a_server_name_the_option_that_helps(self):
         generate = ("generate", "--tokens", "1", "--max-tokens", "1")
-        self.fails(rivulet(*generate, "--target", self.server.target), 2, "model is empty", "tiny-rfa, tiny-image (--model-name NAME chooses one)")
+        self.fails(rivulet(*generate, "--target", self.server.target), 2, "model is empty", '"tiny-rfa", "tiny-image" (--model-name NAME chooses one)')
         with tempfile.TemporaryDirectory() as folder:
             keys, key = pathlib.Path(folder, "keys.json"), pathlib.Path(folder, "key")
             key.write_text(self.succeeds(rivulet("keys", "new", "reader", "--tenant", "acme", "--keys-file", keys)).out)
