@@ -140,7 +140,7 @@ bool Connections::CloseConnection(absl::string_view peer) {
 }
 
 bool Connections::AwaitAll(absl::Time deadline, bool (*is_done)(int fd)) const {
-  constexpr absl::Duration kPause = absl::Milliseconds(1);
+  constexpr absl::Duration kBetweenLooks = absl::Milliseconds(1);
   std::vector<int> waiting;
   {
     MutexLock lock(&mutex_);
@@ -155,7 +155,7 @@ bool Connections::AwaitAll(absl::Time deadline, bool (*is_done)(int fd)) const {
     }
     if (waiting.empty()) return true;
     if (absl::Now() >= deadline) return false;
-    absl::SleepFor(kPause);
+    absl::SleepFor(kBetweenLooks);
   }
 }
 
