@@ -45,7 +45,7 @@ class GoldenTest(CommandTest):
         self.assertEqual(len(lines), len(sequences))
         allowed = tolerance(directory)
         for line, want in zip(lines, sequences):
-            self.assertEqual(list(line), ["nll_nats", "num_scored", "outputs"])
+            self.assertEqual(list(line), ["nll_nats", "num_scored", "perplexity", "outputs"])
             self.assertEqual(line["num_scored"], want["num_scored"])
             self.assertLessEqual(
                 abs(line["nll_nats"] - want["nll_nats"]), NLL_RELATIVE * abs(want["nll_nats"])

@@ -130,8 +130,8 @@ TEST(OptionsTest, ReadsAScoreCommand) {
 
 TEST(OptionsTest, ACommandIsNeeded) {
   ExpectRefused({
-      {"", {"no command given", "generate, score, tokenize"}},
-      {"bogus", {"\"bogus\"", "generate, score, tokenize"}},
+      {"", {"no command given", "generate, chat, batch, score"}},
+      {"bogus", {"\"bogus\"", "generate, chat, batch, score"}},
       {"sessions bogus", {"\"bogus\"", "sessions"}},
       {"models --target a:1 surplus", {"surplus"}},
       {"models health --target a:1", {}},
