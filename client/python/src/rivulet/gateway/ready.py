@@ -45,8 +45,6 @@ async def together(parts: AsyncGenerator[Numbered, None]) -> AsyncGenerator[list
             await asyncio.sleep(0)  # the others that have work come first, among them the reader
             while not waiting.empty() and len(found) < _MOST:  # a server may always have more
                 found.append(waiting.get_nowait())
-                if waiting.empty():
-                    await asyncio.sleep(0)
             # An end is the last of all.
             ready = [one for one in found if not isinstance(one, _End)]
             if ready:
