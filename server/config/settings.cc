@@ -128,9 +128,7 @@ std::vector<Setting> ServingSettings() {
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
       {"admin-listen", "HOST:PORT",
        "Address of AdminService, which loads and unloads models and sets the log level at run "
-       "time. "
-       "Without --keys-file "
-       "it is unauthenticated: keep it on loopback. Default: not served",
+       "time. Without --keys-file it is unauthenticated: keep it on loopback. Default: not served",
        &C::admin_listen},
       {"metrics-listen", "HOST:PORT",
        "Address that answers GET /metrics over HTTP for Prometheus. It is unauthenticated: let "

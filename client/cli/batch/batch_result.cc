@@ -5,11 +5,11 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/cli/output/json_parts.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "rivulet/client.h"
@@ -40,36 +40,6 @@ std::string FieldInLine(const std::string& path, bool is_score) {
   return std::string(absl::StripPrefix(path, is_score ? "" : "sampling."));
 }
 
-template <typename List, typename Append>
-void AppendList(absl::string_view name, const List& list, std::string* out, const Append& append) {
-  absl::StrAppend(out, "\"", name, "\":[");
-  bool first = true;
-  for (const auto& entry : list) {
-    if (!std::exchange(first, false)) out->push_back(',');
-    append(entry, out);
-  }
-  out->push_back(']');
-}
-
-// A token that cannot follow has log-probability -inf, which JSON has no word for.
-void AppendLogprob(float value, std::string* out) {
-  if (std::isfinite(value)) {
-    AppendNumber(value, out);
-  } else {
-    out->append("null");
-  }
-}
-
-void AppendId(int32_t id, std::string* out) { AppendNumber(int64_t{id}, out); }
-
-void AppendTop(const v1::TopLogprobs& top, std::string* out) {
-  out->push_back('{');
-  AppendList("token_ids", top.token_ids(), out, AppendId);
-  out->push_back(',');
-  AppendList("logprobs", top.logprobs(), out, AppendLogprob);
-  out->push_back('}');
-}
-
 std::string Head(int64_t number, const BatchLine& line) {
   std::string head = absl::StrCat(kStart, number);
   if (line.openai) absl::StrAppend(&head, ",\"id\":\"batch_req_", number, "\"");
@@ -79,29 +49,22 @@ std::string Head(int64_t number, const BatchLine& line) {
   return head;
 }
 
-// FINISH_REASON_STOP_TOKEN is "stop_token"; in OpenAI's words it is "stop".
-std::string FinishName(const v1::Finish& finish, bool openai) {
-  if (openai) return finish.reason() == v1::FINISH_REASON_LENGTH ? "length" : "stop";
-  const std::string name = absl::AsciiStrToLower(v1::FinishReason_Name(finish.reason()));
-  return std::string(absl::StripPrefix(name, "finish_reason_"));
-}
-
 // `"text":"...","finish":"length"`, with what else was asked for.
 void AppendSample(const BatchReply::Sample& sample, bool text, bool tokens, std::string* out) {
   if (text) absl::StrAppend(out, "\"text\":", JsonString(sample.text), ",");
   if (tokens || !text) {
-    AppendList("tokens", sample.tokens, out, AppendId);
+    AppendJsonList("tokens", sample.tokens, out);
     out->push_back(',');
   }
   if (!sample.logprobs.empty()) {
-    AppendList("logprobs", sample.logprobs, out, AppendLogprob);
+    AppendJsonList("logprobs", sample.logprobs, out);
     out->push_back(',');
   }
   if (!sample.top_logprobs.empty()) {
-    AppendList("top_logprobs", sample.top_logprobs, out, AppendTop);
+    AppendJsonList("top_logprobs", sample.top_logprobs, out);
     out->push_back(',');
   }
-  absl::StrAppend(out, "\"finish\":\"", FinishName(sample.finish, false), "\"");
+  absl::StrAppend(out, "\"finish\":\"", FinishReasonName(sample.finish.reason()), "\"");
   if (!sample.finish.stop_string().empty()) {
     absl::StrAppend(out, ",\"stop_string\":", JsonString(sample.finish.stop_string()));
   }
@@ -114,12 +77,12 @@ std::string ShortResult(std::string out, const BatchLine& line, bool text,
     AppendSample(reply.samples[0], text, line.tokens_wanted, &out);
   } else {
     out.push_back(',');
-    AppendList("samples", reply.samples, &out,
-               [&](const BatchReply::Sample& sample, std::string* to) {
-                 to->push_back('{');
-                 AppendSample(sample, text, line.tokens_wanted, to);
-                 to->push_back('}');
-               });
+    AppendJsonList("samples", reply.samples, &out,
+                   [&](const BatchReply::Sample& sample, std::string* to) {
+                     to->push_back('{');
+                     AppendSample(sample, text, line.tokens_wanted, to);
+                     to->push_back('}');
+                   });
   }
   absl::StrAppend(&out, ",\"seed\":", reply.seed,
                   ",\"usage\":{\"prompt_tokens\":", reply.usage.prompt_tokens(),
@@ -140,9 +103,10 @@ void AppendChoice(const BatchLine& line, const BatchReply& reply, size_t index, 
   }
   if (line.tokens_wanted || !text) {
     out->push_back(',');
-    AppendList("token_ids", sample.tokens, out, AppendId);
+    AppendJsonList("token_ids", sample.tokens, out);
   }
-  absl::StrAppend(out, ",\"logprobs\":null,\"finish_reason\":\"", FinishName(sample.finish, true),
+  const bool length = sample.finish.reason() == v1::FINISH_REASON_LENGTH;
+  absl::StrAppend(out, ",\"logprobs\":null,\"finish_reason\":\"", length ? "length" : "stop",
                   "\"}");
 }
 
@@ -248,7 +212,7 @@ std::string ScoreResult(int64_t number, const BatchLine& line, const v1::ScoreRe
   }
   if (reply.logprobs_size() > 0) {
     out.push_back(',');
-    AppendList("logprobs", reply.logprobs(), &out, AppendLogprob);
+    AppendJsonList("logprobs", reply.logprobs(), &out);
   }
   out += "}\n";
   return out;

@@ -1,36 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/output/part_json.h"
 
-#include <cmath>
-
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "client/cli/output/json_parts.h"
 #include "client/cli/output/text.h"
 
 namespace rivulet {
 namespace {
-
-void AppendOne(float value, std::string* out) {
-  // A token that cannot follow has log-probability -inf, which JSON has no word for.
-  if (std::isfinite(value)) {
-    AppendNumber(value, out);
-  } else {
-    out->append("null");
-  }
-}
-void AppendOne(int32_t value, std::string* out) { AppendNumber(int64_t{value}, out); }
-
-template <typename List>
-void AppendList(absl::string_view name, const List& list, std::string* out) {
-  absl::StrAppend(out, "\"", name, "\":[");
-  for (int i = 0; i < list.size(); ++i) {
-    if (i > 0) out->push_back(',');
-    AppendOne(list.Get(i), out);
-  }
-  out->append("]");
-}
 
 void AppendSeconds(absl::string_view name, const google::protobuf::Duration& duration,
                    std::string* out) {
@@ -44,26 +21,20 @@ void AppendSeconds(absl::string_view name, const google::protobuf::Duration& dur
 std::string PartJson(const v1::GenerateReply& part) {
   std::string line = absl::StrCat("{\"sample_index\":", part.sample_index(),
                                   ",\"first_position\":", part.first_position(), ",");
-  AppendList("tokens", part.tokens(), &line);
+  AppendJsonList("tokens", part.tokens(), &line);
   if (part.has_seed()) absl::StrAppend(&line, ",\"seed\":", part.seed());
   if (!part.text().empty()) absl::StrAppend(&line, ",\"text\":", JsonString(part.text()));
   if (part.logprobs_size() > 0) {
     line.push_back(',');
-    AppendList("logprobs", part.logprobs(), &line);
+    AppendJsonList("logprobs", part.logprobs(), &line);
   }
-  for (int i = 0; i < part.top_logprobs_size(); ++i) {
-    line.append(i == 0 ? ",\"top_logprobs\":[{" : ",{");
-    AppendList("token_ids", part.top_logprobs(i).token_ids(), &line);
+  if (part.top_logprobs_size() > 0) {
     line.push_back(',');
-    AppendList("logprobs", part.top_logprobs(i).logprobs(), &line);
-    line.append(i + 1 == part.top_logprobs_size() ? "}]" : "}");
+    AppendJsonList("top_logprobs", part.top_logprobs(), &line);
   }
   if (part.has_finish()) {
     const v1::Finish& finish = part.finish();
-    // FINISH_REASON_STOP_TOKEN is printed as "stop_token".
-    const std::string name = absl::AsciiStrToLower(v1::FinishReason_Name(finish.reason()));
-    absl::StrAppend(&line, ",\"finish\":{\"reason\":\"", absl::StripPrefix(name, "finish_reason_"),
-                    "\"");
+    absl::StrAppend(&line, ",\"finish\":{\"reason\":\"", FinishReasonName(finish.reason()), "\"");
     if (!finish.stop_string().empty()) {
       absl::StrAppend(&line, ",\"stop_string\":", JsonString(finish.stop_string()));
     }
