@@ -102,50 +102,34 @@ __device__ __forceinline__ void ForEachChunk(int key_dim, const F& f) {
 }
 
 // Moves the lane's part of S between registers and memory, `state` being its first column.
-template <int kGroups, bool kStore>
+template <int kGroups, bool kStore, int kC>
 __device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* state, int column,
-                                          LaneState<4>& s) {
-  const bool whole = p.value_dim % 4 == 0;
+                                          LaneState<kC>& s) {
+  const bool whole = kC == 4 && p.value_dim % 4 == 0;
   ForEachChunk<kGroups>(p.key_dim, [&](int j, int chunk) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int key = 4 * chunk + e;
       if (key >= p.key_dim || column >= p.value_dim) continue;
       float* const at = state + At(key, p.value_dim);
-      float(&lane)[4] = s[j][e];
-      if (whole && kStore) {
-        *reinterpret_cast<float4*>(at) = make_float4(lane[0], lane[1], lane[2], lane[3]);
-      } else if (whole) {
-        const float4 v = *reinterpret_cast<const float4*>(at);
-        lane[0] = v.x, lane[1] = v.y, lane[2] = v.z, lane[3] = v.w;
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          if (column + c >= p.value_dim) continue;
-          if (kStore) {
-            at[c] = lane[c];
-          } else {
-            lane[c] = at[c];
-          }
+      float(&lane)[kC] = s[j][e];
+      if constexpr (kC == 4) {
+        if (whole && kStore) {
+          *reinterpret_cast<float4*>(at) = make_float4(lane[0], lane[1], lane[2], lane[3]);
+        } else if (whole) {
+          const float4 v = *reinterpret_cast<const float4*>(at);
+          lane[0] = v.x, lane[1] = v.y, lane[2] = v.z, lane[3] = v.w;
         }
       }
-    }
-  });
-}
-
-template <int kGroups, bool kStore>
-__device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* state, int column,
-                                          LaneState<1>& s) {
-  ForEachChunk<kGroups>(p.key_dim, [&](int j, int chunk) {
+      if (whole) continue;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int key = 4 * chunk + e;
-      if (key >= p.key_dim || column >= p.value_dim) continue;
-      float* const at = state + At(key, p.value_dim);
-      if (kStore) {
-        *at = s[j][e][0];
-      } else {
-        s[j][e][0] = *at;
+      for (int c = 0; c < kC; ++c) {
+        if (column + c >= p.value_dim) continue;
+        if (kStore) {
+          at[c] = lane[c];
+        } else {
+          lane[c] = at[c];
+        }
       }
     }
   });
