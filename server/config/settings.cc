@@ -155,9 +155,9 @@ std::vector<Setting> ServingSettings() {
              "id) or own",
              &C::products, {"auto", "cublaslt", "own"}),
       {"weights", "TYPE[,head=TYPE]",
-       "Matrix weights in memory: auto, f32, f16, bf16, int8 or int4; on a GPU int8, or what "
-       "precision says. head= sets embedding and head; without it they have the same type, or int8 "
-       "where TYPE is int4",
+       "Matrix weights in memory: auto, f32, f16, bf16, int8 or int4. On a GPU int8 alone is used; "
+       "otherwise precision sets the type. head= sets embedding and head; without it they have the "
+       "same type, or int8 where TYPE is int4",
        &C::weights},
   };
 }
