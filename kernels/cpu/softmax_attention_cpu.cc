@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/softmax_attention_cpu.cc"
+#include "hwy/foreach_target.h"
+// (must stand before highway.h)
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/vector_math-inl.h"
+#include "kernels/softmax_attention.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rivulet::kernels::HWY_NAMESPACE {
+
+constexpr int kRows = 4;  // of queries, that pass over a block together
+
+// Up to kRows rows: a query head of a token each.
+struct QueryRows {
+  int count = 0;
+  const float* q[kRows];
+  float* y[kRows];          // sum so far of p v
+  float* maximum[kRows];    // ... of the blocks so far, and behind all of them the sums of p
+  int64_t position[kRows];  // of the token
+};
+
+// c = a B for kTile rows and kVecs vectors of columns; B is [k, ldb]. Sums in index order.
+template <int kTile, int kVecs>
+HWY_INLINE void MultiplyTile(const float* const* a, const float* b, size_t ldb, size_t k,
+                             float* const* c, size_t column, size_t count) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  FloatVec acc[kTile][kVecs];
+  for (auto& row : acc) {
+    for (FloatVec& sum : row) sum = hn::Zero(d);
+  }
+  for (size_t i = 0; i < k; ++i) {
+    FloatVec columns[kVecs];
+    for (int j = 0; j < kVecs; ++j) {
+      columns[j] = LoadSome(b + i * ldb + column + size_t(j) * lanes, count);
+    }
+    for (int r = 0; r < kTile; ++r) {
+      const FloatVec x = hn::Set(d, a[r][i]);
+      for (int j = 0; j < kVecs; ++j) acc[r][j] = hn::MulAdd(x, columns[j], acc[r][j]);
+    }
+  }
+  for (int r = 0; r < kTile; ++r) {
+    for (int j = 0; j < kVecs; ++j) {
+      StoreSome(acc[r][j], c[r] + column + size_t(j) * lanes, count);
+    }
+  }
+}
+
+// As many columns at a time as make enough chains of multiply-adds.
+template <int kTile>
+HWY_INLINE void MultiplyRows(const float* const* a, const float* b, size_t ldb, size_t k,
+                             float* const* c, size_t n) {
+  constexpr int kVecs = kTile == 1 ? 8 : kTile == 2 ? 4 : 2;
+  const size_t lanes = hn::Lanes(FloatTag());
+  size_t column = 0;
+  for (; column + kVecs * lanes <= n; column += kVecs * lanes) {
+    MultiplyTile<kTile, kVecs>(a, b, ldb, k, c, column, lanes);
+  }
+  for (; column < n; column += lanes) {
+    MultiplyTile<kTile, 1>(a, b, ldb, k, c, column, std::min(lanes, n - column));
+  }
+}
+
+void Multiply(int rows, const float* const* a, const float* b, size_t ldb, size_t k,
+              float* const* c, size_t n) {
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) MultiplyRows<4>(a + row, b, ldb, k, c + row, n);
+  for (; row + 2 <= rows; row += 2) MultiplyRows<2>(a + row, b, ldb, k, c + row, n);
+  if (row < rows) MultiplyRows<1>(a + row, b, ldb, k, c + row, n);
+}
+
+// exp(x), of which NaN stays NaN.
+HWY_INLINE FloatVec ExpOrNan(FloatVec x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(FloatTag(), x));
+}
+
+HWY_INLINE float Exp1(float x) { return hn::GetLane(ExpOrNan(hn::Set(FloatTag(), x))); }
+
+// Scores to p, in place; positions outside [first, end) of the block are not seen. Returns the
+// maximum, -infinity where none is seen, and the sum.
+struct BlockSum {
+  float maximum, sum;
+};
+BlockSum Weigh(float* scores, float scale, int64_t first, int64_t end) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  FloatVec largest = hn::Set(d, kNever);
+  for (size_t i = 0; i < kCacheBlock; i += lanes) {
+    const FloatVec index = hn::Iota(d, float(i));
+    const auto seen =
+        hn::And(hn::Ge(index, hn::Set(d, float(first))), hn::Lt(index, hn::Set(d, float(end))));
+    const FloatVec score = hn::Mul(hn::LoadU(d, scores + i), hn::Set(d, scale));
+    const FloatVec masked = hn::IfThenElse(seen, score, hn::Set(d, kNever));
+    hn::StoreU(masked, d, scores + i);
+    largest = hn::Max(largest, masked);
+  }
+  const float maximum = hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (maximum == kNever) return {kNever, 0};
+  for (size_t i = 0; i < kCacheBlock; i += lanes) {
+    const FloatVec x = hn::Sub(hn::LoadU(d, scores + i), hn::Set(d, maximum));
+    hn::StoreU(ExpOrNan(x), d, scores + i);
+  }
+  const float sum = FoldLanes(
+      kCacheBlock, [&](size_t i, FloatVec acc) { return hn::Add(acc, hn::LoadU(d, scores + i)); },
+      [](size_t, float acc) { return acc; });
+  return {maximum, sum};
+}
+
+// Joins the block's values to what the row has: both get the larger maximum.
+void Join(const BlockSum& block, const float* values, size_t n, float* maximum, float* sum,
+          float* y) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  const float larger = std::max(*maximum, block.maximum);
+  const float before = Exp1(*maximum - larger), added = Exp1(block.maximum - larger);
+  *maximum = larger;
+  *sum = MulAdd1(*sum, before, block.sum * added);
+  for (size_t i = 0; i < n; i += lanes) {
+    const size_t count = std::min(lanes, n - i);
+    const FloatVec more = hn::Mul(LoadSome(values + i, count), hn::Set(d, added));
+    StoreSome(hn::MulAdd(LoadSome(y + i, count), hn::Set(d, before), more), y + i, count);
+  }
+}
+
+// One block of keys and values, whose first position is `base`, for all `rows`.
+void AttendBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, size_t sums, int64_t base,
+                 const float* block, float* scratch) {
+  const size_t keys = size_t(args.key_dim), values = size_t(args.value_dim);
+  float *scores[kRows], *added[kRows];
+  for (int r = 0; r < rows.count; ++r) {
+    scores[r] = scratch + r * kCacheBlock;
+    added[r] = scratch + kRows * kCacheBlock + size_t(r) * values;
+  }
+  Multiply(rows.count, rows.q, block, kCacheBlock, keys, scores, kCacheBlock);
+  BlockSum weights[kRows];
+  for (int r = 0; r < rows.count; ++r) {
+    const int64_t position = rows.position[r] - base;
+    const int64_t first = args.window == 0 ? 0 : position - args.window + 1;
+    weights[r] = Weigh(scores[r], args.scale, std::clamp<int64_t>(first, 0, kCacheBlock),
+                       std::clamp<int64_t>(position + 1, 0, kCacheBlock));
+    // Finite, as its product is made with that of the others.
+    if (weights[r].sum == 0) std::fill_n(scores[r], kCacheBlock, 0.0f);
+  }
+  Multiply(rows.count, scores, block + keys * kCacheBlock, values, kCacheBlock, added, values);
+  for (int r = 0; r < rows.count; ++r) {
+    if (weights[r].maximum == -std::numeric_limits<float>::infinity()) continue;
+    Join(weights[r], added[r], values, rows.maximum[r], rows.maximum[r] + sums, rows.y[r]);
+  }
+}
+
+float* BlockOf(const SoftmaxAttentionArgs& args, int64_t block) {
+  return args.cache + args.block_stride * size_t(args.ring > 0 ? block % args.ring : block);
+}
+
+// Keys and values of tokens `begin` .. `end` - 1, which lie in one block.
+void Keep(const SoftmaxAttentionArgs& args, int begin, int end) {
+  const size_t keys = size_t(args.key_dim), values = size_t(args.value_dim);
+  float* const block = BlockOf(args, (args.position + begin) / kCacheBlock);
+  for (int t = begin; t < end; ++t) {
+    const size_t row = size_t((args.position + t) % kCacheBlock);
+    const float* const k = args.k.data + size_t(t) * args.k.stride;
+    for (size_t i = 0; i < keys; ++i) block[i * kCacheBlock + row] = k[i];
+    std::memcpy(block + keys * kCacheBlock + row * values, args.v.data + size_t(t) * args.v.stride,
+                values * sizeof(float));
+  }
+}
+
+// Tokens `begin` .. `end` - 1, which lie in one block and are kept.
+void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
+  const size_t values = size_t(args.value_dim);
+  const int all = (end - begin) * args.queries;
+  const size_t sums = size_t{kCacheBlock} * size_t(args.queries);
+  float* const maxima = args.scratch;
+  const auto first_seen = [&](int64_t position) {
+    return args.window == 0 ? 0 : std::max<int64_t>(0, position - args.window + 1);
+  };
+  const auto y_of = [&](int row) {
+    return args.y + size_t(begin + row / args.queries) * args.y_stride +
+           size_t(row % args.queries) * values;
+  };
+  std::fill_n(maxima, all, -std::numeric_limits<float>::infinity());
+  std::fill_n(maxima + sums, all, 0.0f);
+  for (int row = 0; row < all; ++row) std::fill_n(y_of(row), values, 0.0f);
+  const int64_t last = (args.position + begin) / kCacheBlock;
+  for (int64_t b = first_seen(args.position + begin) / kCacheBlock; b <= last; ++b) {
+    const int64_t base = b * kCacheBlock;
+    for (int row = 0; row < all; row += kRows) {
+      QueryRows rows;
+      for (; rows.count < std::min(kRows, all - row); ++rows.count) {
+        const int at = row + rows.count, t = begin + at / args.queries;
+        rows.q[rows.count] = args.q.data + size_t(t) * args.q.stride +
+                             size_t(at % args.queries) * size_t(args.key_dim);
+        rows.y[rows.count] = y_of(at);
+        rows.maximum[rows.count] = maxima + at;
+        rows.position[rows.count] = args.position + t;
+      }
+      if (first_seen(rows.position[0]) >= base + kCacheBlock) continue;
+      AttendBlock(args, rows, sums, base, BlockOf(args, b), maxima + 2 * sums);
+    }
+  }
+  const FloatTag d;
+  for (int row = 0; row < all; ++row) {
+    float* const y = y_of(row);
+    for (size_t i = 0; i < values; i += hn::Lanes(d)) {
+      const size_t count = std::min(hn::Lanes(d), values - i);
+      StoreSome(hn::Div(LoadSome(y + i, count), hn::Set(d, maxima[sums + size_t(row)])), y + i,
+                count);
+    }
+  }
+}
+
+void SoftmaxAttention(const SoftmaxAttentionArgs& args) {
+  for (int t = 0; t < args.tokens;) {
+    const int64_t left = kCacheBlock - (args.position + t) % kCacheBlock;
+    const int end = int(std::min<int64_t>(args.tokens, t + left));
+    Keep(args, t, end);
+    Attend(args, t, end);
+    t = end;
+  }
+}
+
+}  // namespace rivulet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rivulet::kernels {
+
+HWY_EXPORT(SoftmaxAttention);
+
+void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args) {
+  HWY_DYNAMIC_DISPATCH(SoftmaxAttention)(args);
+}
+
+}  // namespace rivulet::kernels
+#endif

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal softmax attention over kept keys and values: tokens of one sequence, one head of keys and
+// values with the heads of queries that share it, in order.
+//
+//   y_t = sum_i p_i v_i / sum_i p_i     p_i = exp(scale q_t . k_i - max)     [Vaswani 2017, eq. 1]
+//
+// where i runs from 0, or from t - window + 1 on, to t: a token attends to itself.
+//
+// Keys and values lie in blocks of 64 positions, counted from position 0. A block holds, for one
+// head, k [key_dim, 64] (transposed) and then v [64, value_dim]. With a window the blocks are a
+// ring: block b is number b % ring.
+//
+// Numerics: a block has its own maximum, sum and weighted values, and blocks are joined from the
+// first to the last [Milakov & Gimelshein 2018]. Products sum in index order, the sum of a block
+// in a fixed tree, and a position that a token does not see counts as exactly 0. So the bits depend
+// on position and values alone: several tokens in one call give the same bits as calls of one token
+// each, on every instruction set with fused multiply-adds.
+// Thread: any; calls on different caches may run at once.
+// Tested by: tests/parity/softmax_attention_test.cc
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/recurrence.h"
+
+namespace rivulet::kernels {
+
+inline constexpr int kCacheBlock = 64;  // positions
+
+// Floats of one head in one block.
+constexpr size_t CacheFloats(int key_dim, int value_dim) {
+  return size_t{kCacheBlock} * (size_t(key_dim) + size_t(value_dim));
+}
+
+// Blocks that hold `positions` positions.
+constexpr int64_t CacheBlocks(int64_t positions) {
+  return (positions + kCacheBlock - 1) / kCacheBlock;
+}
+
+// Blocks of the ring for a window of `window` >= 1 positions: those that a token sees stay while
+// the block with its own position is written.
+constexpr int64_t RingBlocks(int64_t window) {
+  return (window - 2 + 2 * kCacheBlock) / kCacheBlock;
+}
+
+struct SoftmaxAttentionArgs {
+  int tokens = 0, key_dim = 0, value_dim = 0;
+  int queries = 1;       // heads of queries, side by side in q and y
+  int64_t position = 0;  // of the first token
+  int64_t window = 0;    // positions that a token sees, its own counted; 0: all
+  float scale = 1;
+  TokenVectors q;  // [queries, key_dim]
+  TokenVectors k;  // [key_dim]
+  TokenVectors v;  // [value_dim]
+  // The head's part of block 0, which those of `position` - 1 and before have filled; block b is
+  // block_stride * (b, or b % ring) floats behind it. All of a block is read: what was never
+  // written must be finite, for example 0.
+  float* cache = nullptr;
+  size_t block_stride = 0;
+  int64_t ring = 0;    // RingBlocks(window); 0: no ring
+  float* y = nullptr;  // [queries, value_dim] a token; overlaps no other array
+  size_t y_stride = 0;
+  float* scratch = nullptr;  // [SoftmaxAttentionScratch(queries, value_dim)]
+};
+
+size_t SoftmaxAttentionScratch(int queries, int value_dim);
+
+// Null if the arguments are valid, else the reason. Every implementation requires it.
+const char* CheckSoftmaxAttention(const SoftmaxAttentionArgs& args);
+void SoftmaxAttentionRef(const SoftmaxAttentionArgs& args);  // double; tests only
+// Cost of a token: 2 * queries * (key_dim + value_dim) flop for each position that it sees, rounded
+// up to blocks. A call reads each block once for every 64 tokens.
+void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args);
+
+}  // namespace rivulet::kernels
