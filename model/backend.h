@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/state_layout.h"
 #include "model/sampler.h"
+#include "model/state_parts.h"
 
 namespace rivulet {
 
@@ -34,7 +35,9 @@ struct BackendLimits {
   // prompts are hardly faster.
   int preferred_prefill_tokens = 256;
   int head_rows = 0;              // rows whose head outputs are made at a time; 0: all of a run
-  size_t bytes_per_slot = 0;      // state of one sequence
+  size_t bytes_per_slot = 0;      // state of one sequence, with room for `context` positions
+  StateSize state = {};           // ... by the tokens that it has seen; {}: always bytes_per_slot
+  int64_t context = 0;            // positions that a slot has room for; 0: no limit
   size_t weight_bytes = 0;        // weights as this backend keeps them
   std::string numerics_id;        // what the bits of tokens depend on beside model and request
   std::string slots_choice = {};  // why there are so many slots; human-readable
@@ -125,8 +128,12 @@ class Backend {
   virtual absl::Status SetSampler(Slot slot, const SlotSampler& sampler) = 0;
   // Fork: `to` gets the state and the penalty counts of `from`, not its sampler.
   virtual absl::Status CopySlot(Slot from, Slot to) = 0;
-  // Snapshot and restore of a state block; `size` is limits().bytes_per_slot / sizeof(float).
-  // Layout: kernels/state_layout.h. Waits for submitted runs.
+  // What ReadSlot brings: the state as far as the sequence has filled it.
+  virtual size_t StateFloats(Slot /*slot*/) const {
+    return limits().bytes_per_slot / sizeof(float);
+  }
+  // Snapshot and restore of a state: `out` is [StateFloats(slot)], `in` what ReadSlot brought of
+  // any slot. Layout: model/state_parts.h, kernels/state_layout.h. Waits for submitted runs.
   virtual absl::Status ReadSlot(Slot slot, std::span<float> out) = 0;
   virtual absl::Status WriteSlot(Slot slot, std::span<const float> in) = 0;
 

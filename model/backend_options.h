@@ -12,9 +12,14 @@
 
 namespace rivulet {
 
+inline constexpr int64_t kMostContext = int64_t{1} << 24;
+
 struct CpuBackendOptions {
   // Behaviour.
   std::optional<int> num_slots = 256;  // sequences that hold a state; nullopt: AutoSlots
+  // Positions that each slot has room for, of models that keep keys and values of all of them; at
+  // most those that the model has. nullopt: AutoContext.
+  std::optional<int64_t> max_context = {};
   // Memory that other backends of this process have reserved, whether they have used it yet or not.
   // It is not left for slots where their number is not given.
   int64_t reserved_bytes = 0;

@@ -75,7 +75,7 @@ struct BlockState {
         mixer_shift(OffsetOf(parts, "mixer_shift")),
         ffn_shift(OffsetOf(parts, "ffn_shift")),
         floats_per_layer(parts.floats_per_layer),
-        floats_per_slot(parts.floats_per_slot) {}
+        floats_per_slot(parts.fixed_floats) {}
   size_t s = 0, conv = 0, mixer_shift = 0, ffn_shift = 0, floats_per_layer = 0, floats_per_slot = 0;
 
  private:

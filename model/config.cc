@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/softmax_attention.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
 #include "model/base/strict_json.h"
@@ -120,8 +121,19 @@ absl::Status ParseFeatureMap(JsonReader* attention, FeatureMapConfig* map) {
   return object.CheckNoOthers();
 }
 
+// {"type": "softmax"} or {"type": "softmax", "window": w}.
+absl::Status ParseSoftmax(JsonReader* attention, EncoderConfig* config) {
+  RIVULET_RETURN_IF_ERROR(attention->Choice<int>("type", {{"softmax", 0}}, nullptr));
+  config->softmax = true;
+  if (attention->Find("window") != nullptr) {
+    RIVULET_RETURN_IF_ERROR(attention->Int("window", 1, kMaxDimension, &config->window));
+  }
+  return attention->CheckNoOthers();
+}
+
 absl::Status ParseAttention(JsonReader* root, EncoderConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(JsonReader attention, root->Object("attention"));
+  if (attention.Find("type") != nullptr) return ParseSoftmax(&attention, config);
   RIVULET_RETURN_IF_ERROR(ParseFeatureMap(&attention, &config->feature_map));
   RIVULET_RETURN_IF_ERROR(
       attention.Choice<Gate>("gate", {{"none", Gate::kNone}, {"rfa", Gate::kRfa}}, &config->gate));
@@ -211,6 +223,18 @@ absl::Status ParseContent(JsonReader* root, ModelConfig* config) {
   return object.CheckNoOthers();
 }
 
+// With softmax attention: of the shortest context, or of a window.
+absl::Status CheckKeptSize(const JsonReader& root, const ModelConfig& config) {
+  const EncoderConfig& encoder = config.encoder();
+  const double positions = encoder.window + 2.0 * kernels::kCacheBlock,
+               bytes = positions * config.num_layers * config.num_heads *
+                       (double(config.key_dim) + config.value_dim) * sizeof(float);
+  if (bytes <= double(kMaxStateBytes)) return absl::OkStatus();
+  return root.Invalid("num_layers", "is ", config.num_layers,
+                      ", which makes the keys and values of ", positions, " positions ", bytes,
+                      " bytes; allowed: at most ", kMaxStateBytes);
+}
+
 // Products of fields that are each in range.
 absl::Status CheckDerivedSizes(const JsonReader& root, const ModelConfig& config) {
   const auto check = [&](absl::string_view field, int64_t value, absl::string_view what) {
@@ -222,6 +246,7 @@ absl::Status CheckDerivedSizes(const JsonReader& root, const ModelConfig& config
   RIVULET_RETURN_IF_ERROR(check("value_dim", config.value_dim, "value_dim"));
   RIVULET_RETURN_IF_ERROR(
       check("attention.feature_map", int64_t{config.key_features()}, "features of a key"));
+  if (config.encoder().softmax) return CheckKeptSize(root, config);
   const kernels::StateLayout layout = config.state_layout();
   if (layout.bytes_per_slot() <= kMaxStateBytes) return absl::OkStatus();
   return root.Invalid("num_layers", "is ", layout.layers,
@@ -241,14 +266,20 @@ void ModelConfig::SetEnds(std::span<const int32_t> ids) {
   more_eos_token_ids.assign(ids.begin() + 1, ids.end());
 }
 
+void ModelConfig::SetDefaultContext() {
+  if (state().size().per_block == 0) return;
+  context = max_positions == 0 ? kDefaultContext : std::min(max_positions, kDefaultContext);
+}
+
 const char* ModelConfig::kind() const {
   const auto* family = std::get_if<BlockConfig>(&network);
-  return family == nullptr ? "linear" : family->kind->model_type;
+  if (family != nullptr) return family->kind->model_type;
+  return encoder().softmax ? "softmax" : "linear";
 }
 
 const char* ModelConfig::feature_map_name() const {
   const auto* encoder = std::get_if<EncoderConfig>(&network);
-  if (encoder == nullptr) return "";
+  if (encoder == nullptr || encoder->softmax) return "";
   switch (encoder->feature_map.kind) {
     case FeatureMapKind::kElu:
       return "elu";
@@ -268,7 +299,7 @@ const char* ModelConfig::feature_map_name() const {
 
 int ModelConfig::key_features() const {
   const auto* encoder = std::get_if<EncoderConfig>(&network);
-  if (encoder == nullptr) return 0;
+  if (encoder == nullptr || encoder->softmax) return 0;
   return kernels::KeyFeatures(encoder->feature_map.kind, key_dim, encoder->feature_map.columns);
 }
 
@@ -276,15 +307,38 @@ StateParts ModelConfig::state() const {
   if (const auto* family = std::get_if<BlockConfig>(&network)) {
     return StateParts(num_layers, family->kind->state(*this));
   }
+  if (encoder().softmax) {
+    const std::vector<bool> all(size_t(num_layers), true), none(size_t(num_layers), false);
+    return StateParts({none, all}, {}, {num_heads, key_dim, value_dim, encoder().window});
+  }
   const auto heads = size_t(num_heads), features = size_t(key_features());
   return StateParts(num_layers,
                     {{"S", {heads, features, size_t(value_dim)}}, {"z", {heads, features}}});
 }
 
+namespace {
+
+// Of a state with keys and values.
+std::string KeptIdentity(const ModelConfig& config, const StateParts& parts) {
+  const AttentionPart& kept = *parts.attention;
+  std::string text = absl::StrCat(config.kind(), " layers ", config.num_layers);
+  for (const StatePart& part : parts.parts) {
+    absl::StrAppend(&text, " ", part.name, " ", absl::StrJoin(part.shape, " x "), " of ",
+                    part.element_bytes, " bytes at ", part.offset);
+  }
+  return absl::StrCat(text, " keys ", kept.heads, " x ", kept.key_dim, " values ", kept.heads,
+                      " x ", kept.value_dim, " window ", kept.window, " float32 in blocks of ",
+                      kernels::kCacheBlock, ", ", parts.block_floats, " behind ",
+                      parts.fixed_floats);
+}
+
+}  // namespace
+
 ModelConfig::StateIdentity ModelConfig::state_identity() const {
   const auto* family = std::get_if<BlockConfig>(&network);
-  if (family == nullptr) return {state_layout(), ""};
   const StateParts parts = state();
+  if (parts.attention) return {{}, KeptIdentity(*this, parts)};
+  if (family == nullptr) return {state_layout(), ""};
   // The text of every kind names these, as the first snapshots did: one that the kind lacks as if
   // it were empty, behind the part before it.
   constexpr std::array<absl::string_view, 4> kNamed = {"S", "conv", "mixer_shift", "ffn_shift"};
@@ -299,7 +353,7 @@ ModelConfig::StateIdentity ModelConfig::state_identity() const {
       absl::StrCat(kind(), " layers ", num_layers, " S ", num_heads, " x ", key_dim, " x ",
                    value_dim, " at ", at[0], " conv ", family->conv_width, " x ",
                    family->conv_channels, " at ", at[1], " shift ", hidden_size, " at ", at[2],
-                   " and ", at[3], " of ", parts.floats_per_layer, " in ", parts.floats_per_slot);
+                   " and ", at[3], " of ", parts.floats_per_layer, " in ", parts.fixed_floats);
   for (const StatePart& part : parts.parts) {
     const bool is_named = absl::c_linear_search(kNamed, part.name);
     if (is_named && part.element_bytes == sizeof(float)) continue;
@@ -322,6 +376,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {
   RIVULET_RETURN_IF_ERROR(ParseContent(&root, &config));
   RIVULET_RETURN_IF_ERROR(root.CheckNoOthers());
   RIVULET_RETURN_IF_ERROR(CheckDerivedSizes(root, config));
+  config.SetDefaultContext();
   return config;
 }
 

@@ -2,6 +2,7 @@
 // ModelConfig: what config.json says, validated. model/FORMAT.md is the contract.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@
 #include "model/state_parts.h"
 
 namespace rivulet {
+
+inline constexpr int64_t kDefaultContext = 8192;
 
 enum class Activation : uint8_t { kRelu, kGelu };
 enum class PositionType : uint8_t { kNone, kLearned, kSinusoidal };
@@ -48,12 +51,16 @@ struct ContentConfig {
   std::string alphabet;  // text of our own format: UTF-8; id = index of the code point
 };
 
-// A transformer with linear attention as model/FORMAT.md describes it: kind "linear".
+// A transformer as model/FORMAT.md describes it, with linear attention: kind "linear"; or with
+// softmax attention: kind "softmax".
 struct EncoderConfig {
   Activation activation = Activation::kGelu;
   bool final_norm = false;
   PositionType position = PositionType::kNone;
   PositionCombine combine = PositionCombine::kAdd;
+  bool softmax = false;
+  int window = 0;  // of softmax: positions that a token sees, its own counted; 0: all
+  // Of linear attention.
   FeatureMapConfig feature_map;
   Gate gate = Gate::kNone;
   Normalizer normalizer = Normalizer::kAddEps;
@@ -75,6 +82,9 @@ struct ModelConfig {
   int ffn_size = 0;  // 0: no feed-forward (Mamba-2)
   float norm_eps = 1e-5f;
   int64_t max_positions = 0;  // 0: no limit
+  // Positions that a slot has room for, where layers with softmax attention keep all of them; 0: no
+  // limit. A backend chooses it (BackendLimits::context); until then it is kDefaultContext at most.
+  int64_t context = 0;
   OutputConfig output;
   ContentConfig content;
   std::variant<EncoderConfig, BlockConfig> network;
@@ -88,6 +98,16 @@ struct ModelConfig {
   // The first is eos_token_id, the others stand in more_eos_token_ids. None: nothing changes.
   void SetEnds(std::span<const int32_t> ids);
 
+  // The context of a model that keeps keys and values of all positions, until a backend chooses
+  // one.
+  void SetDefaultContext();
+  // The same where a slot has room for `positions`; 0: no limit.
+  ModelConfig WithContext(int64_t positions) const {
+    ModelConfig config = *this;
+    config.context = positions;
+    return config;
+  }
+
   bool has_bos() const { return bos_token_id.has_value(); }
   int key_heads() const { return num_key_heads > 0 ? num_key_heads : num_heads; }
   int keys() const { return key_heads() * key_dim; }
@@ -100,14 +120,16 @@ struct ModelConfig {
   int num_output_tokens() const {
     return output.type == OutputType::kCategorical ? vocab_size : output.num_levels;
   }
-  // Most tokens that can be given or generated in one sequence, the implied bos not counted
-  // (max_positions with a bos, one more without); nullopt: no limit.
+  // Most tokens that can be given or generated in one sequence, the implied bos not counted (as
+  // many as there are positions with a bos, one more without); nullopt: no limit. First as the
+  // model is, then with the room that a slot has.
+  std::optional<int64_t> model_max_tokens() const { return TokensOf(max_positions); }
   std::optional<int64_t> max_tokens() const {
-    if (max_positions == 0) return std::nullopt;
-    return max_positions + (has_bos() ? 0 : 1);
+    return TokensOf(max_positions == 0 || context == 0 ? max_positions + context
+                                                       : std::min(max_positions, context));
   }
 
-  // "linear", or `model_type` of a model of the family.
+  // "linear", "softmax", or `model_type` of a model of the family.
   const char* kind() const;
   // The parts of a sequence's state.
   StateParts state() const;
@@ -117,7 +139,8 @@ struct ModelConfig {
     std::string text;
   };
   StateIdentity state_identity() const;
-  size_t bytes_per_slot() const { return state().floats_per_slot * sizeof(float); }
+  // With room for `context` positions.
+  size_t bytes_per_slot() const { return state().size().At(context); }
 
   // Of kind "linear"; of others 0 and "".
   int key_features() const;
@@ -132,6 +155,12 @@ struct ModelConfig {
   }
   kernels::StateLayout state_layout() const {
     return {num_layers, num_heads, key_features(), value_dim};
+  }
+
+ private:
+  std::optional<int64_t> TokensOf(int64_t positions) const {
+    if (positions == 0) return std::nullopt;
+    return positions + (has_bos() ? 0 : 1);
   }
 };
 

@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/softmax_attention.h"
+#include "model/state_parts.h"
 
 namespace rivulet {
 
@@ -28,6 +30,17 @@ inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_
     return {kMostAutoSlots, absl::StrCat("auto: at most ", kMostAutoSlots)};
   return {static_cast<int>(std::max(fit, int64_t{1})),
           absl::StrCat("auto: half of the ", left_bytes, " bytes left of ", memory)};
+}
+
+// Positions that each slot has room for: at most `most`, and few enough that `slots` states, twice
+// as many of replies that gave up their slots and one kept state fit into `left_bytes`; but 2,048,
+// or `most`, at least: fewer slots come first.
+inline int64_t AutoContext(int64_t left_bytes, const StateSize& size, int64_t most, int slots) {
+  constexpr int64_t kLeast = 2048;
+  const int64_t states = 3 * int64_t{slots} + 1;
+  const int64_t room = left_bytes / states - static_cast<int64_t>(size.fixed);
+  const int64_t blocks = std::max<int64_t>(0, room) / static_cast<int64_t>(size.per_block);
+  return std::min(most, std::max(kLeast, blocks * kernels::kCacheBlock));
 }
 
 }  // namespace rivulet

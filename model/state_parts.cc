@@ -4,20 +4,62 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/softmax_attention.h"
 #include "kernels/state_layout.h"
 
 namespace rivulet {
+namespace {
 
-StateParts::StateParts(int layers, std::vector<StatePart> list) : parts(std::move(list)) {
+using kernels::StateLayout;
+
+LayerMix AllRecurrent(int layers) {
+  return {std::vector<bool>(size_t(layers), true), std::vector<bool>(size_t(layers), false)};
+}
+
+}  // namespace
+
+size_t AttentionPart::floats_per_block() const {
+  return StateLayout::RoundUp(size_t(heads) * kernels::CacheFloats(key_dim, value_dim), 16);
+}
+
+int64_t AttentionPart::ring() const { return window == 0 ? 0 : kernels::RingBlocks(window); }
+
+size_t StateSize::At(int64_t positions) const {
+  return fixed + per_block * size_t(kernels::CacheBlocks(positions));
+}
+
+size_t StateSize::per_token() const { return per_block / kernels::kCacheBlock; }
+
+bool StateSize::Fits(size_t bytes, int64_t most) const {
+  if (per_block == 0 || bytes <= fixed) return bytes == fixed;
+  return (bytes - fixed) % per_block == 0 && bytes <= At(most);
+}
+
+StateParts::StateParts(int layers, std::vector<StatePart> list)
+    : StateParts(AllRecurrent(layers), std::move(list), AttentionPart()) {}
+
+StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const AttentionPart& kept)
+    : parts(std::move(list)) {
   constexpr size_t kAlignment = 16, kFloat = sizeof(float);
   for (StatePart& part : parts) {
     part.offset = floats_per_layer;
     size_t bytes = part.element_bytes;
     for (const size_t n : part.shape) bytes *= n;
-    part.floats = kernels::StateLayout::RoundUp(bytes, kAlignment) / kFloat;
+    part.floats = StateLayout::RoundUp(bytes, kAlignment) / kFloat;
     floats_per_layer += part.floats;
   }
-  floats_per_slot = kernels::StateLayout::RoundUp(size_t(layers) * floats_per_layer, 16);
+  for (const bool recurrent : mix.recurrent) {
+    recurrent_at.push_back(recurrent ? fixed_floats : 0);
+    if (recurrent) fixed_floats += floats_per_layer;
+  }
+  fixed_floats = StateLayout::RoundUp(fixed_floats, 16);
+  for (const bool attends : mix.attends) {
+    size_t& place = kept.window == 0 ? block_floats : fixed_floats;
+    kept_at.push_back(attends ? place : 0);
+    if (!attends) continue;
+    attention = kept;
+    place += kept.floats_per_block() * size_t(std::max<int64_t>(kept.ring(), 1));
+  }
 }
 
 const StatePart* StateParts::Find(absl::string_view name) const {

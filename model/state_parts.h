@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// StateParts: the state of one sequence, as the kind of its model describes it: a list of arrays
-// for each layer, and where they lie in a slot. Nobody but the network looks into a part: a slot is
-// cleared, copied, read and written as one block of bytes, and a cleared slot is all zeros.
+// StateParts: the state of one sequence, as the kind of its model describes it, and where its parts
+// lie in a slot. Nobody but the network looks into a part: a slot is cleared, copied, read and
+// written as one block of bytes, and a cleared slot is all zeros.
+//
+//   recurrent parts of all layers | rings of keys and values | blocks of keys and values
+//
+// The first two are there from the first token on. Each 64 tokens fill a block more, in which the
+// layers that attend to all positions lie in order. So what a sequence uses is one piece of memory
+// from the slot's beginning on.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +20,7 @@
 
 namespace rivulet {
 
-// One array of a layer's state. Its zeros mean "no token yet".
+// One array of a recurrent layer's state. Its zeros mean "no token yet".
 struct StatePart {
   std::string name;           // unique within the list
   std::vector<size_t> shape;  // row-major; any 0: the part is empty
@@ -21,17 +29,51 @@ struct StatePart {
   size_t offset = 0, floats = 0;
 };
 
+// What a layer with softmax attention keeps (kernels/softmax_attention.h). All such layers of a
+// model are alike.
+struct AttentionPart {
+  int heads = 0, key_dim = 0, value_dim = 0;  // of keys and values
+  int64_t window = 0;                         // 0: all positions
+
+  size_t floats_per_block() const;
+  int64_t ring() const;  // blocks; 0: there is no window
+};
+
+// What the layers of a model are made of. A layer may be both.
+struct LayerMix {
+  std::vector<bool> recurrent, attends;  // [layers] each
+};
+
+// Bytes of a state by the tokens that it has seen.
+struct StateSize {
+  size_t fixed = 0, per_block = 0;  // per_block: 0 where nothing grows
+
+  // Of a sequence that has fed `positions` tokens, the bos counted.
+  size_t At(int64_t positions) const;
+  size_t per_token() const;
+  // Whether a state of some number of positions up to `most` has this size.
+  bool Fits(size_t bytes, int64_t most) const;
+};
+
 // Every part begins 16-byte aligned, and a slot is padded to 64 bytes, so that slots side by side
-// begin on cache lines. Padding is zero. All layers are alike.
+// begin on cache lines. Padding is zero. All recurrent layers are alike.
 struct StateParts {
+  // A model of recurrent layers alone.
   StateParts(int layers, std::vector<StatePart> parts);
+  StateParts(const LayerMix& mix, std::vector<StatePart> parts, const AttentionPart& attention);
 
   // The part `name`; null: there is none.
   const StatePart* Find(absl::string_view name) const;
+  StateSize size() const { return {fixed_floats * sizeof(float), block_floats * sizeof(float)}; }
 
   std::vector<StatePart> parts;
-  size_t floats_per_layer = 0;
-  size_t floats_per_slot = 0;
+  std::optional<AttentionPart> attention;
+  size_t floats_per_layer = 0;  // of the recurrent parts
+  size_t fixed_floats = 0;      // of a slot, without blocks
+  size_t block_floats = 0;      // that 64 tokens add
+  // In floats, by layer; 0 where the layer has no such part. `kept`: of keys and values, from the
+  // slot's beginning where they are a ring, else from a block's.
+  std::vector<size_t> recurrent_at, kept_at;
 };
 
 }  // namespace rivulet

@@ -138,9 +138,8 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   RIVULET_RETURN_IF_ERROR(CheckKeptMemory(config, chosen.backend->limits()));
   SetStateOptions(config, &options);
   RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));
-  RIVULET_ASSIGN_OR_RETURN(
-      std::vector<WarmState> states,
-      warm.Of(*model, chosen.backend->limits().numerics_id, options.states.max_memory_bytes));
+  RIVULET_ASSIGN_OR_RETURN(std::vector<WarmState> states, warm.Of(*model, chosen.backend->limits(),
+                                                                  options.states.max_memory_bytes));
   return ServedModel{Engine::Create(std::move(model), std::move(chosen.backend), options,
                                     std::move(disk), std::move(states)),
                      std::move(chosen.name)};

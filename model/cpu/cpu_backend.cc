@@ -34,6 +34,7 @@ class CpuBackend final : public Backend {
         network_(std::move(network)),
         slots_(std::move(slots)),
         samplers_(size_t(limits.num_slots) + 1),
+        used_(size_t(limits.num_slots) + 1, limits.state.fixed),
         limits_(limits),
         sampling_(config_),
         team_(threads),
@@ -51,10 +52,11 @@ class CpuBackend final : public Backend {
     for (const Slot slot : slots) {
       RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
       if (initial.empty()) {
-        std::memset(State(slot), 0, limits_.bytes_per_slot);
+        std::memset(State(slot), 0, Used(slot));
       } else {
         std::memcpy(State(slot), initial.data(), limits_.bytes_per_slot);
       }
+      used_[size_t(slot)] = limits_.state.fixed;
       samplers_[size_t(slot)] = {};
     }
     return absl::OkStatus();
@@ -69,25 +71,26 @@ class CpuBackend final : public Backend {
   absl::Status CopySlot(Slot from, Slot to) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(from));
     RIVULET_RETURN_IF_ERROR(CheckSlot(to));
-    std::memcpy(State(to), State(from), limits_.bytes_per_slot);
+    Fill(to, State(from), Used(from));
     samplers_[size_t(to)].in_prompt = samplers_[size_t(from)].in_prompt;
     samplers_[size_t(to)].output_count = samplers_[size_t(from)].output_count;
     return absl::OkStatus();
   }
 
+  size_t StateFloats(Slot slot) const override { return Used(slot) / sizeof(float); }
+
   absl::Status ReadSlot(Slot slot, std::span<float> out) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (out.size_bytes() != limits_.bytes_per_slot)
-      return absl::InternalError("ReadSlot: wrong size");
+    if (out.size_bytes() != Used(slot)) return absl::InternalError("ReadSlot: wrong size");
     std::memcpy(out.data(), State(slot), out.size_bytes());
     return absl::OkStatus();
   }
 
   absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (in.size_bytes() != limits_.bytes_per_slot)
+    if (!limits_.state.Fits(in.size_bytes(), limits_.context))
       return absl::InternalError("WriteSlot: wrong size");
-    std::memcpy(State(slot), in.data(), in.size_bytes());
+    Fill(slot, in.data(), in.size_bytes());
     return absl::OkStatus();
   }
 
@@ -117,6 +120,15 @@ class CpuBackend final : public Backend {
     int32_t next_token = 0;  // sampled, to be fed by the next step
     int record = -1;         // of the token this step samples, index into records_; -1: none
   };
+  // Bytes of the slot that its sequence has filled; those behind them are zeros.
+  size_t Used(Slot slot) const { return used_[size_t(slot)]; }
+  void Fill(Slot slot, const float* state, size_t bytes) {
+    std::memcpy(State(slot), state, bytes);
+    size_t& used = used_[size_t(slot)];
+    if (used > bytes) std::memset(State(slot) + bytes / sizeof(float), 0, used - bytes);
+    used = bytes;
+  }
+
   float* State(Slot slot) const {
     return slots_.floats() + size_t(slot) * (limits_.bytes_per_slot / sizeof(float));
   }
@@ -138,6 +150,7 @@ class CpuBackend final : public Backend {
   const std::unique_ptr<const CpuNetwork> network_;
   const AlignedBuffer slots_;
   std::vector<CpuSlotSampler> samplers_;  // [num_slots + 1]
+  std::vector<size_t> used_;              // [num_slots + 1]
   const BackendLimits limits_;
   const CpuSampling sampling_;
   ThreadTeam team_;
@@ -161,6 +174,12 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
     if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
       return absl::InternalError("a row feeds at least one token, with as many targets or none");
     }
+    const int64_t end = row.position + std::ssize(row.tokens) +
+                        (row.sample ? std::min(row.max_samples, run.num_steps) - 1 : 0);
+    if (limits_.context > 0 && end > limits_.context) {
+      return absl::InternalError(
+          absl::StrCat("position ", end, " is beyond the context of ", limits_.context));
+    }
     for (const int32_t token : row.tokens) {
       if (token < 0 || token >= config_.vocab_size)
         return absl::InternalError(absl::StrCat("token ", token));
@@ -177,6 +196,12 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
 // Lists what this step feeds: the rows' tokens in the first step, the sampled ones later.
 void CpuBackend::PlanStep(const Run& run, int step) {
   plan_.Clear();
+  const auto add = [&](const RunRow& row, int index, std::span<const int32_t> tokens,
+                       int64_t position, int* num_records) {
+    size_t& used = used_[size_t(row.slot)];
+    used = std::max(used, limits_.state.At(position + std::ssize(tokens)));
+    plan_.Add(row, index, State(row.slot), tokens, position, row.sample, num_records);
+  };
   int num_records = int(records_.size());
   for (int i = 0; i < int(run.rows.size()); ++i) {
     const RunRow& row = run.rows[size_t(i)];
@@ -185,7 +210,7 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     progress.record = -1;
     if (step == 0) {
       for (const int32_t token : row.tokens) sampler.Count(token, row.count_as_output);
-      plan_.Add(row, i, State(row.slot), row.tokens, row.position, row.sample, &num_records);
+      add(row, i, row.tokens, row.position, &num_records);
       if (row.sample) progress.record = num_records - 1;
     } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
       sampler.Count(progress.next_token, /*as_output=*/true);
@@ -193,7 +218,7 @@ void CpuBackend::PlanStep(const Run& run, int step) {
       RunRow next = row;  // later steps score nothing
       next.targets = {};
       next.outputs = {};
-      plan_.Add(next, i, State(row.slot), {&progress.next_token, 1}, position, true, &num_records);
+      add(next, i, {&progress.next_token, 1}, position, &num_records);
       progress.record = num_records - 1;
     }
   }
@@ -295,6 +320,11 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
                         absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
   };
   RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots.value_or(1), 1, 1 << 24));
+  if (options.max_context && (*options.max_context < 1 || *options.max_context > kMostContext)) {
+    return InvalidField(
+        "OPTION_OUT_OF_RANGE", "max_context",
+        absl::StrCat("max_context is ", *options.max_context, "; allowed: 1 to ", kMostContext));
+  }
   RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
@@ -319,22 +349,46 @@ absl::Status OutOfMemory(absl::string_view message) {
   return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
 }
 
-// As many slots as options.num_slots says, or as AutoSlots finds room for.
-absl::StatusOr<SlotChoice> ChooseSlots(const CpuBackendOptions& options, size_t weight_bytes,
-                                       size_t slot_bytes) {
+// Positions that a slot has room for; 0: no limit.
+int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& config,
+                      int64_t left_bytes) {
+  const StateSize size = config.state().size();
+  if (size.per_block == 0) return 0;
+  if (!options.max_context) {
+    constexpr int kSlots = 16;
+    return AutoContext(left_bytes, size, config.context, options.num_slots.value_or(kSlots));
+  }
+  return config.max_positions == 0 ? *options.max_context
+                                   : std::min(*options.max_context, config.max_positions);
+}
+
+// Sets what memory decides: context and slots, as options say, or as AutoContext and AutoSlots find
+// room. Reads limits->weight_bytes.
+absl::Status ChooseRoom(const CpuBackendOptions& options, const ModelConfig& config,
+                        BackendLimits* limits) {
   const HostMemory memory = ReadHostMemory();
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
+  const size_t weight_bytes = limits->weight_bytes;
+  const int64_t left =
+      std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available);
+  limits->state = config.state().size();
+  limits->context = ChooseContext(options, config, left);
+  const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
   SlotChoice choice = {options.num_slots.value_or(0), "as set"};
-  if (!options.num_slots.has_value()) {
-    const int64_t left = memory.total - int64_t(weight_bytes) - options.reserved_bytes;
-    choice = AutoSlots(std::min(left, memory.available), slot_bytes, whole);
-  }
+  if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);
+  limits->num_slots = choice.num_slots;
+  limits->slots_choice = std::move(choice.words);
   const auto total = size_t(memory.total);
-  if (weight_bytes + slot_bytes * (size_t(choice.num_slots) + 1) <= total) return choice;
+  const double needed = double(weight_bytes) + double(slot_bytes) * (choice.num_slots + 1.0);
+  if (needed <= double(total)) return absl::OkStatus();
   const size_t fit = total > weight_bytes ? (total - weight_bytes) / slot_bytes : 0;
+  const std::string context =
+      limits->context == 0
+          ? ""
+          : absl::StrCat(", each with room for a context of ", limits->context, " tokens,");
   return OutOfMemory(absl::StrCat("weights of ", weight_bytes, " bytes and ", choice.num_slots,
-                                  " slots of ", slot_bytes, " bytes exceed ", whole, "; ", fit,
-                                  " slots would fit"));
+                                  " slots of ", slot_bytes, " bytes", context, " exceed ", whole,
+                                  "; ", fit, " slots would fit"));
 }
 
 }  // namespace
@@ -343,12 +397,8 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
   RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, CpuWeights::Plan(model, options.weights));
   BackendLimits limits;
-  limits.bytes_per_slot = model.config().bytes_per_slot();
   limits.weight_bytes = plan.bytes;
-  RIVULET_ASSIGN_OR_RETURN(SlotChoice choice,
-                           ChooseSlots(options, limits.weight_bytes, limits.bytes_per_slot));
-  limits.num_slots = choice.num_slots;
-  limits.slots_choice = std::move(choice.words);
+  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model.config(), &limits));
   return limits;
 }
 
@@ -361,26 +411,21 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                      "backend cpu needs a CPU with AVX2 and FMA, which this one lacks",
                      {"BACKEND_ABSENT", "backend", {}});
   }
-  const size_t slot_bytes = model->config().bytes_per_slot();
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
                            CpuNetwork::Load(*model, options.weights));
-  const size_t weight_bytes = network->weights().bytes;
-  RIVULET_ASSIGN_OR_RETURN(SlotChoice choice, ChooseSlots(options, weight_bytes, slot_bytes));
-  AlignedBuffer slots(slot_bytes * (size_t(choice.num_slots) + 1));
-  if (slots.empty()) {
-    return OutOfMemory(absl::StrCat("the system refuses memory for ", choice.num_slots,
-                                    " slots of ", slot_bytes, " bytes"));
-  }
   BackendLimits limits;
-  limits.num_slots = choice.num_slots;
-  limits.slots_choice = std::move(choice.words);
+  limits.weight_bytes = network->weights().bytes;
+  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model->config(), &limits));
+  AlignedBuffer slots(limits.bytes_per_slot * (size_t(limits.num_slots) + 1));
+  if (slots.empty()) {
+    return OutOfMemory(absl::StrCat("the system refuses memory for ", limits.num_slots,
+                                    " slots of ", limits.bytes_per_slot, " bytes"));
+  }
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
   limits.preferred_steps =
       1;  // a Submit costs nothing here, and a new request waits for no run to end
-  limits.bytes_per_slot = slot_bytes;
-  limits.weight_bytes = weight_bytes;
   limits.numerics_id = NumericsId(network->weights(), options.weights, *model);
   limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();

@@ -48,7 +48,7 @@ void MixLinear(const CpuPass& p, const CpuLayer& layer, int index) {
   args.ld_out = size_t(p.a.o.ld);
   args.clamp = p.encoder->normalizer == Normalizer::kClampMin;
   args.normalizer = p.encoder->normalizer_value;
-  args.scratch = p.a.scratch.features[size_t(p.thread)].floats();
+  args.scratch = p.a.scratch.attention[size_t(p.thread)].floats();
   int row = 0;
   for (int i = 0; i < int(p.piece.size()); ++i) {
     const CpuSegment& segment = p.piece[size_t(i)];

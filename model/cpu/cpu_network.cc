@@ -14,6 +14,7 @@
 #include "kernels/linear_attention.h"
 #include "kernels/quantized.h"
 #include "kernels/rms_norm.h"
+#include "kernels/softmax_attention.h"
 #include "model/base/error.h"
 #include "model/cpu/cpu_pass.h"
 
@@ -129,7 +130,7 @@ void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
 void PostNormLayer(CpuPass& p, const CpuLayer& layer, int index) {
   p.InputProduct(layer, p.x);
   p.Wait();
-  MixLinear(p, layer, index);
+  p.encoder->softmax ? MixSoftmax(p, index) : MixLinear(p, layer, index);
   p.Wait();
   if (index + 1 == p.config.num_layers) p.KeepOutputRows();
   if (p.rows == 0) return;
@@ -295,15 +296,20 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
     for (AlignedBuffer& buffer : scratch.quantized)
       buffer = AlignedBuffer(size_t(rows) * row.bytes);
   }
-  for (int i = 0; encoder != nullptr && i < threads; ++i) {
-    scratch.features.emplace_back(kernels::LinearAttentionScratch(c.key_features()) *
-                                  sizeof(float));
+  const std::optional<AttentionPart> kept = c.state().attention;
+  const size_t attention =
+      kept ? kernels::SoftmaxAttentionScratch(c.num_heads / kept->heads, kept->value_dim)
+      : encoder != nullptr ? kernels::LinearAttentionScratch(c.key_features())
+                           : 0;
+  for (int i = 0; attention > 0 && i < threads; ++i) {
+    scratch.attention.emplace_back(attention * sizeof(float));
   }
 }
 
 CpuNetwork::CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights)
     : config_(config),
-      state_(std::holds_alternative<BlockConfig>(config.network) ? BlockState(config.state())
+      parts_(config.state()),
+      state_(std::holds_alternative<BlockConfig>(config.network) ? BlockState(parts_)
                                                                  : BlockState()),
       weights_(std::move(weights)) {}
 
@@ -321,9 +327,9 @@ std::unique_ptr<CpuActivations> CpuNetwork::NewActivations(int max_rows, int thr
 void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,
                       int threads, SpinBarrier& barrier) const {
   const auto* const encoder = std::get_if<EncoderConfig>(&config_.network);
-  CpuPass pass{config_,      encoder, state_,  *weights_, weights_->columns, piece,
-               activations,  thread,  threads, barrier,   TokenRows(piece),  activations.x,
-               activations.o};
+  CpuPass pass{config_,       encoder,      state_, parts_,  *weights_, weights_->columns,
+               piece,         activations,  thread, threads, barrier,   TokenRows(piece),
+               activations.x, activations.o};
   Embed(pass);
   pass.Wait();
   for (int i = 0; i < config_.num_layers; ++i) {

@@ -43,7 +43,7 @@ struct CpuScratch {
   // only after the barrier of the product that used the other.
   AlignedBuffer quantized[2];
   std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
-  std::vector<AlignedBuffer> features;        // kind "linear": per thread, of linear attention
+  std::vector<AlignedBuffer> attention;       // per thread, of linear or softmax attention
 };
 
 // Activations of one piece; one for Shared use, one per thread for Solo use. Arrays [rows, ld], ld
@@ -107,6 +107,7 @@ class CpuNetwork {
   CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights);
 
   const ModelConfig& config_;
+  const StateParts parts_;
   const BlockState state_;  // of the family
   const std::unique_ptr<const CpuWeights> weights_;
 };

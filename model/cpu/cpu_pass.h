@@ -7,6 +7,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/gemm.h"
+#include "kernels/softmax_attention.h"
 #include "model/config.h"
 #include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_weights.h"
@@ -28,6 +29,7 @@ struct CpuPass {
   const ModelConfig& config;
   const EncoderConfig* encoder;  // of kind "linear"; null: a model of the family
   const BlockState& state;       // of the family
+  const StateParts& parts;
   const CpuWeights& weights;
   const InputColumns& columns;  // of `weights`
   std::span<const CpuSegment> piece;
@@ -113,7 +115,7 @@ struct CpuPass {
 
   // Parts of a layer's state.
   float* State(const CpuSegment& segment, int layer, size_t part) const {
-    return segment.state + size_t(layer) * state.floats_per_layer + part;
+    return segment.state + parts.recurrent_at[size_t(layer)] + part;
   }
   float* S(const CpuSegment& segment, int layer, int head) const {
     return State(segment, layer, state.s) +
@@ -124,6 +126,13 @@ struct CpuPass {
 // Kind "linear": the embedding with its position, into a.x; attention, a.in to a.o.
 void EmbedWithPosition(const CpuPass& p);
 void MixLinear(const CpuPass& p, const CpuLayer& layer, int index);
+
+// Softmax attention of one head of keys and values, with the `queries` heads of queries that share
+// it: what the layer has kept of `segment`, and where. Sets what does not depend on q, k and v.
+kernels::SoftmaxAttentionArgs KeptHead(const CpuPass& p, const CpuSegment& segment, int layer,
+                                       int head, int queries);
+// Kind "softmax": as MixLinear.
+void MixSoftmax(const CpuPass& p, int index);
 
 // x += mix(h), without the output product: a.h to a.o. All threads call it; it ends with a barrier.
 void MixGated(const CpuPass& p, const CpuLayer& layer, int index);  // RetNet, GLA, HGRN2

@@ -376,6 +376,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
+  if (config.state().attention) {
+    return MakeError(absl::StatusCode::kUnimplemented,
+                     absl::StrCat("a model of kind ", config.kind(),
+                                  " has softmax attention, which the backend cuda does not have; "
+                                  "set backend to cpu"),
+                     {"UNSUPPORTED_MODEL", "backend", {}});
+  }
   auto state = std::make_unique<OnDevice>();
   RIVULET_ASSIGN_OR_RETURN(
       state->network,

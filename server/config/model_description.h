@@ -13,14 +13,18 @@ namespace rivulet {
 
 struct ModelDescription {
   std::string name;
-  std::string kind;        // "linear" (model/FORMAT.md), or as `model_type` spells it: "gla"
+  std::string kind;  // "linear" or "softmax" (model/FORMAT.md), or as `model_type` spells it: "gla"
   std::string content;     // "tokens", "text", "image 28x28x1"
   std::string tokenizer;   // ModelText::tokenizer_kind; "": none
   int tokenizer_size = 0;  // its ids
   std::string dtypes;      // of its tensors, those of the most bytes first: "F16, F32"
   int64_t num_parameters = 0;
   int64_t weight_bytes = 0;  // as the CPU backend keeps them; an estimate for the kind "linear"
-  int64_t state_bytes = 0;   // of one sequence
+  int64_t state_bytes = 0;   // of one sequence, with room for `context` tokens
+  // Of it: what does not grow (recurrent states, windows of keys and values), and what each token
+  // adds in layers that attend to all positions; context: tokens that a slot would have room for
+  // with `--max-context auto`. 0: no limit.
+  int64_t fixed_bytes = 0, token_bytes = 0, context = 0;
   int num_layers = 0, hidden_size = 0, vocab_size = 0;
   int num_heads = 0, key_dim = 0, value_dim = 0;  // the dimensions: of a head
   // What --weights could choose instead: weight_bytes and slots then.

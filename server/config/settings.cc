@@ -159,6 +159,16 @@ std::vector<Setting> ServingSettings() {
        "otherwise precision sets the type. head= sets embedding and head; without it they have the "
        "same type, or int8 where TYPE is int4",
        &C::weights},
+      {"max-context",
+       "N",
+       "Tokens of the longest sequence of a model with softmax attention, which keeps keys and "
+       "values of all of them: every slot has room for so many. auto: at most 8,192, and as many "
+       "as "
+       "let 16 slots and their paused replies fit into memory, but at least 2,048",
+       &C::max_context,
+       {},
+       1,
+       1 << 24},
   };
 }
 

@@ -82,6 +82,7 @@ absl::Status CheckNewModel(const std::map<std::string, std::string>& directories
 absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, int64_t reserved_bytes) {
   CpuBackendOptions options;
   options.num_slots = config.slots;
+  options.max_context = config.max_context;
   options.reserved_bytes = reserved_bytes;
   RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
   options.threads = config.threads;

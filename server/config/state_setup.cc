@@ -97,15 +97,16 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
       {"prefix-cache-mib", config.prefix_cache_mib, "no prompt cache"},
       {"state-disk-mib", config.state_dir.empty() ? 0 : config.state_disk_mib, "no state files"},
   };
+  // One that grows is kept for as long as it is small enough.
+  const size_t least = limits.context > 0 ? limits.state.At(1) : limits.bytes_per_slot;
   for (const auto& setting : kSettings) {
     const uint64_t bytes = uint64_t{static_cast<uint32_t>(setting.mib)} << 20;
-    if (bytes == 0 || bytes >= limits.bytes_per_slot) continue;
-    return InvalidField(
-        "CONFIG_INVALID", setting.name,
-        absl::StrCat(setting.name, " is ", setting.mib,
-                     ", which is less than one state of this model, ", limits.bytes_per_slot,
-                     " bytes; allowed: at least ", (limits.bytes_per_slot + (1 << 20) - 1) >> 20,
-                     ", or 0: ", setting.none));
+    if (bytes == 0 || bytes >= least) continue;
+    return InvalidField("CONFIG_INVALID", setting.name,
+                        absl::StrCat(setting.name, " is ", setting.mib,
+                                     ", which is less than one state of this model, ", least,
+                                     " bytes; allowed: at least ", (least + (1 << 20) - 1) >> 20,
+                                     ", or 0: ", setting.none));
   }
   return absl::OkStatus();
 }
@@ -253,7 +254,7 @@ absl::Status WarmFiles::CheckModels(const std::vector<std::shared_ptr<const Mode
 }
 
 absl::StatusOr<std::vector<WarmState>> WarmFiles::Of(const Model& model,
-                                                     absl::string_view numerics_id,
+                                                     const BackendLimits& limits,
                                                      int64_t max_bytes) const {
   std::vector<WarmState> states;
   int64_t bytes = 0;
@@ -262,11 +263,18 @@ absl::StatusOr<std::vector<WarmState>> WarmFiles::Of(const Model& model,
     if (snapshot.weights_sha256 != model.weights_sha256()) continue;
     const absl::Status status = CheckSnapshot(snapshot, model, snapshot.tenant);
     if (!status.ok()) return Annotate(status, file.path);
-    if (snapshot.numerics_id != numerics_id) {
-      return BadWarmFile("WARM_STATE_NUMERICS", file.path,
-                         absl::StrCat("the state was computed with numerics id ",
-                                      snapshot.numerics_id, ", this server has ", numerics_id,
-                                      ": take the snapshot again with this server"));
+    if (limits.context > 0 && snapshot.fed > limits.context) {
+      return BadWarmFile(
+          "TOO_MANY_TOKENS", file.path,
+          absl::StrCat("the state has seen ", snapshot.fed,
+                       " tokens, a sequence here has room for ", limits.context, " (max-context)"));
+    }
+    if (snapshot.numerics_id != limits.numerics_id) {
+      return BadWarmFile(
+          "WARM_STATE_NUMERICS", file.path,
+          absl::StrCat("the state was computed with numerics id ", snapshot.numerics_id,
+                       ", this server has ", limits.numerics_id,
+                       ": take the snapshot again with this server"));
     }
     bytes += static_cast<int64_t>(snapshot.state.size() * sizeof(float));
     if (bytes > max_bytes) {

@@ -61,9 +61,9 @@ class WarmFiles {
   // INVALID_ARGUMENT (WARM_STATE_MODEL) where a file is of none of these models.
   absl::Status CheckModels(const std::vector<std::shared_ptr<const Model>>& models) const;
   // Those of `model`. Errors: INVALID_ARGUMENT (WARM_STATE_NUMERICS: computed by another backend or
-  // build, so its tokens would not be those of a lone request; WARM_STATE_MEMORY), those of
-  // CheckSnapshot.
-  absl::StatusOr<std::vector<WarmState>> Of(const Model& model, absl::string_view numerics_id,
+  // build, so its tokens would not be those of a lone request; WARM_STATE_MEMORY;
+  // TOO_MANY_TOKENS: longer than a slot has room for), those of CheckSnapshot.
+  absl::StatusOr<std::vector<WarmState>> Of(const Model& model, const BackendLimits& limits,
                                             int64_t max_bytes) const;
 
  private:

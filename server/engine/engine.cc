@@ -44,14 +44,23 @@ QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
   return limits;
 }
 
+// Sessions are no longer than a slot has room for.
+EngineOptions WithContext(EngineOptions options, const ModelConfig& config) {
+  if (config.context > 0) {
+    options.sessions.max_tokens = std::min(options.sessions.max_tokens, *config.max_tokens());
+  }
+  return options;
+}
+
 class EngineImpl final : public SteppedEngine {
  public:
-  EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const TextTokenizer* tokenizer,
-             std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock,
-             Emitter::Threads threads, DiskTier disk, std::vector<WarmState> warm)
+  EngineImpl(std::shared_ptr<const Model> model, const ModelConfig& config,
+             const TextTokenizer* tokenizer, std::unique_ptr<Backend> backend,
+             const EngineOptions& options, const Clock& clock, Emitter::Threads threads,
+             DiskTier disk, std::vector<WarmState> warm)
       : model_(std::move(model)),
-        config_(std::move(config)),
-        options_(options),
+        config_(config.WithContext(backend->limits().context)),
+        options_(WithContext(options, config_)),
         clock_(clock),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
@@ -203,8 +212,8 @@ std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextToke
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
                                               DiskTier disk, std::vector<WarmState> warm) {
-  return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock, Emitter::Threads::kOwn, std::move(disk),
+  return std::make_unique<EngineImpl>(nullptr, config, tokenizer, std::move(backend), options,
+                                      clock, Emitter::Threads::kOwn, std::move(disk),
                                       std::move(warm));
 }
 
@@ -213,8 +222,8 @@ std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,
                                                    DiskTier disk, std::vector<WarmState> warm) {
-  return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock, Emitter::Threads::kNone, std::move(disk),
+  return std::make_unique<EngineImpl>(nullptr, config, tokenizer, std::move(backend), options,
+                                      clock, Emitter::Threads::kNone, std::move(disk),
                                       std::move(warm));
 }
 

@@ -36,14 +36,20 @@ absl::Status CheckRange(int64_t value, int64_t low, int64_t high, absl::string_v
                       absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high, "."));
 }
 
-absl::Status TooLong(absl::string_view field, int64_t count, int64_t limit,
-                     absl::string_view what) {
+// `count` tokens fit into a sequence.
+absl::Status CheckFits(absl::string_view field, int64_t count, const ModelConfig& config) {
+  const std::optional<int64_t> limit = config.max_tokens();
+  if (!limit || count <= *limit) return absl::OkStatus();
   ErrorDetail detail;
   detail.reason = "TOO_MANY_TOKENS";
   detail.field = std::string(field);
-  return MakeError(absl::StatusCode::kOutOfRange,
-                   absl::StrCat(field, " holds ", count, " tokens; ", what, " ", limit, "."),
-                   detail);
+  const bool of_model = limit == config.model_max_tokens();
+  return MakeError(
+      absl::StatusCode::kOutOfRange,
+      absl::StrCat(field, " holds ", count, " tokens; ",
+                   of_model ? "the model's sequences end at " : "sequences here end at ", *limit,
+                   of_model ? "." : " (--max-context); send fewer, or ask for a server with more."),
+      detail);
 }
 
 absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
@@ -51,9 +57,7 @@ absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
   // What a session holds is looked at when its turn comes.
   if (prompt.empty() && !config.has_bos() && !spec.session) return EmptyPrompt();
   const int64_t count = static_cast<int64_t>(prompt.size());
-  if (const auto limit = config.max_tokens(); limit && count > *limit) {
-    return TooLong("prompt.tokens", count, *limit, "the model's sequences end at");
-  }
+  RIVULET_RETURN_IF_ERROR(CheckFits("prompt.tokens", count, config));
   return CheckTokens(prompt, 0, config.vocab_size, "prompt.tokens");
 }
 
@@ -237,14 +241,15 @@ int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& m
                      const EngineOptions& options) {
   const ModelConfig& config = *model.config;
   int64_t max_new = spec.max_tokens;
-  const std::optional<int64_t> sequence_limit = config.max_tokens();
+  const std::optional<int64_t> sequence_limit = config.max_tokens(),
+                               model_limit = config.model_max_tokens();
   if (max_new == 0) {
     const ContentConfig& content = config.content;
     if (content.type == ContentType::kImage) {
       const int64_t values = int64_t{content.height} * content.width * content.channels;
       max_new = std::max<int64_t>(0, values - given);
     } else {
-      max_new = sequence_limit ? *sequence_limit - given : options.default_max_tokens;
+      max_new = model_limit ? *model_limit - given : options.default_max_tokens;
     }
     max_new = std::min(
         {max_new, options.max_tokens_limit, options.max_request_tokens / spec.num_samples});
@@ -278,10 +283,7 @@ absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
   }
   const bool windowed = spec.window > 0 && spec.window < num_scored;
   const int64_t longest = (windowed ? spec.window : num_scored) + unscored;
-  if (const auto limit = config.max_tokens(); limit && longest > *limit) {
-    return windowed ? TooLong("window", longest, *limit, "the model's sequences end at")
-                    : TooLong("content.tokens", longest, *limit, "the model's sequences end at");
-  }
+  RIVULET_RETURN_IF_ERROR(CheckFits(windowed ? "window" : "content.tokens", longest, config));
   RIVULET_RETURN_IF_ERROR(CheckTokens(std::span(spec.tokens).first(static_cast<size_t>(unscored)),
                                       0, config.vocab_size, "content.tokens"));
   RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, static_cast<size_t>(unscored),

@@ -22,8 +22,9 @@ namespace rivulet {
 namespace {
 
 constexpr absl::string_view kMagic = "RVLTSNAP";
-// Version 2 is that of the family's models, whose states have more parts.
-constexpr uint32_t kLinearVersion = 1, kVersion = 2;
+// Version 2 is that of the family's models, whose states have more parts, version 3 that of models
+// whose states grow with their tokens.
+constexpr uint32_t kLinearVersion = 1, kPartsVersion = 2, kGrowingVersion = 3;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 // Most that strings, marks and numbers of the first section take.
@@ -59,7 +60,8 @@ absl::StatusOr<absl::string_view> NextSection(SectionReader* reader, Section typ
 }
 
 uint32_t VersionOf(const Snapshot& s) {
-  return s.layout_sha256.empty() ? kLinearVersion : kVersion;
+  if (s.grows) return kGrowingVersion;
+  return s.layout_sha256.empty() ? kLinearVersion : kPartsVersion;
 }
 
 std::string EncodeMeta(const Snapshot& s) {
@@ -88,7 +90,7 @@ std::string EncodeMeta(const Snapshot& s) {
   return meta.Take();
 }
 
-// `state_floats`: of a state in version 2.
+// `state_floats`: of a state from version 2 on.
 absl::Status DecodeMeta(absl::string_view payload, uint32_t version, Snapshot* s,
                         uint64_t* num_tokens, uint64_t* state_floats) {
   if (payload.size() > kMaxMetaBytes) return Damaged("its first section is too long");
@@ -103,6 +105,7 @@ absl::Status DecodeMeta(absl::string_view payload, uint32_t version, Snapshot* s
       *n = meta.Number<int32_t>();
     }
   } else {
+    s->grows = version == kGrowingVersion;
     s->layout_sha256 = meta.Text();
     *state_floats = meta.Number<uint64_t>();
     if (s->layout_sha256.size() != 2 * SHA256_DIGEST_LENGTH) {
@@ -211,6 +214,7 @@ void SetFingerprint(const Model& model, Snapshot* snapshot) {
   const ModelConfig::StateIdentity state = config.state_identity();
   snapshot->layout = state.layout;
   snapshot->layout_sha256 = state.text.empty() ? "" : Sha256Hex(state.text);
+  snapshot->grows = config.state().size().per_block > 0;
 }
 
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
@@ -234,10 +238,10 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_vi
   if (reader.Bytes(kMagic.size()) != kMagic) return Damaged("it does not begin as a snapshot does");
   const auto version = reader.Number<uint32_t>();
   if (!reader.ok()) return Damaged("it ends early");
-  if (version != kVersion && version != kLinearVersion) {
+  if (version < kLinearVersion || version > kGrowingVersion) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_VERSION",
                   absl::StrCat("the snapshot has format version ", version, "; this server reads ",
-                               kLinearVersion, " and ", kVersion, "."));
+                               kLinearVersion, " to ", kGrowingVersion, "."));
   }
   Snapshot snapshot;
   uint64_t num_tokens = 0, state_floats = 0;
@@ -265,7 +269,8 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
   if (snapshot.config_sha256 != ours.config_sha256) return other_model("config_sha256");
   const kernels::StateLayout &a = snapshot.layout, &b = ours.layout;
   if (a.layers != b.layers || a.heads != b.heads || a.features != b.features ||
-      a.value_dim != b.value_dim || snapshot.layout_sha256 != ours.layout_sha256) {
+      a.value_dim != b.value_dim || snapshot.layout_sha256 != ours.layout_sha256 ||
+      snapshot.grows != ours.grows) {
     return other_model("state layout");
   }
   if (snapshot.tenant != tenant) {
@@ -273,14 +278,15 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
                   "the snapshot belongs to another tenant.");
   }
   const ModelConfig& config = model.config();
-  if (snapshot.fed > 0 && snapshot.state.size() * sizeof(float) != config.bytes_per_slot()) {
+  if (snapshot.fed > 0 &&
+      snapshot.state.size() * sizeof(float) != config.state().size().At(snapshot.fed)) {
     return Damaged("its state has another size than its layout");
   }
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (snapshot.fed > static_cast<int64_t>(snapshot.tokens.size()) + bos) {
     return Damaged("its state has seen more tokens than there are");
   }
-  if (const auto limit = config.max_tokens();
+  if (const auto limit = config.model_max_tokens();
       limit && static_cast<int64_t>(snapshot.tokens.size()) > *limit) {
     return Damaged("it holds more tokens than the model's sequences");
   }
@@ -290,11 +296,11 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
   return known ? absl::OkStatus() : Damaged("it holds a token that the model does not have");
 }
 
-size_t MaxSnapshotBytes(const ModelConfig& config, int64_t max_tokens) {
-  const size_t state = config.bytes_per_slot();
-  const size_t sections = 3 + state / kChunkBytes + 1;
-  return kMagic.size() + sizeof kVersion + kMaxMetaBytes + static_cast<size_t>(max_tokens) * 5 +
-         state + sections * kSectionOverhead + kMacBytes;
+size_t MaxSnapshotBytes(size_t state_bytes, int64_t max_tokens) {
+  const size_t sections = 3 + state_bytes / kChunkBytes + 1;
+  return kMagic.size() + sizeof kGrowingVersion + kMaxMetaBytes +
+         static_cast<size_t>(max_tokens) * 5 + state_bytes + sections * kSectionOverhead +
+         kMacBytes;
 }
 
 }  // namespace rivulet

@@ -21,8 +21,9 @@ struct Snapshot {
   std::string model_name, weights_sha256, config_sha256;  // hashes: lower-case hex
   std::string numerics_id;                                // of the backend that computed `state`
   kernels::StateLayout layout;  // version 1: of a model of model/FORMAT.md
-  // Version 2: SHA-256, lower-case hex, of the layout's description; "" in version 1.
+  // From version 2 on: SHA-256, lower-case hex, of the layout's description; "" in version 1.
   std::string layout_sha256;
+  bool grows = false;  // version 3: the state's size depends on `fed` (StateSize)
   std::string tenant;
   uint64_t seed = 0;
   uint64_t sequence_hash = 0;            // of `tokens`, as the session's client sees it
@@ -50,7 +51,8 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_vi
 // token that the model does not have).
 absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::string_view tenant);
 
-// The largest size of a valid snapshot of a session of this model with at most `max_tokens` tokens.
-size_t MaxSnapshotBytes(const ModelConfig& config, int64_t max_tokens);
+// The largest size of a valid snapshot of a session with at most `max_tokens` tokens and a state of
+// at most `state_bytes`.
+size_t MaxSnapshotBytes(size_t state_bytes, int64_t max_tokens);
 
 }  // namespace rivulet

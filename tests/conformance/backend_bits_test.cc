@@ -167,6 +167,10 @@ std::vector<std::string> BitsModels(bool bundled) {
   std::vector<std::string> models = {"tests/conformance/models/tiny-favor",
                                      "tests/conformance/models/tiny-smoothed-random-fourier",
                                      "tests/conformance/models/tiny-image"};
+  if (HasSoftmaxAttention()) {
+    models.push_back("tests/conformance/hybrid/softmax-full");
+    models.push_back("tests/conformance/hybrid/softmax-window4");
+  }
   if (bundled && !BundledModelsAreTooLarge()) {
     models.push_back("model/zoo/mnist-linear");
     models.push_back("model/zoo/shakespeare-rfa");
@@ -216,7 +220,7 @@ Fed Feed(Backend& backend, std::span<const int32_t> prompt, size_t cut) {
     EXPECT_TRUE(backend.Submit(run).ok());
     for (const Record& r : PollAll(backend)) fed.drawn = r.token, fed.logprob = r.logprob;
   }
-  fed.state.resize(backend.limits().bytes_per_slot / sizeof(float));
+  fed.state.resize(backend.StateFloats(slot));
   EXPECT_TRUE(backend.ReadSlot(slot, fed.state).ok());
   return fed;
 }

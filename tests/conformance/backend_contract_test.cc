@@ -56,7 +56,7 @@ class BackendContractTest : public ::testing::TestWithParam<TestedBackend> {
   }
   void Zero(Slot slot) { EXPECT_TRUE(backend_->ZeroSlots({&slot, 1}).ok()); }
   std::vector<float> State(Slot slot) {
-    std::vector<float> state(backend_->limits().bytes_per_slot / sizeof(float));
+    std::vector<float> state(backend_->StateFloats(slot));
     EXPECT_TRUE(backend_->ReadSlot(slot, state).ok());
     return state;
   }
@@ -73,7 +73,7 @@ SlotSampler Seeded(uint64_t seed) {
 }
 
 TEST_P(BackendContractTest, AZeroedSlotIsAsGoodAsNew) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   Sampler(1, Seeded(1));
   const std::vector<int32_t> fresh = TokensOf(Draw(1, 0, {0, 5, 6}, 20));
   Sampler(2, Seeded(1));
@@ -85,7 +85,7 @@ TEST_P(BackendContractTest, AZeroedSlotIsAsGoodAsNew) {
 }
 
 TEST_P(BackendContractTest, ARunOfManyStepsEqualsManyRunsAndAForkGoesOnAsItsOrigin) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   Sampler(1, Seeded(7));
   const std::vector<int32_t> together = TokensOf(Draw(1, 0, {0, 5}, 12));
   Sampler(2, Seeded(7));
@@ -101,7 +101,7 @@ TEST_P(BackendContractTest, ARunOfManyStepsEqualsManyRunsAndAForkGoesOnAsItsOrig
 }
 
 TEST_P(BackendContractTest, AWrittenStateGoesOnBitForBit) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   Draw(1, 0, {0, 3, 4, 5}, 0);
   ASSERT_TRUE(backend_->WriteSlot(4, State(1)).ok());
   Sampler(1, Seeded(2));
@@ -111,7 +111,7 @@ TEST_P(BackendContractTest, AWrittenStateGoesOnBitForBit) {
 }
 
 TEST_P(BackendContractTest, SeedAndSampleIndexChangeTheDraws) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   std::vector<std::vector<int32_t>> draws;
   for (const auto& [seed, index] : {std::pair{1, 0}, {2, 0}, {1, 1}, {1, 0}}) {
     Zero(1);
@@ -126,7 +126,7 @@ TEST_P(BackendContractTest, SeedAndSampleIndexChangeTheDraws) {
 }
 
 TEST_P(BackendContractTest, AStopTokenEndsTheRowWithinARunAndIsNotFed) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   Sampler(1, Seeded(5));
   const std::vector<Record> all = Draw(1, 0, {0}, 20);
   SlotSampler sampler = Seeded(5);
@@ -143,7 +143,7 @@ TEST_P(BackendContractTest, AStopTokenEndsTheRowWithinARunAndIsNotFed) {
 }
 
 TEST_P(BackendContractTest, PenaltiesSeePromptAndOutputAtAnyRunLength) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   const int vocab = model_->config().vocab_size;
   SlotSampler sampler = Seeded(3);
   sampler.params.frequency_penalty = 2;
@@ -175,7 +175,7 @@ TEST_P(BackendContractTest, PenaltiesSeePromptAndOutputAtAnyRunLength) {
 }
 
 TEST_P(BackendContractTest, PenaltyCountsGoAlongWithAForkAndAreGoneWithTheSlot) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   SlotSampler sampler = Seeded(4);
   sampler.params.frequency_penalty = 2;
   sampler.params.repetition_penalty = 1.5f;
@@ -193,7 +193,7 @@ TEST_P(BackendContractTest, PenaltyCountsGoAlongWithAForkAndAreGoneWithTheSlot) 
 }
 
 TEST_P(BackendContractTest, AHistoryStandsForWhatWasFedToReachAWrittenState) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   SlotSampler sampler = Seeded(4);
   sampler.params.frequency_penalty = 2;
   sampler.params.repetition_penalty = 1.5f;
@@ -216,7 +216,7 @@ TEST_P(BackendContractTest, AHistoryStandsForWhatWasFedToReachAWrittenState) {
 }
 
 TEST_P(BackendContractTest, LogprobsAreOfTheModelsOwnDistributionWhateverTheSampler) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   const int vocab = model_->config().vocab_size;
   SlotSampler sampler = Seeded(3);
   sampler.params.temperature = 0.3f;
@@ -250,7 +250,7 @@ TEST_P(BackendContractTest, LogprobsAreOfTheModelsOwnDistributionWhateverTheSamp
 }
 
 TEST_P(BackendContractTest, OutputsThatAreNotFiniteEndTheRowAndSayThatTheyDid) {
-  const ModelConfig config = TinyConfig();
+  const ModelConfig config = GetParam().Config();
   std::vector<RawTensor> tensors = RandomTensors(config, 1, DType::kF32);
   for (RawTensor& tensor : tensors) {
     if (tensor.name != "predictor.weight") continue;
@@ -267,7 +267,7 @@ TEST_P(BackendContractTest, OutputsThatAreNotFiniteEndTheRowAndSayThatTheyDid) {
 }
 
 TEST_P(BackendContractTest, ARunThatBreaksTheContractIsRefusedBeforeAnyStateMoves) {
-  Start(TinyConfig());
+  Start(GetParam().Config());
   const std::vector<float> before = State(1);
   const std::vector<int32_t> good = {1}, bad = {model_->config().vocab_size};
   for (const auto& [slot, tokens] :
@@ -286,7 +286,7 @@ TEST_P(BackendContractTest, ARunThatBreaksTheContractIsRefusedBeforeAnyStateMove
   EXPECT_FALSE(backend_->ZeroSlots({&guard, 1}).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendContractTest, ::testing::ValuesIn(TestedBackends()),
+INSTANTIATE_TEST_SUITE_P(All, BackendContractTest, ::testing::ValuesIn(TestedAttention()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -74,6 +74,8 @@ std::vector<TestedBackend> RoundedBackends() {
   return {tested};
 }
 
+bool HasSoftmaxAttention() { return false; }
+
 #ifdef RIVULET_CUDA_EMULATED
 bool StepsAreSlow() { return true; }
 // By hand, with minutes to spare: RIVULET_TESTS_LARGE=1 cuda_golden_emulated_test.

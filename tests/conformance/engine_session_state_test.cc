@@ -149,7 +149,12 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string flipped = good;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
-    EXPECT_THAT(expect_refused(flipped), AnyOf("SNAPSHOT_DAMAGED", "SNAPSHOT_VERSION")) << bit;
+    // Of two versions whose fields are alike, the version says the kind of the model.
+    const bool of_version = bit / 32 == 2;
+    EXPECT_THAT(expect_refused(flipped),
+                AnyOf("SNAPSHOT_DAMAGED", of_version ? "SNAPSHOT_MODEL" : "",
+                      of_version ? "SNAPSHOT_VERSION" : ""))
+        << bit;
     if (bit % 512 == 0) {
       ASSERT_EQ(probe_->Digests(), before) << bit;
     }
@@ -208,7 +213,7 @@ TEST_P(EngineSessionStateTest, AForgedStateHarmsItsOwnSessionAlone) {
   ExpectAtRest();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EngineSessionStateTest, ::testing::ValuesIn(TestedBackends()),
+INSTANTIATE_TEST_SUITE_P(All, EngineSessionStateTest, ::testing::ValuesIn(TestedAttention()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

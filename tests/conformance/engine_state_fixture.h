@@ -26,7 +26,7 @@ using Sample = std::pair<std::vector<int32_t>, std::vector<float>>;
 class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
  protected:
   // Change these, then Start().
-  ModelConfig config_ = TinyConfig();
+  ModelConfig config_ = GetParam().Config();
   int slots_ = 4;
   EngineOptions options_;
   HostileOptions hostile_;

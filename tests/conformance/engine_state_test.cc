@@ -155,7 +155,7 @@ TEST_P(EngineSlotTest, ALateCancelHitsNobody) {
   ExpectAtRest();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EngineSlotTest, ::testing::ValuesIn(TestedBackends()),
+INSTANTIATE_TEST_SUITE_P(All, EngineSlotTest, ::testing::ValuesIn(TestedAttention()),
                          [](const auto& param) { return param.param.name; });
 
 // Straight on the backend.
@@ -167,7 +167,7 @@ class BackendSlotTest : public EngineStateTest {
     model_ = *Model::Load(directory_.path());
   }
   static std::vector<float> State(Backend& backend, Slot slot) {
-    std::vector<float> state(backend.limits().bytes_per_slot / sizeof(float));
+    std::vector<float> state(backend.StateFloats(slot));
     EXPECT_TRUE(backend.ReadSlot(slot, state).ok());
     return state;
   }
@@ -335,7 +335,7 @@ TEST_P(BackendSlotTest, NoPromptLengthAdvancesAStateBeyondItsLastToken) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendSlotTest, ::testing::ValuesIn(TestedBackends()),
+INSTANTIATE_TEST_SUITE_P(All, BackendSlotTest, ::testing::ValuesIn(TestedAttention()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

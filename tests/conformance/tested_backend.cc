@@ -14,6 +14,7 @@ namespace rivulet::testing {
 std::vector<std::string> GoldenDirectories() {
   std::vector<std::string> parents = {SourcePath("tests/conformance/models")};
   if (!BundledModelsAreTooLarge()) parents.push_back(SourcePath("model/zoo"));
+  if (HasSoftmaxAttention()) parents.push_back(SourcePath("tests/conformance/hybrid"));
   std::vector<std::string> directories;
   for (const std::string& parent : parents) {
     for (const auto& entry : std::filesystem::directory_iterator(parent)) {
@@ -22,6 +23,28 @@ std::vector<std::string> GoldenDirectories() {
   }
   std::sort(directories.begin(), directories.end());
   return directories;
+}
+
+ModelConfig TestedBackend::Config() const {
+  ModelConfig config = TinyConfig();
+  config.encoder().softmax = softmax;
+  config.encoder().window = window;
+  config.SetDefaultContext();
+  return config;
+}
+
+std::vector<TestedBackend> TestedAttention() {
+  std::vector<TestedBackend> all = TestedBackends();
+  if (!HasSoftmaxAttention()) return all;
+  for (const TestedBackend& plain : TestedBackends()) {
+    for (const int window : {0, 70}) {
+      TestedBackend& tested = all.emplace_back(plain);
+      tested.name += window == 0 ? "_softmax" : "_window";
+      tested.softmax = true;
+      tested.window = window;
+    }
+  }
+  return all;
 }
 
 std::string TestName(const std::string& path, const std::string& suffix) {

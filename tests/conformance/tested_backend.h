@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "model/backend.h"
 #include "model/model.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet::testing {
 
@@ -23,9 +24,16 @@ struct TestedBackend {
   std::string name;
   double least_output_tolerance = 0;  // where it is not the one of OutputTolerance()
   std::vector<BackendFactory> same_bits;
+  bool softmax = false;  // with models of softmax attention
+  int window = 0;
+
+  // TinyConfig() with the attention that is tested.
+  ModelConfig Config() const;
 };
 
 std::vector<TestedBackend> TestedBackends();
+// The same, and each with softmax attention where it has that.
+std::vector<TestedBackend> TestedAttention();
 // The same with weights that are rounded: of these the bits alone are promised.
 std::vector<TestedBackend> RoundedBackends();
 
@@ -33,6 +41,8 @@ std::vector<TestedBackend> RoundedBackends();
 // bundled models are left out where `BundledModelsAreTooLarge`.
 bool StepsAreSlow();
 bool BundledModelsAreTooLarge();
+// Whether the backend has softmax attention (tests/conformance/hybrid).
+bool HasSoftmaxAttention();
 
 // Directories with a golden.json: those of the tests and the bundled ones.
 std::vector<std::string> GoldenDirectories();

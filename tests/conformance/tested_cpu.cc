@@ -43,5 +43,6 @@ std::vector<TestedBackend> RoundedBackends() {
 
 bool StepsAreSlow() { return RIVULET_SANITIZED; }
 bool BundledModelsAreTooLarge() { return false; }
+bool HasSoftmaxAttention() { return true; }
 
 }  // namespace rivulet::testing

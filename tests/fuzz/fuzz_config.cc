@@ -36,7 +36,7 @@ void CheckError(const absl::Status& status) {
 void CheckBlocks(const ModelConfig& config) {
   const BlockConfig& block = config.block();
   const StateParts state = config.state();
-  Promise(state.floats_per_slot <= uint64_t{4} << 30, "a state is at most 16 GiB");
+  Promise(state.fixed_floats <= uint64_t{4} << 30, "a state is at most 16 GiB");
   Promise(config.keys() > 0 && config.values() > 0 && config.ffn_size >= 0, "sizes are positive");
   Promise(block.conv_channels >= 0 && config.num_heads % block.num_groups == 0,
           "heads are shared by the groups");

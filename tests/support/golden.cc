@@ -81,7 +81,7 @@ BackendScore ScoreThroughBackend(Backend& backend, const ModelConfig& config, Sl
     score.logprobs.push_back(record.logprob);
     score.nll_nats -= double{record.logprob};
   }
-  score.state.resize(backend.limits().bytes_per_slot / sizeof(float));
+  score.state.resize(backend.StateFloats(slot));
   Require(backend.ReadSlot(slot, score.state));
   Require(backend.ZeroSlots({&slot, 1}));
   return score;

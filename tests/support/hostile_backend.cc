@@ -85,7 +85,7 @@ HostileBackend::~HostileBackend() {
 }
 
 std::vector<float> HostileBackend::State(Slot slot) {
-  std::vector<float> state(limits().bytes_per_slot / sizeof(float));
+  std::vector<float> state(backend_->StateFloats(slot));
   if (const absl::Status read = backend_->ReadSlot(slot, state); !read.ok()) {
     probe_->violations_.push_back(absl::StrCat("slot ", slot, ": ", read.ToString()));
   }

@@ -61,6 +61,7 @@ class HostileBackend final : public Backend {
   absl::Status ZeroSlots(std::span<const Slot> slots) override;
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
   absl::Status CopySlot(Slot from, Slot to) override;
+  size_t StateFloats(Slot slot) const override { return backend_->StateFloats(slot); }
   absl::Status ReadSlot(Slot slot, std::span<float> out) override;
   absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
   absl::Status Submit(const Run& run) override;

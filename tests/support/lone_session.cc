@@ -102,7 +102,7 @@ std::vector<float> LoneSession::StateAfter(std::span<const int32_t> tokens, int6
   for (int64_t at = 0; at < fed; ++at) {
     Feed({&feed[static_cast<size_t>(at)], 1}, at, false, 0);
   }
-  std::vector<float> state(backend_->limits().bytes_per_slot / sizeof(float));
+  std::vector<float> state(backend_->StateFloats(kSlot));
   Must(backend_->ReadSlot(kSlot, state));
   return state;
 }

@@ -217,6 +217,23 @@ FeatureMapConfig MakeFeatureMap(FeatureMapKind kind, int n_dims, float softmax_t
   return map;
 }
 
+namespace {
+
+std::string AttentionJson(const EncoderConfig& config) {
+  if (config.softmax) {
+    const std::string window =
+        config.window == 0 ? "" : absl::StrCat(R"(,"window":)", config.window);
+    return absl::StrCat(R"({"type":"softmax")", window, "}");
+  }
+  return absl::StrCat(
+      R"({"feature_map":)", FeatureMapJson(config.feature_map), R"(,"gate":")",
+      config.gate == Gate::kRfa ? "rfa" : "none", R"(","normalizer":{"type":")",
+      config.normalizer == Normalizer::kAddEps ? R"(add_eps","eps":)" : R"(clamp_min","min":)",
+      JsonFloat(config.normalizer_value), "}}");
+}
+
+}  // namespace
+
 std::string ConfigJson(const ModelConfig& config) {
   return absl::StrCat(
       R"({"format":"rivulet-model","format_version":1,"name":)", JsonString(config.name),
@@ -228,13 +245,8 @@ std::string ConfigJson(const ModelConfig& config) {
       config.encoder().activation == Activation::kRelu ? "relu" : "gelu", R"(","layer_norm_eps":)",
       JsonFloat(config.norm_eps), R"(,"final_norm":)",
       config.encoder().final_norm ? "true" : "false", R"(,"position":)", PositionJson(config),
-      R"(,"attention":{"feature_map":)", FeatureMapJson(config.encoder().feature_map),
-      R"(,"gate":")", config.encoder().gate == Gate::kRfa ? "rfa" : "none",
-      R"(","normalizer":{"type":")",
-      config.encoder().normalizer == Normalizer::kAddEps ? R"(add_eps","eps":)"
-                                                         : R"(clamp_min","min":)",
-      JsonFloat(config.encoder().normalizer_value), R"(}},"output":)", OutputJson(config.output),
-      R"(,"content":)", ContentJson(config.content), "}");
+      R"(,"attention":)", AttentionJson(config.encoder()), R"(,"output":)",
+      OutputJson(config.output), R"(,"content":)", ContentJson(config.content), "}");
 }
 
 std::vector<RawTensor> RandomTensors(const ModelConfig& config, uint64_t seed, DType dtype) {

@@ -36,6 +36,11 @@ std::string Json(const ModelDescription& d) {
                                  {"value_dim", d.value_dim},
                                  {"slots", d.slots},
                                  {"slots_choice", d.slots_choice}};
+  if (d.token_bytes > 0) {
+    json["context"] = d.context;
+    json["fixed_bytes"] = d.fixed_bytes;
+    json["token_bytes"] = d.token_bytes;
+  }
   for (const ModelDescription::Choice& choice : d.choices) {
     json["choices"].push_back({{"weights", choice.weights},
                                {"weight_bytes", choice.weight_bytes},
@@ -45,6 +50,12 @@ std::string Json(const ModelDescription& d) {
     json["tokenizer"] = {{"kind", d.tokenizer}, {"size", d.tokenizer_size}};
   }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string StateText(const ModelDescription& d) {
+  if (d.token_bytes == 0) return Bytes(d.state_bytes);
+  return absl::StrCat(Bytes(d.fixed_bytes), " and ", Bytes(d.token_bytes), " a token; ",
+                      Bytes(d.state_bytes), " with room for ", d.context, " tokens");
 }
 
 std::string Text(const ModelDescription& d) {
@@ -57,7 +68,7 @@ std::string Text(const ModelDescription& d) {
       {"parameters", Compact(static_cast<double>(d.num_parameters))},
       {"types", d.dtypes},
       {"weights", Bytes(d.weight_bytes)},
-      {"state of a sequence", Bytes(d.state_bytes)},
+      {"state of a sequence", StateText(d)},
       {"layers", absl::StrCat(d.num_layers)},
       {"width", absl::StrCat(d.hidden_size)},
       {"vocabulary", absl::StrCat(d.vocab_size)},

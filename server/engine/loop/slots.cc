@@ -62,7 +62,7 @@ absl::Status Slots::Prepare() {
 }
 
 absl::StatusOr<std::vector<float>> Slots::Read(Slot slot) {
-  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
+  std::vector<float> values(backend_->StateFloats(slot));
   RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(slot, values));
   return values;
 }

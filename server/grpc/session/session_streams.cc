@@ -171,7 +171,8 @@ absl::Status RestoreReactor::Begin() {
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
-  max_bytes_ = MaxSnapshotBytes(engine.model().config(), engine.options().sessions.max_tokens);
+  max_bytes_ =
+      MaxSnapshotBytes(engine.limits().bytes_per_slot, engine.options().sessions.max_tokens);
   bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
   return absl::OkStatus();
 }

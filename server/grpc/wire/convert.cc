@@ -387,7 +387,8 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   summary->set_num_parameters(model.tensors().num_parameters());
   summary->set_state_bytes(static_cast<int64_t>(engine.limits().bytes_per_slot));
   summary->set_backend(std::string(backend));
-  DescribeArchitecture(model.config(), reply.mutable_architecture());
+  DescribeArchitecture(model.config().WithContext(engine.limits().context),
+                       reply.mutable_architecture());
   DescribeContent(model, reply.mutable_content());
   DescribeText(model.text(), &reply);
   v1::ModelLimits* limits = reply.mutable_limits();

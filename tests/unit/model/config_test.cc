@@ -129,5 +129,23 @@ TEST(ConfigTest, ExpectedTensorsHaveTheShapesOfTheFormat) {
   EXPECT_EQ(omega, (std::vector<int64_t>{4, 3}));
 }
 
+TEST(ConfigTest, SoftmaxAttentionKeepsKeysAndValuesWithinAContext) {
+  const ModelConfig full = *ParseModelConfig(TinySoftmax(0));
+  EXPECT_STREQ(full.kind(), "softmax");
+  EXPECT_EQ(full.key_features(), 0);
+  EXPECT_STREQ(full.feature_map_name(), "");
+  EXPECT_EQ(full.model_max_tokens(), std::nullopt);
+  EXPECT_EQ(full.max_tokens(), kDefaultContext) << "with a bos";
+  EXPECT_EQ(full.WithContext(100).max_tokens(), 100);
+  EXPECT_EQ(full.WithContext(100).bytes_per_slot(), full.state().size().At(100));
+  const ModelConfig window = *ParseModelConfig(TinySoftmax(5));
+  EXPECT_EQ(window.max_tokens(), std::nullopt) << "a window adds no limit";
+  EXPECT_EQ(window.state().size().per_block, 0u);
+  EXPECT_NE(window.state_identity().text, ParseModelConfig(TinySoftmax(6))->state_identity().text);
+  for (const TensorSpec& spec : ExpectedTensors(full)) {
+    EXPECT_EQ(spec.name.find("omega"), std::string::npos) << spec.name;
+  }
+}
+
 }  // namespace
 }  // namespace rivulet

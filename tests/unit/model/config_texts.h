@@ -27,6 +27,13 @@ inline std::string TinyWithMap(const FeatureMapConfig& map) {
   return testing::ConfigJson(config);
 }
 
+inline std::string TinySoftmax(int window) {
+  ModelConfig config = testing::TinyConfig();
+  config.encoder().softmax = true;
+  config.encoder().window = window;
+  return testing::ConfigJson(config);
+}
+
 inline std::string TinyMixture() {
   ModelConfig config = testing::TinyConfig();
   config.output = {OutputType::kMixtureOfLogistics, 3, 10, MixtureScale::kExp};

@@ -14,6 +14,7 @@
 #include "model/base/file.h"
 #include "model/block_settings.h"
 #include "model/config.h"
+#include "model/slot_choice.h"
 #include "tests/support/paths.h"
 
 namespace rivulet {
@@ -36,9 +37,50 @@ TEST(StatePartsTest, PartsLieInOrderAndBeginAligned) {
                                              ::testing::Pair("bytes", ::testing::Pair(12, 4)),
                                              ::testing::Pair("b", ::testing::Pair(16, 4))));
   EXPECT_EQ(state.floats_per_layer, 20u);
-  EXPECT_EQ(state.floats_per_slot, 64u) << "three layers, and padding to 64 bytes";
+  EXPECT_EQ(state.fixed_floats, 64u) << "three layers, and padding to 64 bytes";
   EXPECT_EQ(state.Find("halves"), &state.parts[1]);
   EXPECT_EQ(state.Find("half"), nullptr);
+}
+
+// Layers 0 and 2 are recurrent, 1 and 2 attend.
+TEST(StatePartsTest, KeysAndValuesLieBehindWhatDoesNotGrow) {
+  const LayerMix mix = {{true, false, true}, {false, true, true}};
+  const size_t head = size_t{64} * (8 + 16);
+  const StateParts all(mix, {{"a", {5}}}, {.heads = 2, .key_dim = 8, .value_dim = 16});
+  EXPECT_EQ(all.recurrent_at, (std::vector<size_t>{0, 0, 8}));
+  EXPECT_EQ(all.fixed_floats, 16u);
+  EXPECT_EQ(all.kept_at, (std::vector<size_t>{0, 0, 2 * head}));
+  EXPECT_EQ(all.block_floats, 4 * head);
+  const StateSize size = all.size();
+  EXPECT_EQ(size.At(0), 64u);
+  EXPECT_EQ(size.At(1), 64u + 16 * head);
+  EXPECT_EQ(size.At(64), size.At(1));
+  EXPECT_EQ(size.At(65), 64u + 32 * head);
+  EXPECT_TRUE(size.Fits(size.At(0), 100) && size.Fits(size.At(65), 100));
+  EXPECT_FALSE(size.Fits(size.At(129), 100)) << "more than there is room for";
+  EXPECT_FALSE(size.Fits(size.At(65) - 4, 100));
+  EXPECT_FALSE(size.Fits(0, 100));
+
+  // The token of a block's first position sees window - 1 positions before it.
+  for (const auto& [window, blocks] : {std::pair{1, 1}, {2, 2}, {65, 2}, {66, 3}, {129, 3}}) {
+    const StateParts ring(mix, {{"a", {5}}}, {2, 8, 16, window});
+    EXPECT_EQ(ring.attention->ring(), blocks) << window;
+    EXPECT_EQ(ring.kept_at[2] - ring.kept_at[1], size_t(blocks) * 2 * head);
+    EXPECT_EQ(ring.fixed_floats, 16 + size_t(blocks) * 4 * head);
+    EXPECT_EQ(ring.block_floats, 0u);
+    EXPECT_TRUE(ring.size().Fits(ring.size().At(1000), 0));
+  }
+}
+
+TEST(SlotChoiceTest, AContextIsShorterBeforeSlotsAreFewer) {
+  const StateSize size = {1000, 64 * 100};  // 100 bytes a token
+  const auto context = [&](int64_t megabytes, int64_t most = 8192) {
+    return AutoContext(megabytes * 1000000, size, most, 16);
+  };
+  EXPECT_EQ(context(1000), 8192);
+  EXPECT_EQ(context(25), 5056) << "49 states of 506,000 bytes";
+  EXPECT_EQ(context(1), 2048) << "fewer slots, not fewer tokens";
+  EXPECT_EQ(context(1, 512), 512);
 }
 
 ModelConfig Family(const std::string& name) {

@@ -68,7 +68,7 @@ class SnapshotTest : public ::testing::Test {
 TEST_F(SnapshotTest, ComesBackAsItWas) {
   for (const absl::string_view key : {absl::string_view(), kKey}) {
     const std::string bytes = EncodeSnapshot(snapshot_, key);
-    EXPECT_LE(bytes.size(), MaxSnapshotBytes(model_->config(), 10));
+    EXPECT_LE(bytes.size(), MaxSnapshotBytes(model_->config().bytes_per_slot(), 10));
     const auto decoded = DecodeSnapshot(bytes, key);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     ExpectSame(*decoded);
@@ -111,7 +111,7 @@ TEST_F(SnapshotTest, EveryTruncationAndEveryExtraByteIsNoticed) {
 
 TEST_F(SnapshotTest, AnotherVersionSaysSo) {
   std::string bytes = EncodeSnapshot(snapshot_, "");
-  bytes[8] = 3;
+  bytes[8] = 4;
   EXPECT_EQ(ReasonOf(DecodeSnapshot(bytes, "").status()), "SNAPSHOT_VERSION");
 }
 
@@ -272,6 +272,29 @@ TEST_F(SnapshotTest, AStateOfAnotherSizeThanItsModelsIsDamaged) {
   snapshot_.fed = 9;
   snapshot_.state.resize(3);
   EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody")), "SNAPSHOT_DAMAGED");
+}
+
+TEST_F(SnapshotTest, AStateThatGrowsHasTheSizeOfItsTokens) {
+  ModelConfig config = testing::TinyConfig();
+  config.encoder().softmax = true;
+  testing::TempDir directory;
+  ASSERT_TRUE(testing::WriteRandomModel(directory.path(), config, 1).ok());
+  const auto model = *Model::Load(directory.path());
+  SetFingerprint(*model, &snapshot_);
+  const StateSize size = model->config().state().size();
+  for (const int64_t fed : {1, 9}) {
+    snapshot_.fed = fed;
+    snapshot_.state.assign(size.per_block / sizeof(float), 0.25f);
+    const std::string bytes = EncodeSnapshot(snapshot_, "");
+    EXPECT_EQ(bytes[8], 3) << "the version";
+    const auto decoded = DecodeSnapshot(bytes, "");
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->state, snapshot_.state);
+    EXPECT_EQ(ReasonOf(CheckSnapshot(*decoded, *model, "somebody")), "");
+    snapshot_.state.resize(2 * snapshot_.state.size());
+    EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model, "somebody")), "SNAPSHOT_DAMAGED");
+    EXPECT_EQ(ReasonOf(CheckSnapshot(*decoded, *model_, "somebody")), "SNAPSHOT_MODEL");
+  }
 }
 
 TEST_F(SnapshotTest, LongStatesTravelInChunks) {
