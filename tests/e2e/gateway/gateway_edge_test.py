@@ -297,9 +297,11 @@ class WorkersTest(EdgeTest):
         self.assertIn('"event":"stopped"', err)
 
     def test_what_ends_the_start_of_one_ends_it_for_all(self):
-        code, _, err = run("--target", self.server.target, "--listen", "127.0.0.1:0", "--workers", "2", "--access-log", "/absent/log")
+        # The first process reads all of stdin, and leaves nothing to the others.
+        args = ("--target", self.server.target, "--listen", "127.0.0.1:0", "--workers", "2", "--chat-template", "/dev/stdin")
+        code, _, err = run(*args, stdin="{{ messages }}")
         self.assertEqual(code, 2, err)
-        self.assertIn("rivulet-gateway: --access-log: /absent/log", err)
+        self.assertIn("rivulet-gateway: --chat-template: /dev/stdin is empty", err)
 
     def test_processes_end_with_their_parent(self):
         gateway = self.serve("--workers", "2")
