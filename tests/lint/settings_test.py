@@ -107,7 +107,7 @@ def flags(source):
     module = {"__name__": "gateway", "__builtins__": {**vars(builtins), "__import__": importer}}
     for maker in makers:
         exec(compile(source, "gateway", "exec"), module)
-        with mock.patch.object(argparse.ArgumentParser, "parse_args", carry_out):
+        with mock.patch.object(argparse.ArgumentParser, "parse_known_args", carry_out):
             try:
                 module[maker]([])
             except Parsed as caught:

@@ -12,10 +12,11 @@ import subprocess
 import tempfile
 import threading
 import unittest
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
-import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
+import rivulet_wheel  # makes rivulet what is imported below
 from fake_server import WHOLE, FakeServer, failing
 from gateway import PATIENCE, Gateway, run
 
@@ -28,6 +29,7 @@ from rivulet.gateway import command, ready, worker
 
 OPENSSL = shutil.which("openssl")
 KEY = "Bearer a-key"
+GOOD = "the configuration is good\n"
 
 
 class ErrorsTest(unittest.TestCase):
@@ -118,6 +120,50 @@ class ErrorsTest(unittest.TestCase):
         self.assertNotIn("secret", answer)
 
 
+# Arguments, and the line with which they end a start.
+BAD = (
+    ((), "--target"),
+    (("--target", "localhost"), "--target: must be HOST:PORT"),
+    (("--target", "a:1", "--port", "3"), "--port"),
+    (("--target", "a:1", "--tls-ca", "/absent/ca.pem"), "--tls-ca: /absent/ca.pem: No such file"),
+    (("--target", "a:1", "--tls-ca", "/dev/null"), "--tls-ca: /dev/null is empty"),
+    (("--target", "a:1", "--tls-ca", ""), "--tls-ca: the path must not be empty"),
+    (("--target", "a:1", "--tls-ca", __file__), f"--tls-ca: {__file__} cannot be read as certificates: "),
+    (("--target", "a:1", "--tls-cert", "/dev/null"), "--tls-cert: needs --tls-key too"),
+    (("--target", "a:1", "--tls-key", "/dev/null"), "--tls-key: needs --tls-cert too"),
+    (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
+    (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
+    (("--target", "a:1", "--tls-cert", __file__, "--tls-key", __file__), f"--tls-cert: {__file__} and {__file__} are no certificate and its key"),
+    (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be 0 to 86400; got -1"),
+    (("--target", "a:1", "--workers", "0"), "--workers: must be 1 to 256; got 0"),
+    (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be 1 to 64; got 65"),
+    (("--target", "a:1", "--workers", "two"), "--workers: must be 1 to 256; got 'two'"),
+    (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
+    (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
+    (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
+    (("--target", "a:1", "--https-cert", __file__, "--https-key", __file__), f"--https-cert: {__file__} and {__file__} are no certificate and its key"),
+    (("--target", "a:1", "--access-log", "/absent/log"), "--access-log: /absent/log: No such file"),
+    (("--target", "a:1", "--access-log", ""), "--access-log: the path must not be empty"),
+    (("--target", "a:1", "--access-log", "/"), "--access-log: /: Is a directory"),
+    (("--target", "a:1", "--listen", "8000"), "--listen: must be HOST:PORT"),
+    (("--target", "a:1", "--listen", "::1:8000"), "--listen: must be HOST:PORT"),
+    (("--target", "a:1", "--listen", f"{'a' * 64}:8000"), "--listen: must be HOST:PORT"),
+    (("--target", "a:1", "--chat-template", "/absent.jinja"), "--chat-template: /absent.jinja: No such file"),
+    (("--target", "a:1", "--chat-template", "/dev/null"), "--chat-template: /dev/null is empty"),
+    (("--target", "a:1", "--chat-template", __file__), f"--chat-template: {__file__}: line "),
+)
+
+
+def main(*args):
+    """Exit code, stdout and lines of stderr of the command, in this process."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        try:
+            command.main(args)
+        except SystemExit as end:
+            code = end.code
+    return code, out.getvalue(), [line.removeprefix("rivulet-gateway: ") for line in err.getvalue().splitlines()]
+
+
 class StartAndEndTest(unittest.TestCase):
     def fails(self, code, mention, *args):
         got, out, err = run(*args)
@@ -126,37 +172,16 @@ class StartAndEndTest(unittest.TestCase):
         self.assertIn(mention, err)
 
     def test_bad_options_end_with_one_line(self):
-        for args, mention in (
-            ((), "--target"),
-            (("--target", "localhost"), "--target: must be HOST:PORT"),
-            (("--target", "a:1", "--port", "3"), "--port"),
-            (("--target", "a:1", "--tls-ca", "/absent/ca.pem"), "--tls-ca: /absent/ca.pem: No such file"),
-            (("--target", "a:1", "--tls-ca", "/dev/null"), "--tls-ca: /dev/null is empty"),
-            (("--target", "a:1", "--tls-cert", "/dev/null"), "--tls-cert: needs --tls-key too"),
-            (("--target", "a:1", "--tls-key", "/dev/null"), "--tls-key: needs --tls-cert too"),
-            (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
-            (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
-            (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be 0 to 86400; got -1"),
-            (("--target", "a:1", "--workers", "0"), "--workers: must be 1 to 256; got 0"),
-            (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be 1 to 64; got 65"),
-            (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
-            (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
-            (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
-            (("--target", "a:1", "--https-cert", __file__, "--https-key", __file__), "are no certificate and its key"),
-            (("--target", "a:1", "--chat-template", "/absent.jinja"), "--chat-template: /absent.jinja: No such file"),
-            (("--target", "a:1", "--chat-template", "/dev/null"), "--chat-template: /dev/null is empty"),
-            (("--target", "a:1", "--chat-template", __file__), f"--chat-template: {__file__}: line "),
-        ):
-            with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:
-                command.main(args)
-            self.assertEqual((caught.exception.code, said.getvalue().count("\n")), (2, 1), said.getvalue())
-            self.assertIn(mention, said.getvalue())
+        for args, mention in BAD:
+            with self.subTest(args):
+                code, out, lines = main(*args)
+                self.assertEqual((code, out, len(lines)), (2, "", 1), lines)
+                self.assertIn(mention, lines[0])
 
     def test_what_cannot_be_reached_or_listened_on_ends_with_one_line(self):
         with FakeServer() as server, socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             self.fails(3, f"--listen: cannot listen on {address}: Address already in use", "--target", server.target, "--listen", address)
-            self.fails(2, "--listen: must be HOST:PORT", "--target", server.target, "--listen", "8000")
             target = server.target
         self.fails(3, f"--target: {target}: ", "--target", target)
 
@@ -227,6 +252,75 @@ class StartAndEndTest(unittest.TestCase):
                     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k") as client:
                         self.assertEqual([model.id for model in client.models.list()], ["m"])
                 self.fails(3, f"--target: {server.target}: ", "--target", server.target, *ca)
+
+
+class CheckConfigTest(unittest.TestCase):
+    """--check-config: it says of each fault what a start says, all faults at once."""
+
+    def check(self, *args):
+        """Exit code, stdout and lines of stderr. Nothing listens."""
+        with mock.patch.object(socket.socket, "listen", side_effect=AssertionError("it listens")):
+            return main("--check-config", *args)
+
+    def test_each_fault_is_what_a_start_says(self):
+        for args, _ in (*BAD, (("--target", "a:1", "--listen", "192.0.2.1:1"), None)):
+            with self.subTest(args):
+                code, out, lines = self.check(*args)
+                started, _, (line,) = main(*args)
+                self.assertEqual((code, out, lines[0]), (started, "", line))
+
+    def test_all_faults_are_said_at_once_and_the_gravest_decides(self):
+        code, out, lines = self.check(
+            "--port", "3", "--workers", "0", "--max-body-mib", "many", "--metrics-target", "9464", "--cors-origin", "https://a/b", "--cors-origin", "b",
+            "--tls-ca", "/absent/ca.pem", "--tls-cert", "/dev/null", "--https-cert", __file__, "--https-key", __file__, "--access-log", "/absent/log",
+            "--listen", "192.0.2.1:1", "--chat-template", __file__,
+        )  # fmt: skip
+        mentions = (
+            "unrecognized arguments: --port 3", "--target HOST:PORT is required", "--workers: must be 1 to 256; got 0",
+            "--max-body-mib: must be 1 to 64; got 'many'", "--metrics-target: ", "got 'https://a/b'", "got 'b'", "--tls-ca: ",
+            "--tls-cert: needs --tls-key", "--tls-cert: /dev/null is empty", "--https-cert: ", "--access-log: ",
+            "--listen: cannot listen on 192.0.2.1:1: ", "--chat-template: ",
+        )  # fmt: skip
+        self.assertEqual((code, out, len(lines)), (2, "", len(mentions)), lines)
+        for line, mention in zip(lines, mentions):
+            self.assertIn(mention, line)
+        code, _, lines = self.check("--target", "a:1", "--listen", "192.0.2.1:1")
+        self.assertEqual((code, len(lines)), (3, 1), lines)
+
+    def test_a_good_configuration_is_good_beside_the_gateway_that_has_it_and_without_its_target(self):
+        with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as target:
+            log = Path(folder) / "log"
+            args = ("--target", f"127.0.0.1:{target.getsockname()[1]}", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--access-log", str(log))
+            self.assertEqual(self.check(*args), (0, GOOD, []))
+            self.assertEqual(run("--check-config", *args), (0, GOOD, ""))
+            self.assertFalse(log.exists(), "it has made the log")
+            target.setblocking(False)
+            with self.assertRaises(BlockingIOError, msg="it has connected to the target"):
+                target.accept()
+
+    def test_a_package_that_is_absent_is_one_fault_among_others(self):
+        for package in ("jinja2", "starlette", "uvicorn"):
+            with self.subTest(package):
+                script = f"import sys; sys.modules[{package!r}] = None; from rivulet.gateway.command import main; main()"
+                code, out, err = rivulet_wheel.run("-c", script, "--check-config", "--target", "a:1", "--workers", "0", "--chat-template", "/dev/null")
+                self.assertEqual((code, out), (2, ""))
+                self.assertRegex(err, rf"^rivulet-gateway: --workers: .*\nrivulet-gateway: {package}[.a-z]* is not installed: pip install .*\n$")
+
+    @unittest.skipUnless(OPENSSL, "openssl is absent")
+    def test_certificates(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for host in ("one", "other"):  # with keys that TLS of this machine may refuse, and gRPC does not
+                subprocess.run(
+                    [OPENSSL, "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-subj", f"/CN={host}", "-keyout", folder / f"{host}.key",
+                     "-out", folder / f"{host}.pem"],
+                    check=True, capture_output=True,
+                )  # fmt: skip
+            pem, key, other = (str(folder / file) for file in ("one.pem", "one.key", "other.key"))
+            self.assertEqual(self.check("--target", "a:1", "--tls-ca", pem, "--tls-cert", pem, "--tls-key", key), (0, GOOD, []))
+            code, _, (line,) = self.check("--target", "a:1", "--tls-cert", pem, "--tls-key", other)
+            self.assertEqual(code, 2)
+            self.assertIn(f"--tls-cert: {pem} and {other} are no certificate and its key: ", line)
 
 
 class ReadyTest(unittest.IsolatedAsyncioTestCase):

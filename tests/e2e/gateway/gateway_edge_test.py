@@ -281,6 +281,8 @@ class WorkersTest(EdgeTest):
                 for _ in range(4):  # whichever process answers
                     found = series(self.ask(gateway, "GET", "/metrics", None)[2].decode())
                     self.assertEqual(found["rivulet_gateway_requests_total"][(("route", "/v1/completions"), ("status", "200"))], 8)
+                lines = lambda: [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+                self.await_true("the lines, of which a process that is killed loses those that wait", lambda: len(lines()) == 12)
                 children = pathlib.Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text().split()
                 self.assertEqual(len(children), 2)
                 os.kill(int(children[0]), signal.SIGKILL)
@@ -288,15 +290,18 @@ class WorkersTest(EdgeTest):
                 self.assertEqual((line["event"], line["pid"], line["code"]), ("worker_ended", int(children[0]), -9))
                 for _ in range(8):  # those that the killed process had waiting, too
                     self.assertEqual(self.ask(gateway, body=body)[0], 200)
-                self.assertEqual(len({json.loads(line)["request_id"] for line in log.read_text().splitlines()}), 20)
+                self.await_true("all lines", lambda: len(lines()) == 20)
+                self.assertEqual(len({line["request_id"] for line in lines()}), 20)
                 code, err = gateway.stop()
         self.assertEqual(code, 0, err)
         self.assertIn('"event":"stopped"', err)
 
     def test_what_ends_the_start_of_one_ends_it_for_all(self):
-        code, _, err = run("--target", self.server.target, "--listen", "127.0.0.1:0", "--workers", "2", "--access-log", "/absent/log")
+        # The first process reads all of stdin, and leaves nothing to the others.
+        args = ("--target", self.server.target, "--listen", "127.0.0.1:0", "--workers", "2", "--chat-template", "/dev/stdin")
+        code, _, err = run(*args, stdin="{{ messages }}")
         self.assertEqual(code, 2, err)
-        self.assertIn("rivulet-gateway: --access-log: /absent/log", err)
+        self.assertIn("rivulet-gateway: --chat-template: /dev/stdin is empty", err)
 
     def test_processes_end_with_their_parent(self):
         gateway = self.serve("--workers", "2")

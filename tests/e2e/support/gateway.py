@@ -24,9 +24,9 @@ def environment():
     return {**kept, "PATH": f"{COMMAND.parent}:{kept['PATH']}"}
 
 
-def run(*args):
+def run(*args, stdin=""):
     """Exit code, stdout and stderr of a gateway that ends."""
-    done = subprocess.run([COMMAND, *args], capture_output=True, text=True, timeout=PATIENCE, env=environment())
+    done = subprocess.run([COMMAND, *args], input=stdin, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     return done.returncode, done.stdout, done.stderr
 
 

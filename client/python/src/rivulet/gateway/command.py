@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from rivulet import AsyncClient, RivuletError, TlsOptions
 from rivulet.errors import Unauthenticated
-from rivulet.gateway import options
+from rivulet.gateway import checks, options
+from rivulet.gateway.addresses import bind
 from rivulet.gateway.options import BAD_USAGE, UNAVAILABLE, fail
 from rivulet.gateway.workers import Place, Workers, end_with_parent, listeners, tell_ready
 
@@ -39,21 +40,11 @@ def _log(event: str, **fields: object) -> None:
 def _listen(address: str, shared: bool) -> socket.socket:
     """A socket that accepts connections. shared: others will listen on the same address. Ends the process with one line where that is
     impossible."""
-    host, _, port = address.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit() and int(port) < 65536) or (":" in bare and bare == host):
-        fail(BAD_USAGE, f"--listen: must be HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000; got {address!r}")
     try:
-        found = socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, name = found[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(name)
+        listener = bind(address, shared)
         listener.listen(1024)
     except OSError as error:
-        fail(UNAVAILABLE, f"--listen: cannot listen on {address}: {error.strerror}")
+        fail(*checks.cannot_listen(address, error))
     return listener
 
 
@@ -93,7 +84,7 @@ def _open_log(path: str) -> AccessLog | None:
         return None
     try:
         return AccessLog(path)
-    except OSError as error:
+    except OSError as error:  # checks.faults() found nothing: it has come since then, or is a full disk
         fail(BAD_USAGE, f"--access-log: {path}: {error.strerror}")
 
 
@@ -149,7 +140,7 @@ def _supervise(given: argparse.Namespace, arguments: Sequence[str], memory_size:
     try:
         sockets = listeners(first, given.workers)
     except OSError as error:
-        fail(UNAVAILABLE, f"--listen: cannot listen on {given.listen}: {error.strerror}")
+        fail(*checks.cannot_listen(given.listen, error))
     memory = os.memfd_create("rivulet-gateway")
     os.ftruncate(memory, memory_size * given.workers)
 
@@ -164,18 +155,19 @@ def _supervise(given: argparse.Namespace, arguments: Sequence[str], memory_size:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT; with --check-config, says what would end a start."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would log is in the errors
     arguments = sys.argv[1:] if arguments is None else arguments
     given = options.parse(arguments)
+    found = list(checks.faults(given))
+    if given.check_config:
+        checks.report(found)
+    if found:
+        fail(*found[0])
+    from rivulet.gateway.app import PATHS
+    from rivulet.gateway.meters import Meters
+
     tls = options.tls(given)
-    options.check_https(given)
-    try:
-        from rivulet.gateway.app import PATHS
-        from rivulet.gateway.meters import Meters
-    except ImportError as error:
-        fail(BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
-    given.chat_template = options.chat_template(given.chat_template)  # the text
     size = Meters.size(PATHS)
     if given.worker is not None:
         place = Place.of(given.worker)

@@ -1,25 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of rivulet-gateway, checked. A bad one ends the process with one line that names it."""
+"""The flags of rivulet-gateway. checks.py says what is wrong with their values."""
 
 from __future__ import annotations
 
 import argparse
-import re
-import ssl
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from rivulet import TlsOptions
-from rivulet.connection import check_target
 
 # Exit codes, as of the `rivulet` command.
 BAD_USAGE, UNAVAILABLE = 2, 3
 
 
+class Fault(NamedTuple):
+    """What ends a start: its exit code and its line on stderr."""
+
+    code: int
+    message: str
+
+
+def complain(message: str) -> None:
+    """One line."""
+    print("rivulet-gateway:", message.replace("\n", " "), file=sys.stderr)
+
+
 def fail(code: int, message: str) -> NoReturn:
-    print(f"rivulet-gateway: {message}", file=sys.stderr)
+    complain(message)
     sys.exit(code)
 
 
@@ -29,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 # Whole numbers: flag, default, least, most, meaning.
-_NUMBERS = (
+NUMBERS = (
     ("--drain-seconds", 30, 0, 86400, "how long running answers may take after SIGTERM"),
     ("--workers", 1, 1, 256, "processes that serve, each on a core"),
     ("--max-connections", 1000, 1, 1 << 20, "of a process at once; others are told 503"),
@@ -39,10 +47,18 @@ _NUMBERS = (
 )
 
 
+def _number(text: str) -> int | str:
+    """The text itself where it is no number, which is then one fault among others."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Checked, apart from files of certificates."""
+    """Values are not checked. unknown: arguments that are none of ours. A flag without its value ends the process with one line."""
     parser = _Parser("rivulet-gateway", description="Serves OpenAI's HTTP API in front of a rivulet-server.", allow_abbrev=False)
-    parser.add_argument("--target", required=True, metavar="HOST:PORT", help="the rivulet-server")
+    parser.add_argument("--target", metavar="HOST:PORT", help="the rivulet-server; must be given")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
     parser.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
     parser.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
@@ -55,82 +71,22 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="the server's --metrics-listen: GET /metrics then shows its metrics and the gateway's (default: there is none)")  # fmt: skip
     parser.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN",
                         help="pages of this origin (https://HOST) may call from a browser; * for all; may be repeated")  # fmt: skip
-    for flag, default, least, most, meaning in _NUMBERS:
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{meaning} ({least} to {most}; default: %(default)s)")
+    for flag, default, least, most, meaning in NUMBERS:
+        parser.add_argument(flag, type=_number, default=default, metavar="N", help=f"{meaning} ({least} to {most}; default: %(default)s)")
+    parser.add_argument("--check-config", action="store_true",
+                        help="check flags, files and the address to listen on as a start would, without the target; print all that is wrong and exit")  # fmt: skip
     parser.add_argument("--worker", help=argparse.SUPPRESS)  # the command starts itself with it: workers.Place
-    given = parser.parse_args(arguments)
-    _check(given)
+    given, given_beside = parser.parse_known_args(arguments)
+    given.unknown = given_beside
     return given
 
 
-def _check(given: argparse.Namespace) -> None:
-    try:
-        check_target(given.target)
-    except ValueError as error:
-        fail(BAD_USAGE, f"--{error}")
-    for flag, _, least, most, _ in _NUMBERS:
-        value = getattr(given, flag[2:].replace("-", "_"))
-        if not least <= value <= most:
-            fail(BAD_USAGE, f"{flag}: must be {least} to {most}; got {value}")
-    if given.metrics_target and not _is_address(given.metrics_target):
-        fail(BAD_USAGE, f"--metrics-target: must be HOST:PORT, for example 127.0.0.1:9464; got {given.metrics_target!r}")
-    for origin in given.cors_origin:
-        if origin != "*" and not re.fullmatch(r"https?://[^/?#\s]+", origin):
-            fail(BAD_USAGE, f"--cors-origin: must be *, or a scheme and a host as browsers send it, https://example.org; got {origin!r}")
-
-
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-
-
-def _pair(given: argparse.Namespace, cert: str, key: str, *more: str) -> dict[str, str | None]:
-    """Files by flag, which can be read and are not empty."""
-    files = {flag: getattr(given, flag[2:].replace("-", "_")) for flag in (*more, cert, key)}
-    for one, other in ((cert, key), (key, cert)):
-        if files[one] and not files[other]:
-            fail(BAD_USAGE, f"{one}: needs {other} too")
-    for option, path in files.items():
-        try:
-            if path and not Path(path).read_bytes().strip():
-                fail(BAD_USAGE, f"{option}: {path} is empty")
-        except OSError as error:
-            fail(BAD_USAGE, f"{option}: {path}: {error.strerror}")
-    return files
+def value(given: argparse.Namespace, flag: str) -> Any:
+    return getattr(given, flag[2:].replace("-", "_"))
 
 
 def tls(given: argparse.Namespace) -> TlsOptions | None:
     """Of the connection to the target."""
-    files = _pair(given, "--tls-cert", "--tls-key", "--tls-ca")
-    if not any(files.values()):
+    if given.tls_ca is None and given.tls_cert is None:
         return None
     return TlsOptions(root_certs_file=given.tls_ca, client_cert_file=given.tls_cert, client_key_file=given.tls_key)
-
-
-def check_https(given: argparse.Namespace) -> None:
-    """That HTTPS can be served with the files."""
-    files = _pair(given, "--https-cert", "--https-key")
-    if not given.https_cert:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(given.https_cert, given.https_key, password="")
-    except (ssl.SSLError, OSError) as error:
-        fail(BAD_USAGE, f"--https-cert: {' and '.join(str(path) for path in files.values())} are no certificate and its key: {error}")
-
-
-def chat_template(path: str | None) -> str:
-    """The text of --chat-template; empty: none is given."""
-    from rivulet.gateway import worker
-
-    if path is None:
-        return ""
-    try:
-        template = Path(path).read_text(encoding="utf-8")
-        worker.check(template)
-    except OSError as error:
-        fail(BAD_USAGE, f"--chat-template: {path}: {error.strerror}")
-    except ValueError as error:
-        fail(BAD_USAGE, f"--chat-template: {path}: {error}")
-    if not template.strip():
-        fail(BAD_USAGE, f"--chat-template: {path} is empty")
-    return template

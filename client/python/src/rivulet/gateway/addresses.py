@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HOST:PORT, and sockets on it."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+
+def host_port(text: str, least: int = 1) -> tuple[str, int] | None:
+    """None where it is not HOST:PORT, with brackets around an IPv6 address and a port from `least` on."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or (":" in bare and host != f"[{bare}]"):
+        return None
+    if not re.fullmatch("[0-9]{1,5}", port) or not least <= int(port) <= 65535:
+        return None
+    return bare, int(port)
+
+
+def bind(address: str, shared: bool) -> socket.socket:
+    """A socket that does not listen yet. The port may be 0. shared: others will have the same address. Errors: ValueError (it is not
+    HOST:PORT), OSError."""
+    place = host_port(address, least=0)
+    if place is None:
+        raise ValueError("not HOST:PORT")
+    family, kind, protocol, _, name = socket.getaddrinfo(*place, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(name)
+    except OSError:
+        bound.close()
+        raise
+    return bound
