@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "model/rope.h"
 #include "model/state_parts.h"
 
 namespace rivulet {
@@ -43,8 +44,25 @@ struct BlockKind {
   bool rotary = false;                 // q and k are turned by the token's position
   bool low_rank_gate = false;          // the output's gate is a product of low rank, and a sigmoid
   bool norm_all_heads = false;  // the output's norm is over all heads, not each; its eps is 1e-5
+  bool hybrid = false;          // with layers of softmax attention (hybrid_settings.h)
 };
 std::span<const BlockKind> BlockKinds();
+
+// The layers with softmax attention of a hybrid. All are alike.
+struct SoftmaxConfig {
+  std::vector<bool> layers;  // [num_layers]: which they are; the others are recurrent
+  int num_heads = 0;         // of queries
+  int num_kv_heads = 0;      // of keys and values, each for as many neighbouring heads of queries
+  int head_dim = 0;
+  float scale = 1;
+  bool bias = false;
+  bool head_norm = false;  // q and k of each head are normed before they are turned
+  bool gate = false;       // o times sigmoid(g), g beside each head's q
+  RopeConfig rope;
+
+  int queries() const { return num_heads * head_dim; }
+  int keys() const { return num_kv_heads * head_dim; }
+};
 
 struct BlockConfig {
   const BlockKind* kind = nullptr;  // in BlockKinds()
@@ -52,15 +70,19 @@ struct BlockConfig {
   int conv_width = 0;               // 0: no convolution
   int conv_channels = 0;            // q, k, v side by side, or Mamba-2's x, B, C
   bool conv_bias = false;
-  bool output_gate = false;           // g_proj: o times f(g)
-  bool negative_eigenvalues = false;  // delta rules: beta is doubled
-  float gate_normalizer = 16;         // GLA
-  std::optional<float> gate_floor;    // GLA: clamp_min, of the exponent
-  int num_groups = 1;                 // Mamba-2: n_groups
-  float dt_min = 0, dt_max = 0;       // Mamba-2: time_step_limit
-  bool projection_bias = false;       // Mamba-2: use_bias
-  bool first_norm = false;            // RWKV-7: norm_first, a norm behind the embedding
-  bool norm_bias = false;             // RWKV-7
+  bool output_gate = false;              // g_proj: o times f(g)
+  bool negative_eigenvalues = false;     // delta rules: beta is doubled
+  float gate_normalizer = 16;            // GLA
+  std::optional<float> gate_floor;       // GLA: clamp_min, of the exponent
+  int num_groups = 1;                    // Mamba-2: n_groups
+  float dt_min = 0, dt_max = 0;          // Mamba-2: time_step_limit
+  bool projection_bias = false;          // Mamba-2: use_bias
+  bool first_norm = false;               // RWKV-7: norm_first, a norm behind the embedding
+  bool norm_bias = false;                // RWKV-7
+  std::optional<SoftmaxConfig> softmax;  // of a hybrid
+  bool norm_around_one = false;          // norms multiply by 1 + weight, but the mixer's
+  // The embedding's rows, what mixer and feed-forward add, and the logits (divided) are scaled.
+  float embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1;
 };
 
 // Where the parts of a layer's state lie, looked up once, in floats from the beginning of the

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
+#include "model/hybrid_settings.h"
 
 namespace rivulet {
 namespace {
@@ -320,6 +321,8 @@ absl::StatusOr<float> Limit(const JsonReader& settings, absl::string_view name,
                           "; allowed: numbers from 0, or infinity");
 }
 
+}  // namespace
+
 absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view name,
                            Spelling(settings, "time_step_limit", "dt_limit"));
@@ -335,6 +338,8 @@ absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config) {
   if (config->block().dt_min <= config->block().dt_max) return absl::OkStatus();
   return settings->Invalid(name, "has a minimum above its maximum");
 }
+
+namespace {
 
 absl::Status ParseMamba2(JsonReader* settings, ModelConfig* config) {
   // Of training: how parameters were drawn.
@@ -478,6 +483,18 @@ constexpr BlockKind kBlockKinds[] = {
      .mixer = Mixer::kRwkv7,
      .decay = DecayForm::kLowRank,
      .low_rank_gate = true},
+    {.model_type = "granitemoehybrid",
+     .read_settings = ParseGranite,
+     .state = ConvState,
+     .mixer = Mixer::kMamba2,
+     .decay = DecayForm::kOfHead,
+     .hybrid = true},
+    {.model_type = "qwen3_5_text",
+     .read_settings = ParseQwen35,
+     .state = ConvState,
+     .mixer = Mixer::kDelta,
+     .decay = DecayForm::kOfHead,
+     .hybrid = true},
     {.model_type = "linear_attn",
      .read_settings = ParseLinearAttn,
      .state = MatrixState,
@@ -555,7 +572,12 @@ absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, i
   return ids;
 }
 
-absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& json) {
+absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& given) {
+  const JsonValue* type = given.Find("model_type");
+  JsonValue json = given;
+  if (type != nullptr && type->text == "qwen3_5") {
+    RIVULET_ASSIGN_OR_RETURN(json, TextConfigOf(kSettingsRules, given));
+  }
   RIVULET_ASSIGN_OR_RETURN(JsonReader settings, JsonReader::Of(kSettingsRules, json, ""));
   ModelConfig config;
   config.network = BlockConfig();

@@ -305,7 +305,12 @@ int ModelConfig::key_features() const {
 
 StateParts ModelConfig::state() const {
   if (const auto* family = std::get_if<BlockConfig>(&network)) {
-    return StateParts(num_layers, family->kind->state(*this));
+    if (!family->softmax) return StateParts(num_layers, family->kind->state(*this));
+    const SoftmaxConfig& softmax = *family->softmax;
+    std::vector<bool> recurrent = softmax.layers;
+    recurrent.flip();
+    return StateParts({recurrent, softmax.layers}, family->kind->state(*this),
+                      {softmax.num_kv_heads, softmax.head_dim, softmax.head_dim, 0});
   }
   if (encoder().softmax) {
     const std::vector<bool> all(size_t(num_layers), true), none(size_t(num_layers), false);

@@ -2,15 +2,18 @@
 #include "server/model_loader.h"
 
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "model/gguf_model.h"
+#include "model/hybrid_settings.h"
 #include "server/health/health_watch.h"
 #include "server/log.h"
 
@@ -42,6 +45,21 @@ absl::Status DirectoryFault(const absl::Status& status) {
   return MakeError(code, status.message(), detail);
 }
 
+void LogSkippedTensors(const ModelHold& model) {
+  const Model& served = model.engine()->model();
+  std::set<std::string> groups;  // "mtp", "model.visual"
+  int64_t count = 0;
+  for (const std::string& name : served.tensors().names()) {
+    if (!IsSkippedTensor(served.config(), name)) continue;
+    ++count;
+    const std::vector<std::string> parts = absl::StrSplit(name, '.');
+    groups.insert(parts[0] == "model" ? absl::StrCat(parts[0], ".", parts[1]) : parts[0]);
+  }
+  if (count == 0) return;
+  Log(LogLevel::kInfo, "tensors_skipped",
+      {{"model", model.name()}, {"count", count}, {"names", absl::StrJoin(groups, ".*, ") + ".*"}});
+}
+
 }  // namespace
 
 void LogModel(const ModelHold& model) {
@@ -64,6 +82,7 @@ void LogModel(const ModelHold& model) {
        {"head_rows", int64_t{limits.head_rows}},
        {"state_bytes_per_slot", slot_bytes},
        {"state_bytes_total", slot_bytes * limits.num_slots}});
+  LogSkippedTensors(model);
   const std::vector<std::string>& ignored = engine.model().text().ignored;
   if (ignored.empty()) return;
   Log(LogLevel::kWarning, "tokenizer_settings",

@@ -15,12 +15,6 @@
 namespace rivulet {
 namespace {
 
-void Scale(float* x, int ld, int n, int count, float by) {
-  for (int t = 0; t < count; ++t) {
-    for (int i = 0; i < n; ++i) x[size_t(t) * size_t(ld) + size_t(i)] *= by;
-  }
-}
-
 // x / sqrt(sum(x^2) + 1e-6) of `n` columns, times what `weight` holds beside 1 / sqrt(n): a norm of
 // root mean squares with other constants.
 void NormL2(const std::vector<float>& weight, float* x, int ld, int n, int count) {
@@ -32,21 +26,6 @@ void NormL2(const std::vector<float>& weight, float* x, int ld, int n, int count
   args.size = n;
   args.eps = 1e-6f / float(n);
   kernels::RmsNormCpu(args);
-}
-
-// Pairs (x_i, x_{i + n/2}) turned by the row's angles [Su 2021, half-split].
-void Rotate(const CpuPass& p, float* x, int ld, int row, int count) {
-  const int half = p.config.key_dim / 2;
-  for (int t = 0; t < count; ++t) {
-    const float* cosine = p.a.rope.row(row + t);
-    const float* sine = cosine + half;
-    float* v = x + size_t(t) * size_t(ld);
-    for (int i = 0; i < half; ++i) {
-      const float first = v[i], second = v[i + half];
-      v[i] = first * cosine[i] - second * sine[i];
-      v[i + half] = second * cosine[i] + first * sine[i];
-    }
-  }
 }
 
 kernels::RecurrenceArgs Recurrence(const CpuPass& p, const CpuSegment& segment, int index, int row,
@@ -172,6 +151,26 @@ void PrepareDeltaDecay(const CpuPass& p, const CpuLayer& layer, int row, int hea
 }
 
 }  // namespace
+
+void Scale(float* x, int ld, int n, int count, float by) {
+  for (int t = 0; t < count; ++t) {
+    for (int i = 0; i < n; ++i) x[size_t(t) * size_t(ld) + size_t(i)] *= by;
+  }
+}
+
+void Rotate(const CpuPass& p, float* x, int ld, int row, int count) {
+  const auto half = int(p.weights.rope.frequencies.size());
+  for (int t = 0; t < count; ++t) {
+    const float* cosine = p.a.rope.row(row + t);
+    const float* sine = cosine + half;
+    float* v = x + size_t(t) * size_t(ld);
+    for (int i = 0; i < half; ++i) {
+      const float first = v[i], second = v[i + half];
+      v[i] = first * cosine[i] - second * sine[i];
+      v[i + half] = second * cosine[i] + first * sine[i];
+    }
+  }
+}
 
 void Activate(kernels::Activation kind, float* x, int ld, int n, int count, const float* bias) {
   kernels::ActivationArgs args;

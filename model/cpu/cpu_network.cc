@@ -60,15 +60,17 @@ void Norm(const CpuPass& p, const CpuNorm& norm, const CpuPass::Array& x, const 
 // Rows of the embedding, and the angles of their positions where the kind has any.
 void Embed(const CpuPass& p) {
   if (p.encoder != nullptr) return EmbedWithPosition(p);
-  const int half = p.config.key_dim / 2;
+  const RopeConfig& rope = p.weights.rope;
+  const auto half = int(rope.frequencies.size());
+  const float scale = p.config.block().embedding_multiplier;
   p.ForEachToken([&](int row, int32_t token, int64_t position) {
     kernels::UnpackColumn(p.weights.embedding.packed, token, p.x.row(row));
-    if (p.a.rope.data == nullptr) return;
+    if (scale != 1) Scale(p.x.row(row), p.x.ld, p.config.hidden_size, 1, scale);
     for (int i = 0; i < half; ++i) {
       // In double: positions have no end.
-      const double angle = double(position) * p.weights.rope_frequencies[size_t(i)];
-      p.a.rope.row(row)[i] = float(std::cos(angle));
-      p.a.rope.row(row)[half + i] = float(std::sin(angle));
+      const double angle = double(position) * rope.frequencies[size_t(i)];
+      p.a.rope.row(row)[i] = float(std::cos(angle) * rope.factor);
+      p.a.rope.row(row)[half + i] = float(std::sin(angle) * rope.factor);
     }
   });
   const Rwkv7Layer* const first = p.weights.layers[0].rwkv7.get();
@@ -77,6 +79,7 @@ void Embed(const CpuPass& p) {
 }
 
 void Mix(const CpuPass& p, const CpuLayer& layer, int index) {
+  if (layer.attends) return MixSoftmaxHeads(p, layer, index);
   switch (p.kind().mixer) {
     case Mixer::kGated:
       return MixGated(p, layer, index);
@@ -102,6 +105,8 @@ void FeedSwiglu(const CpuPass& p, const CpuLayer& layer) {
   args.times = args.x + PaddedColumns(p.config.ffn_size);
   args.x_stride = args.times_stride = args.y_stride = size_t(p.a.ffn.ld);
   kernels::ActivationCpu(args);
+  const float scale = p.config.block().residual_multiplier;
+  if (scale != 1) Scale(args.y, p.a.ffn.ld, args.n, args.rows, scale);
   p.Wait();
 }
 
@@ -262,11 +267,14 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
   const int hidden = PaddedColumns(c.hidden_size),
             keys = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values()), ffn_columns = PaddedColumns(c.ffn_size);
+  const int queries =
+      block != nullptr && block->softmax ? PaddedColumns(block->softmax->queries()) : 0;
   // One list, walked twice: to add up the sizes, then to place the arrays.
   const std::pair<Array*, int> arrays[] = {
       {&x, hidden},
       {&h, block == nullptr ? 0 : hidden},
-      {&in, rwkv7 ? 3 * hidden : PaddedColumns(weights.columns.n)},
+      {&in,
+       rwkv7 ? 3 * hidden : PaddedColumns(std::max(weights.columns.n, weights.softmax_columns.n))},
       {&conv, block == nullptr ? 0 : PaddedColumns(block->conv_channels)},
       {&decay, block == nullptr ? 0 : keys},
       {&rate, rwkv7 ? keys : 0},
@@ -275,10 +283,10 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
       {&value, rwkv7 || mamba2 ? values : 0},
       {&first, rwkv7 ? values : 0},
       {&removal, rwkv7 ? 2 * c.keys() : 0},
-      {&o, values},
+      {&o, std::max(values, queries)},
       {&mix, rwkv7 ? 6 * hidden : 0},
       {&ffn, swiglu ? 2 * ffn_columns : ffn_columns},
-      {&rope, kind.rotary ? c.key_dim : 0},
+      {&rope, 2 * int(weights.rope.frequencies.size())},
       {&kept_x, hidden},
       {&kept_o, encoder == nullptr ? 0 : values},
       {&outputs, PaddedColumns(c.output_size())}};
@@ -297,8 +305,9 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
       buffer = AlignedBuffer(size_t(rows) * row.bytes);
   }
   const std::optional<AttentionPart> kept = c.state().attention;
+  const int query_heads = queries > 0 ? block->softmax->num_heads : c.num_heads;
   const size_t attention =
-      kept ? kernels::SoftmaxAttentionScratch(c.num_heads / kept->heads, kept->value_dim)
+      kept ? kernels::SoftmaxAttentionScratch(query_heads / kept->heads, kept->value_dim)
       : encoder != nullptr ? kernels::LinearAttentionScratch(c.key_features())
                            : 0;
   for (int i = 0; attention > 0 && i < threads; ++i) {

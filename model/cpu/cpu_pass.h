@@ -133,6 +133,8 @@ kernels::SoftmaxAttentionArgs KeptHead(const CpuPass& p, const CpuSegment& segme
                                        int head, int queries);
 // Kind "softmax": as MixLinear.
 void MixSoftmax(const CpuPass& p, int index);
+// The layers of a hybrid that attend: a.h to a.o, as the mixers below.
+void MixSoftmaxHeads(const CpuPass& p, const CpuLayer& layer, int index);
 
 // x += mix(h), without the output product: a.h to a.o. All threads call it; it ends with a barrier.
 void MixGated(const CpuPass& p, const CpuLayer& layer, int index);  // RetNet, GLA, HGRN2
@@ -146,6 +148,13 @@ void FeedRwkv7(const CpuPass& p, const CpuLayer& layer, int index);
 // y = f(x + bias) of `n` columns of `count` rows, in place. `bias` null: 0.
 void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
               const float* bias = nullptr);
+
+// x *= by, of `n` columns of `count` rows.
+void Scale(float* x, int ld, int n, int count, float by);
+
+// Pairs (x_i, x_{i + n/2}) of the first n columns turned by the angles of rows from `row` on [Su
+// 2021, half-split].
+void Rotate(const CpuPass& p, float* x, int ld, int row, int count);
 
 // y = x / sqrt(mean(x^2) + eps) * weight, of the head's columns of `count` rows, in place.
 void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count);

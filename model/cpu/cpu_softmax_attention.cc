@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax attention (kernels/softmax_attention.h) over what a sequence's slot has kept.
 #include <cmath>
+#include <vector>
 
+#include "kernels/activation.h"
+#include "kernels/rms_norm.h"
 #include "model/cpu/cpu_pass.h"
 
 namespace rivulet {
@@ -38,6 +41,75 @@ void MixSoftmax(const CpuPass& p, int index) {
     args.y_stride = size_t(p.a.o.ld);
     kernels::SoftmaxAttentionCpu(args);
   });
+}
+
+namespace {
+
+void NormRows(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
+  if (weight.empty()) return;
+  kernels::RmsNormArgs args;
+  args.x = args.y = x;
+  args.weight = weight.data();
+  args.x_stride = args.y_stride = size_t(ld);
+  args.rows = count;
+  args.size = int(weight.size());
+  args.eps = p.config.norm_eps;
+  kernels::RmsNormCpu(args);
+}
+
+void GateHeads(const CpuPass& p, const float* gate, int n, float* y, int count) {
+  kernels::ActivationArgs args;
+  args.kind = kernels::Activation::kSigmoid;
+  args.rows = count;
+  args.n = n;
+  args.x = gate;
+  args.times = args.y = y;
+  args.x_stride = size_t(p.a.in.ld);
+  args.times_stride = args.y_stride = size_t(p.a.o.ld);
+  kernels::ActivationCpu(args);
+}
+
+// One head of keys and values.
+void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSegment& segment,
+                int row, int head) {
+  const SoftmaxConfig& softmax = *p.config.block().softmax;
+  const InputColumns& columns = p.weights.softmax_columns;
+  const int dim = softmax.head_dim, ld = p.a.in.ld,
+            queries = softmax.num_heads / softmax.num_kv_heads;
+  kernels::SoftmaxAttentionArgs args = KeptHead(p, segment, index, head, queries);
+  float* const in = p.a.in.row(row);
+  float* const q = in + columns.q + head * queries * dim;
+  float* const k = in + columns.k + head * dim;
+  for (int i = 0; i < queries; ++i) {
+    NormRows(p, layer.q_norm, q + i * dim, ld, args.tokens);
+    Rotate(p, q + i * dim, ld, row, args.tokens);
+  }
+  NormRows(p, layer.k_norm, k, ld, args.tokens);
+  Rotate(p, k, ld, row, args.tokens);
+  args.q = {q, size_t(ld)};
+  args.k = {k, size_t(ld)};
+  args.v = {in + columns.v + head * dim, size_t(ld)};
+  args.scale = softmax.scale;
+  args.y = p.a.o.row(row) + head * queries * dim;
+  args.y_stride = size_t(p.a.o.ld);
+  kernels::SoftmaxAttentionCpu(args);
+  if (softmax.gate) {
+    GateHeads(p, in + columns.gate + head * queries * dim, queries * dim, args.y, args.tokens);
+  }
+  const float scale = p.config.block().residual_multiplier;
+  if (scale != 1) Scale(args.y, p.a.o.ld, queries * dim, args.tokens, scale);
+}
+
+}  // namespace
+
+void MixSoftmaxHeads(const CpuPass& p, const CpuLayer& layer, int index) {
+  p.InputProduct(layer, p.a.h);
+  p.Wait();
+  p.ForEachOf(p.config.block().softmax->num_kv_heads,
+              [&](const CpuSegment& segment, int row, int head) {
+                AttendHead(p, layer, index, segment, row, head);
+              });
+  p.Wait();
 }
 
 }  // namespace rivulet

@@ -206,13 +206,10 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, CpuLayer* layer, Inpu
   return ReadSwiglu(reader, prefix + "mlp.", layer);
 }
 
-absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
+// `mixer`: what its tensors' names begin with.
+absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
                              InputColumns* columns) {
   const ModelConfig& c = reader->config;
-  const std::string prefix = absl::StrCat("backbone.layers.", index, "."),
-                    mixer = prefix + "mixer.";
-  RIVULET_RETURN_IF_ERROR(
-      reader->Values(prefix + "norm.weight", {c.hidden_size}, &layer->norm1.weight));
   columns->gate = 0;
   columns->v = c.values();  // x, then B, then C
   columns->k = 2 * c.values();
@@ -245,6 +242,14 @@ absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
   }
   return reader->Matrix({{mixer + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out,
                         bias);
+}
+
+absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
+                             InputColumns* columns) {
+  const std::string prefix = absl::StrCat("backbone.layers.", index, ".");
+  RIVULET_RETURN_IF_ERROR(
+      reader->Values(prefix + "norm.weight", {reader->config.hidden_size}, &layer->norm1.weight));
+  return ReadMamba2Mixer(reader, prefix + "mixer.", layer, columns);
 }
 
 absl::Status ReadLowRank(TensorPacker* reader, const std::string& name, bool with_bias,
@@ -345,6 +350,152 @@ absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, CpuLayer* layer,
   return reader->Matrix({{ffn + "value.weight", c.hidden_size}}, c.ffn_size, &layer->down);
 }
 
+// Hybrids.
+
+// The weight of a norm, which some models keep as its difference from 1.
+absl::Status ReadRmsNorm(TensorPacker* reader, const std::string& name, int size,
+                         std::vector<float>* weight) {
+  RIVULET_RETURN_IF_ERROR(reader->Values(name, {size}, weight));
+  if (!reader->config.block().norm_around_one) return absl::OkStatus();
+  for (float& w : *weight) w += 1;
+  return absl::OkStatus();
+}
+
+// q_proj, k_proj and v_proj, with biases where there are any. A head's gate stands behind its q.
+absl::Status ReadSoftmaxInputs(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
+                               InputColumns* columns) {
+  const SoftmaxConfig& softmax = *reader->config.block().softmax;
+  const int dim = softmax.head_dim, queries = softmax.queries(), keys = softmax.keys();
+  const int parts = softmax.gate ? 2 : 1;
+  std::vector<TensorRows> rows;
+  for (int part = 0; part < parts; ++part) {
+    for (int h = 0; h < softmax.num_heads; ++h) {
+      rows.push_back({attn + "q_proj.weight", dim, (h * parts + part) * dim, parts * queries});
+    }
+  }
+  if (parts == 1) rows = {{attn + "q_proj.weight", queries}};
+  rows.push_back({attn + "k_proj.weight", keys});
+  rows.push_back({attn + "v_proj.weight", keys});
+  columns->q = 0;
+  columns->gate = softmax.gate ? queries : -1;
+  columns->k = parts * queries;
+  columns->v = columns->k + keys;
+  columns->n = columns->v + keys;
+  std::vector<float> bias;
+  for (const auto& [name, count] :
+       {std::pair{"q_proj.bias", parts * queries}, {"k_proj.bias", keys}, {"v_proj.bias", keys}}) {
+    if (!softmax.bias) continue;
+    std::vector<float> one;
+    RIVULET_RETURN_IF_ERROR(reader->Values(attn + name, {count}, &one));
+    for (int i = 0; i < count && parts == 2 && count == 2 * queries; ++i) {
+      const int h = i / dim % softmax.num_heads, part = i / queries;
+      bias.push_back(one[size_t((h * parts + part) * dim + i % dim)]);
+    }
+    if (parts == 1 || count != 2 * queries) bias.insert(bias.end(), one.begin(), one.end());
+  }
+  return reader->Matrix(rows, reader->config.hidden_size, &layer->in, bias);
+}
+
+absl::Status ReadSoftmaxMixer(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
+                              InputColumns* columns) {
+  const SoftmaxConfig& softmax = *reader->config.block().softmax;
+  const int hidden = reader->config.hidden_size;
+  layer->attends = true;
+  RIVULET_RETURN_IF_ERROR(ReadSoftmaxInputs(reader, attn, layer, columns));
+  if (softmax.head_norm) {
+    RIVULET_RETURN_IF_ERROR(
+        ReadRmsNorm(reader, attn + "q_norm.weight", softmax.head_dim, &layer->q_norm));
+    RIVULET_RETURN_IF_ERROR(
+        ReadRmsNorm(reader, attn + "k_norm.weight", softmax.head_dim, &layer->k_norm));
+  }
+  std::vector<float> bias;
+  if (softmax.bias) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(attn + "o_proj.bias", {hidden}, &bias));
+    for (float& b : bias) b *= reader->config.block().residual_multiplier;
+  }
+  return reader->Matrix({{attn + "o_proj.weight", hidden}}, softmax.queries(), &layer->out, bias);
+}
+
+// Gated DeltaNet as Qwen3.5 names its tensors.
+absl::Status ReadQwen35Delta(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
+                             InputColumns* columns) {
+  const ModelConfig& c = reader->config;
+  const int channels = c.block().conv_channels;
+  InputMatrix in(*reader);
+  in.Add({attn + "in_proj_qkv.weight", channels}, &columns->q);
+  columns->k = columns->q + c.keys();
+  columns->v = columns->k + c.keys();
+  in.Add({attn + "in_proj_z.weight", c.values()}, &columns->gate);
+  in.Add({attn + "in_proj_b.weight", c.num_heads}, &columns->beta, MatrixUse::kExact);
+  in.Add({attn + "in_proj_a.weight", c.num_heads}, &columns->dt, MatrixUse::kExact);
+  RIVULET_RETURN_IF_ERROR(in.Read(reader, layer, columns));
+  RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "conv1d.weight", channels, 0, layer));
+  RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "dt_bias", {c.num_heads}, &layer->decay_bias));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "norm.weight", {c.value_dim}, &layer->out_norm));
+  return reader->Matrix({{attn + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out);
+}
+
+// Granite's Mamba-2, whose output is scaled with the weight of its norm.
+absl::Status ReadGraniteMamba(TensorPacker* reader, const std::string& mamba, CpuLayer* layer,
+                              InputColumns* columns) {
+  RIVULET_RETURN_IF_ERROR(ReadMamba2Mixer(reader, mamba, layer, columns));
+  const float by = reader->config.block().residual_multiplier;
+  for (float& w : layer->out_norm) w *= by;
+  for (float& b : layer->out.bias) b *= by;
+  return absl::OkStatus();
+}
+
+// Gate and up are halves of one matrix.
+absl::Status ReadGraniteFfn(TensorPacker* reader, const std::string& mlp, CpuLayer* layer) {
+  const ModelConfig& c = reader->config;
+  const int padded = kernels::PaddedColumns(c.ffn_size);
+  const std::string input = mlp + "input_linear.weight";
+  RIVULET_RETURN_IF_ERROR(
+      reader->PlacedMatrix({{{input, c.ffn_size, 0, 2 * c.ffn_size}, 0},
+                            {{input, c.ffn_size, c.ffn_size, 2 * c.ffn_size}, padded}},
+                           c.hidden_size, padded + c.ffn_size, &layer->up));
+  return reader->Matrix({{mlp + "output_linear.weight", c.hidden_size}}, c.ffn_size, &layer->down);
+}
+
+// What names begin with: those of a text model may stand within one with a vision tower.
+std::string HybridPrefix(const TensorPacker& reader) {
+  const std::string within = "model.language_model.";
+  return reader.Has(within + "embed_tokens.weight") ? within : "model.";
+}
+
+absl::Status ReadHybridLayer(TensorPacker* reader, int index, CpuLayer* layer,
+                             CpuWeights* weights) {
+  const ModelConfig& c = reader->config;
+  const std::string prefix = absl::StrCat(HybridPrefix(*reader), "layers.", index, ".");
+  const bool granite = reader->kind().mixer == Mixer::kMamba2;
+  RIVULET_RETURN_IF_ERROR(
+      ReadRmsNorm(reader, prefix + "input_layernorm.weight", c.hidden_size, &layer->norm1.weight));
+  RIVULET_RETURN_IF_ERROR(ReadRmsNorm(reader, prefix + "post_attention_layernorm.weight",
+                                      c.hidden_size, &layer->norm2.weight));
+  const absl::Status mixer =
+      c.block().softmax->layers[size_t(index)]
+          ? ReadSoftmaxMixer(reader, prefix + "self_attn.", layer, &weights->softmax_columns)
+      : granite ? ReadGraniteMamba(reader, prefix + "mamba.", layer, &weights->columns)
+                : ReadQwen35Delta(reader, prefix + "linear_attn.", layer, &weights->columns);
+  RIVULET_RETURN_IF_ERROR(mixer);
+  return granite ? ReadGraniteFfn(reader, prefix + "shared_mlp.", layer)
+                 : ReadSwiglu(reader, prefix + "mlp.", layer);
+}
+
+absl::Status ReadHybridEnds(TensorPacker* reader, CpuWeights* weights) {
+  const ModelConfig& c = reader->config;
+  const std::string prefix = HybridPrefix(*reader);
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{prefix + "embed_tokens.weight", c.vocab_size}},
+                                         c.hidden_size, &weights->embedding, {}, MatrixUse::kEnd));
+  std::vector<float>& norm = weights->final_norm.weight;
+  RIVULET_RETURN_IF_ERROR(ReadRmsNorm(reader, prefix + "norm.weight", c.hidden_size, &norm));
+  for (float& w : norm) w /= c.block().logits_scaling;
+  if (c.block().tied_head) return absl::OkStatus();
+  return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head, {},
+                        MatrixUse::kEnd);
+}
+
 // lb = cumsum(softmax(lower_bounds, over the layers)) - its first row.
 absl::Status ReadLowerBounds(TensorPacker* reader, CpuWeights* weights) {
   const ModelConfig& c = reader->config;
@@ -369,6 +520,10 @@ absl::Status ReadLayers(TensorPacker* reader, CpuWeights* weights) {
   weights->layers.resize(size_t(c.num_layers));
   for (int i = 0; i < c.num_layers; ++i) {
     CpuLayer* layer = &weights->layers[size_t(i)];
+    if (reader->kind().hybrid) {
+      RIVULET_RETURN_IF_ERROR(ReadHybridLayer(reader, i, layer, weights));
+      continue;
+    }
     switch (reader->kind().mixer) {
       case Mixer::kMamba2:
         RIVULET_RETURN_IF_ERROR(ReadMamba2Layer(reader, i, layer, &weights->columns));
@@ -390,8 +545,9 @@ void SetConstants(const ModelConfig& config, CpuWeights* weights) {
   weights->unit_length.assign(size_t(config.key_dim), 1 / root);
   weights->scaled_length.assign(size_t(config.key_dim), 1 / root / root);
   for (int i = 0; config.block().kind->rotary && i < config.key_dim / 2; ++i) {
-    weights->rope_frequencies.push_back(std::pow(10000.0, -2.0 * i / config.key_dim));
+    weights->rope.frequencies.push_back(std::pow(10000.0, -2.0 * i / config.key_dim));
   }
+  if (config.block().softmax) weights->rope = config.block().softmax->rope;
 }
 
 // Embedding, final norm and head.
@@ -418,7 +574,8 @@ absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
   if (std::holds_alternative<EncoderConfig>(reader->config.network)) {
     RIVULET_RETURN_IF_ERROR(ReadEncoderWeights(reader, weights));
   } else {
-    RIVULET_RETURN_IF_ERROR(ReadEnds(reader, weights));
+    RIVULET_RETURN_IF_ERROR(reader->kind().hybrid ? ReadHybridEnds(reader, weights)
+                                                  : ReadEnds(reader, weights));
     RIVULET_RETURN_IF_ERROR(ReadLayers(reader, weights));
     SetConstants(reader->config, weights);
   }

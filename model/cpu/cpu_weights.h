@@ -76,6 +76,9 @@ struct Rwkv7Layer {
 };
 
 struct CpuLayer {
+  bool attends = false;                // of a hybrid: softmax attention; `in` makes
+                                       // CpuWeights::softmax_columns
+  std::vector<float> q_norm, k_norm;   // ... [head_dim], or empty
   CpuNorm norm1, norm2;                // norm2: none where there is no feed-forward
   CpuMatrix in;                        // hidden -> InputColumns
   CpuMatrix in_small;                  // ... those that stay exact beside a quantized `in`; first
@@ -120,7 +123,8 @@ struct WeightPlan {
 // Immutable once loaded; any thread.
 struct CpuWeights {
   InputColumns columns;
-  CpuMatrix embedding;  // one row a token: columns of a packed [hidden -> vocab]
+  InputColumns softmax_columns;  // of the layers of a hybrid that attend: q, k, v, gate
+  CpuMatrix embedding;           // one row a token: columns of a packed [hidden -> vocab]
   // Of kind "linear" in its place: [vocab, embedding_columns]; and [position_rows,
   // embedding_columns], empty where there are none. Later sinusoidal positions are computed when
   // needed.
@@ -134,8 +138,9 @@ struct CpuWeights {
   // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of
   // key_dim^-1/2.
   std::vector<float> unit_length, scaled_length;
-  // [key_dim / 2], RetNet: what a position is multiplied with for the angle of each pair.
-  std::vector<double> rope_frequencies;
+  // Of RetNet's heads, or a hybrid's with softmax attention; without frequencies positions turn
+  // nothing.
+  RopeConfig rope;
   // RWKV-7 with tensors attn.initial_state: the state of a slot that has fed nothing. Empty: zeros.
   std::vector<float> initial_state;  // [BlockState::floats_per_slot]
 

@@ -10,6 +10,7 @@
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "model/cpu/load_pieces.h"
+#include "model/hybrid_settings.h"
 
 namespace rivulet {
 namespace {
@@ -147,7 +148,7 @@ bool TensorPacker::Keep(size_t floats) {
 
 absl::Status TensorPacker::CheckNoOthers() const {
   for (const std::string& name : tensors_.names()) {
-    if (used_.find(name) == used_.end()) {
+    if (used_.find(name) == used_.end() && !IsSkippedTensor(config, name)) {
       return BadTensor(name, "the configuration has no such tensor");
     }
   }

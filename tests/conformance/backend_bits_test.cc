@@ -168,8 +168,8 @@ std::vector<std::string> BitsModels(bool bundled) {
                                      "tests/conformance/models/tiny-smoothed-random-fourier",
                                      "tests/conformance/models/tiny-image"};
   if (HasSoftmaxAttention()) {
-    models.push_back("tests/conformance/hybrid/softmax-full");
-    models.push_back("tests/conformance/hybrid/softmax-window4");
+    models.push_back("tests/conformance/softmax/full");
+    models.push_back("tests/conformance/softmax/window4");
   }
   if (bundled && !BundledModelsAreTooLarge()) {
     models.push_back("model/zoo/mnist-linear");

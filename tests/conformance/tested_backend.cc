@@ -14,7 +14,7 @@ namespace rivulet::testing {
 std::vector<std::string> GoldenDirectories() {
   std::vector<std::string> parents = {SourcePath("tests/conformance/models")};
   if (!BundledModelsAreTooLarge()) parents.push_back(SourcePath("model/zoo"));
-  if (HasSoftmaxAttention()) parents.push_back(SourcePath("tests/conformance/hybrid"));
+  if (HasSoftmaxAttention()) parents.push_back(SourcePath("tests/conformance/softmax"));
   std::vector<std::string> directories;
   for (const std::string& parent : parents) {
     for (const auto& entry : std::filesystem::directory_iterator(parent)) {

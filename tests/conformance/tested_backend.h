@@ -41,7 +41,7 @@ std::vector<TestedBackend> RoundedBackends();
 // bundled models are left out where `BundledModelsAreTooLarge`.
 bool StepsAreSlow();
 bool BundledModelsAreTooLarge();
-// Whether the backend has softmax attention (tests/conformance/hybrid).
+// Whether the backend has softmax attention (tests/conformance/softmax).
 bool HasSoftmaxAttention();
 
 // Directories with a golden.json: those of the tests and the bundled ones.

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/hybrid_settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "model/base/error.h"
+#include "model/rope.h"
+
+namespace rivulet {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr int64_t kMostColumns = int64_t{1} << 24;
+
+// `layer_types`, one of two names for a layer of each sort. Where the file has none, `fallback`.
+absl::Status ParseLayerTypes(JsonReader* settings, std::initializer_list<const char*> recurrent,
+                             std::initializer_list<const char*> attends, std::vector<bool> fallback,
+                             const ModelConfig& config, std::vector<bool>* layers) {
+  *layers = std::move(fallback);
+  if (settings->Find("layer_types") == nullptr) return absl::OkStatus();
+  layers->clear();
+  const auto is_of = [](const JsonValue& item, std::initializer_list<const char*> names) {
+    return item.kind == Kind::kString &&
+           std::any_of(names.begin(), names.end(),
+                       [&](const char* name) { return item.text == name; });
+  };
+  const auto read = [&](const JsonValue& item, absl::string_view path) {
+    layers->push_back(is_of(item, attends));
+    if (layers->back() || is_of(item, recurrent)) return absl::OkStatus();
+    return settings->Unsupported("layer_types", "holds ", Describe(item), " at ", path,
+                                 "; supported: ", absl::StrJoin(recurrent, ", "), ", ",
+                                 absl::StrJoin(attends, ", "));
+  };
+  RIVULET_RETURN_IF_ERROR(settings->ForEach("layer_types", read));
+  if (std::ssize(*layers) == config.num_layers) return absl::OkStatus();
+  return settings->Invalid("layer_types", "has ", layers->size(),
+                           " entries; allowed: as many as num_hidden_layers, ", config.num_layers);
+}
+
+// Heads of queries, and of the keys and values that they share.
+absl::Status ParseHeads(JsonReader* settings, SoftmaxConfig* softmax) {
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("num_attention_heads", 1, kMostColumns, &softmax->num_heads));
+  RIVULET_RETURN_IF_ERROR(settings->Int("num_key_value_heads", 1, kMostColumns,
+                                        &softmax->num_kv_heads, softmax->num_heads));
+  if (softmax->num_heads % softmax->num_kv_heads != 0) {
+    return settings->Invalid("num_key_value_heads", "is ", softmax->num_kv_heads,
+                             "; num_attention_heads, ", softmax->num_heads,
+                             ", does not divide by it");
+  }
+  return settings->Bool("attention_bias", &softmax->bias, false);
+}
+
+// The positions that the model was trained for: the context by default, no limit.
+absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
+  int positions = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("max_position_embeddings", 1, INT32_MAX, &positions,
+                                        static_cast<int>(kDefaultContext)));
+  config->context = std::min<int64_t>(positions, kDefaultContext);
+  return positions;
+}
+
+// Sizes of a slot with room for few tokens, and of what products make.
+absl::Status CheckSoftmaxSizes(const JsonReader& settings, const ModelConfig& config) {
+  const SoftmaxConfig& softmax = *config.block().softmax;
+  const double queries = double(softmax.num_heads) * softmax.head_dim;
+  if (2 * queries <= double(kMostColumns)) return absl::OkStatus();
+  return settings.Invalid("num_attention_heads", "is ", softmax.num_heads, ", of ",
+                          softmax.head_dim, " values each: too many columns");
+}
+
+// Mamba-2 within Granite.
+absl::Status ParseGraniteMamba(JsonReader* settings, ModelConfig* config) {
+  BlockConfig& block = config->block();
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_heads", 1, kMostColumns, &config->num_heads, 128));
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_state", 1, kMostColumns, &config->key_dim, 256));
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_groups", 1, kMostColumns, &block.num_groups, 1));
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_conv", 1, 8, &block.conv_width, 4));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_conv_bias", &block.conv_bias, true));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_proj_bias", &block.projection_bias, false));
+  int expand = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_expand", 1, 1024, &expand, 2));
+  const int64_t values = int64_t{expand} * config->hidden_size;
+  const JsonValue* head = settings->Find("mamba_d_head");
+  if (head == nullptr || head->text == "auto") {
+    config->value_dim = static_cast<int>(values / config->num_heads);
+  } else {
+    RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_head", 1, kMostColumns, &config->value_dim));
+  }
+  if (int64_t{config->num_heads} * config->value_dim != values) {
+    return settings->Invalid("mamba_n_heads", "is ", config->num_heads, ", of ", config->value_dim,
+                             " values each; allowed: mamba_expand * hidden_size = ", values,
+                             " values");
+  }
+  if (config->num_heads % block.num_groups != 0) {
+    return settings->Invalid("mamba_n_groups", "is ", block.num_groups, "; mamba_n_heads, ",
+                             config->num_heads, ", does not divide by it");
+  }
+  block.output_gate = true;
+  return ParseTimeStepLimit(settings, config);
+}
+
+absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfig* config) {
+  SoftmaxConfig softmax;
+  RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
+  softmax.head_dim = config->hidden_size / softmax.num_heads;
+  if (softmax.queries() != config->hidden_size) {
+    return settings->Invalid("num_attention_heads", "is ", softmax.num_heads, "; hidden_size, ",
+                             config->hidden_size, ", does not divide by it");
+  }
+  RIVULET_RETURN_IF_ERROR(settings->Positive("attention_multiplier", &softmax.scale, 1));
+  RIVULET_RETURN_IF_ERROR(settings->Only("position_embedding_type", R"("rope", "nope", null)"));
+  const JsonValue* positions = settings->Find("position_embedding_type");
+  if (positions != nullptr && positions->text == "rope") {
+    RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 1, trained, &softmax.rope));
+  } else {
+    settings->Known({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"});
+  }
+  RIVULET_RETURN_IF_ERROR(
+      ParseLayerTypes(settings, {"mamba", "linear_attention"}, {"attention", "full_attention"},
+                      std::vector<bool>(size_t(config->num_layers)), *config, &softmax.layers));
+  config->block().softmax = std::move(softmax);
+  return CheckSoftmaxSizes(*settings, *config);
+}
+
+absl::Status CheckNoExperts(JsonReader* settings) {
+  const JsonValue* experts = settings->Find("num_local_experts");
+  if (experts == nullptr || (experts->kind == Kind::kInteger && experts->integer == 0)) {
+    return absl::OkStatus();
+  }
+  return settings->Unsupported("num_local_experts", "is ", Describe(*experts),
+                               ": a mixture of experts is not supported; supported: 0");
+}
+
+}  // namespace
+
+absl::Status ParseGranite(JsonReader* settings, ModelConfig* config) {
+  // Of training, of experts, or how others compute the same.
+  settings->Known({"attention_dropout", "init_method", "intermediate_size", "mamba_chunk_size",
+                   "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"});
+  BlockConfig& block = config->block();
+  RIVULET_RETURN_IF_ERROR(CheckNoExperts(settings));
+  RIVULET_RETURN_IF_ERROR(settings->Only("normalization_function", R"("rmsnorm")"));
+  RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("rms_norm_eps", &config->norm_eps, 1e-6f));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Positive("embedding_multiplier", &block.embedding_multiplier, 1.0f));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Positive("residual_multiplier", &block.residual_multiplier, 1.0f));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("logits_scaling", &block.logits_scaling, 1.0f));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("shared_intermediate_size", 1, kMostColumns, &config->ffn_size, 1024));
+  RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
+  RIVULET_RETURN_IF_ERROR(ParseGraniteMamba(settings, config));
+  return ParseGraniteAttention(settings, trained, config);
+}
+
+namespace {
+
+// Gated DeltaNet within Qwen3.5.
+absl::Status ParseQwen35Delta(JsonReader* settings, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("linear_num_value_heads", 1, kMostColumns, &config->num_heads, 32));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("linear_num_key_heads", 1, kMostColumns, &config->num_key_heads, 16));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("linear_key_head_dim", 1, kMostColumns, &config->key_dim, 128));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("linear_value_head_dim", 1, kMostColumns, &config->value_dim, 128));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("linear_conv_kernel_dim", 1, 8, &config->block().conv_width, 4));
+  config->block().output_gate = true;
+  if (config->num_heads % config->num_key_heads == 0) return absl::OkStatus();
+  return settings->Invalid("linear_num_value_heads", "is ", config->num_heads,
+                           "; allowed: a multiple of linear_num_key_heads, ",
+                           config->num_key_heads);
+}
+
+absl::Status ParseQwen35Attention(JsonReader* settings, int trained, ModelConfig* config) {
+  SoftmaxConfig softmax;
+  RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
+  RIVULET_RETURN_IF_ERROR(settings->Int("head_dim", 1, kMostColumns, &softmax.head_dim, 256));
+  softmax.scale = static_cast<float>(1 / std::sqrt(double(softmax.head_dim)));
+  softmax.head_norm = softmax.gate = true;
+  RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 0.25, trained, &softmax.rope));
+  // Where both are there, transformers reads layer_types alone.
+  int interval = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("full_attention_interval", 1, kMostColumns, &interval, 4));
+  std::vector<bool> every(size_t(config->num_layers));
+  for (size_t i = 0; i < every.size(); ++i) every[i] = (i + 1) % size_t(interval) == 0;
+  RIVULET_RETURN_IF_ERROR(ParseLayerTypes(settings, {"linear_attention"}, {"full_attention"},
+                                          std::move(every), *config, &softmax.layers));
+  config->block().softmax = std::move(softmax);
+  return CheckSoftmaxSizes(*settings, *config);
+}
+
+}  // namespace
+
+absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
+  // The tensors of multi-token prediction are left out.
+  settings->Known({"attention_dropout", "mamba_ssm_dtype", "mtp_num_hidden_layers",
+                   "mtp_use_dedicated_embeddings"});
+  RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));
+  RIVULET_RETURN_IF_ERROR(settings->Only("attn_output_gate", "true"));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("rms_norm_eps", &config->norm_eps, 1e-6f));
+  RIVULET_RETURN_IF_ERROR(settings->Int("intermediate_size", 1, kMostColumns, &config->ffn_size));
+  const JsonValue* mlp_only = settings->Find("mlp_only_layers");
+  if (mlp_only != nullptr && (mlp_only->kind != Kind::kArray || !mlp_only->items.empty())) {
+    return settings->Unsupported("mlp_only_layers", "is ", Describe(*mlp_only), "; supported: []");
+  }
+  config->block().norm_around_one = true;
+  RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
+  RIVULET_RETURN_IF_ERROR(ParseQwen35Delta(settings, config));
+  return ParseQwen35Attention(settings, trained, config);
+}
+
+bool IsSkippedTensor(const ModelConfig& config, absl::string_view name) {
+  const auto* const block = std::get_if<BlockConfig>(&config.network);
+  if (block == nullptr || !block->kind->hybrid) return false;
+  if (name == "lm_head.weight") return block->tied_head;
+  return block->kind->mixer == Mixer::kDelta &&
+         (absl::StartsWith(name, "mtp.") || absl::StartsWith(name, "model.visual."));
+}
+
+absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& config) {
+  const JsonValue* text = config.Find("text_config");
+  if (text == nullptr || text->kind != Kind::kObject) {
+    return rules.Invalid("text_config",
+                         "is missing, or no object; a model of model_type qwen3_5 "
+                         "has its settings there");
+  }
+  JsonValue own = *text;
+  // The outer setting decides.
+  const JsonValue* tied = config.Find("tie_word_embeddings");
+  for (size_t i = 0; tied != nullptr && i < own.keys.size(); ++i) {
+    if (own.keys[i] == "tie_word_embeddings") own.items[i] = *tied;
+  }
+  if (tied != nullptr && own.Find("tie_word_embeddings") == nullptr) {
+    own.keys.emplace_back("tie_word_embeddings");
+    own.items.push_back(*tied);
+  }
+  return own;
+}
+
+}  // namespace rivulet

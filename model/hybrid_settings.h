@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of hybrids: recurrent layers, and between them layers with softmax attention.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/base/json_reader.h"
+#include "model/base/strict_json.h"
+#include "model/config.h"
+
+namespace rivulet {
+
+// Readers of BlockKind::read_settings.
+absl::Status ParseGranite(JsonReader* settings, ModelConfig* config);
+absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config);
+
+// Of a config.json of model_type "qwen3_5", with a vision tower, that of its text model. Errors:
+// INVALID_ARGUMENT.
+absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& config);
+
+// Whether the file of a model of `config` may hold the tensor `name`, which is not used: that of a
+// vision tower or of multi-token prediction, or a head beside a tied embedding.
+bool IsSkippedTensor(const ModelConfig& config, absl::string_view name);
+
+// Of block_settings.cc: `time_step_limit` or `dt_limit`.
+absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config);
+
+}  // namespace rivulet
