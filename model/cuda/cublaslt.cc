@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,7 @@ using cublaslt::Algorithm;
 using cublaslt::Functions;
 using cublaslt::Status;
 
-constexpr int kMostCandidates = 16;
+constexpr int kMostOffers = 16;
 
 absl::Status LibraryStatus(Status status, absl::string_view what) {
   if (status == 0) return absl::OkStatus();
@@ -58,6 +59,23 @@ const char* FindAll(void* library, Functions* f) {
   RIVULET_FIND(Matmul);
 #undef RIVULET_FIND
   return nullptr;
+}
+
+// An attribute of an algorithm; none where the library does not tell it.
+template <typename T>
+std::optional<T> ConfigOf(const Functions& f, const Algorithm& algorithm, int attribute) {
+  T value = 0;
+  size_t written = 0;
+  const Status status =
+      f.MatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof value, &written);
+  return status == 0 ? std::optional<T>(value) : std::nullopt;
+}
+
+// Offer::name.
+std::string NameOf(const Functions& f, const Algorithm& algorithm) {
+  return absl::StrCat(ConfigOf<int32_t>(f, algorithm, cublaslt::kConfigId).value_or(-1), "/",
+                      ConfigOf<uint32_t>(f, algorithm, cublaslt::kConfigTile).value_or(0), "/",
+                      ConfigOf<uint32_t>(f, algorithm, cublaslt::kConfigStages).value_or(0));
 }
 
 }  // namespace
@@ -136,34 +154,40 @@ absl::StatusOr<CublasLtProduct> CublasLtProduct::Create(std::shared_ptr<const Cu
   return product;
 }
 
-// Whether an algorithm is what Candidates promises.
-bool CublasLtProduct::Fits(const Algorithm& algorithm) const {
+// Offer::why_not.
+std::string CublasLtProduct::WhyNot(const cublaslt::HeuristicResult& offered) const {
+  if (offered.state != 0) return absl::StrCat("status ", offered.state);
   const Functions& f = library_->functions();
-  int32_t split = 0;
-  uint32_t scheme = 0;
+  const Algorithm& algorithm = offered.algorithm;
+  const auto split = ConfigOf<int32_t>(f, algorithm, cublaslt::kConfigSplitK);
+  const auto scheme = ConfigOf<uint32_t>(f, algorithm, cublaslt::kConfigReductionScheme);
   uint64_t flags = 0;
   size_t written = 0;
-  const bool known = f.MatmulAlgoConfigGetAttribute(&algorithm, cublaslt::kConfigSplitK, &split,
-                                                    sizeof split, &written) == 0 &&
-                     f.MatmulAlgoConfigGetAttribute(&algorithm, cublaslt::kConfigReductionScheme,
-                                                    &scheme, sizeof scheme, &written) == 0 &&
-                     f.MatmulAlgoCapGetAttribute(&algorithm, cublaslt::kCapNumericalFlags, &flags,
-                                                 sizeof flags, &written) == 0;
+  const Status told = f.MatmulAlgoCapGetAttribute(&algorithm, cublaslt::kCapNumericalFlags, &flags,
+                                                  sizeof flags, &written);
+  if (!split || !scheme || told != 0) return "does not say how it sums";
   // 0 and 1 both say that k is not split.
-  if (!known || split > 1 || split < 0 || scheme != 0) return false;
+  if (*split > 1 || *split < 0) return "splits k";
+  if (*scheme != 0) return absl::StrCat("reduction scheme ", *scheme);
   using namespace cublaslt;  // NOLINT: the flags
-  if ((flags & kFlagSumsMask) != kFlagSums32F) return false;
-  if ((flags & kFlagOperationMask) != (half_ ? kFlagHmma : kFlagFma)) return false;
-  if ((flags & kFlagInputMask) != (half_ ? kFlagInput16F : kFlagInput32F)) return false;
-  return std::all_of(layouts_.begin(), layouts_.end(), [&](const Layouts& l) {
+  if ((flags & kFlagSumsMask) != kFlagSums32F ||
+      (flags & kFlagOperationMask) != (half_ ? kFlagHmma : kFlagFma) ||
+      (flags & kFlagInputMask) != (half_ ? kFlagInput16F : kFlagInput32F)) {
+    return absl::StrCat("sums or factors of other types, flags ", absl::Hex(flags));
+  }
+  for (size_t i = 0; i < layouts_.size(); ++i) {
+    const Layouts& l = layouts_[i];
     HeuristicResult result = {};
-    return f.MatmulAlgoCheck(library_->handle(), owned_[0].get(), owned_[1].get(), l.a.get(),
-                             l.out.get(), l.out.get(), &algorithm, &result) == 0 &&
-           result.workspace_bytes == 0;
-  });
+    if (f.MatmulAlgoCheck(library_->handle(), owned_[0].get(), owned_[1].get(), l.a.get(),
+                          l.out.get(), l.out.get(), &algorithm, &result) != 0) {
+      return absl::StrCat("does not run ", counts_[i], " rows");
+    }
+    if (result.workspace_bytes != 0) return "needs workspace";
+  }
+  return "";
 }
 
-absl::StatusOr<std::vector<Algorithm>> CublasLtProduct::Candidates() const {
+absl::StatusOr<std::vector<CublasLtProduct::Offer>> CublasLtProduct::Offers() const {
   const Functions& f = library_->functions();
   cublaslt::Preference preference = nullptr;
   RIVULET_RETURN_IF_ERROR(
@@ -179,19 +203,19 @@ absl::StatusOr<std::vector<Algorithm>> CublasLtProduct::Candidates() const {
       LibraryStatus(f.MatmulPreferenceSetAttribute(preference, cublaslt::kPrefReductionSchemeMask,
                                                    &no_scheme, sizeof no_scheme),
                     "cublasLtMatmulPreferenceSetAttribute"));
-  std::vector<cublaslt::HeuristicResult> results(kMostCandidates);
+  std::vector<cublaslt::HeuristicResult> results(kMostOffers);
   int found = 0;
   const Layouts& largest = layouts_.back();
   // A status other than 0 says that there is no algorithm.
   const Status status = f.MatmulAlgoGetHeuristic(
       library_->handle(), owned_[0].get(), owned_[1].get(), largest.a.get(), largest.out.get(),
-      largest.out.get(), preference, kMostCandidates, results.data(), &found);
-  std::vector<Algorithm> candidates;
+      largest.out.get(), preference, kMostOffers, results.data(), &found);
+  std::vector<Offer> offers;
   for (int i = 0; status == 0 && i < found; ++i) {
     const cublaslt::HeuristicResult& result = results[size_t(i)];
-    if (result.state == 0 && Fits(result.algorithm)) candidates.push_back(result.algorithm);
+    offers.push_back({result.algorithm, NameOf(f, result.algorithm), WhyNot(result)});
   }
-  return candidates;
+  return offers;
 }
 
 absl::Status CublasLtProduct::Run(const void* w, const void* a, const float* residual, float* out,

@@ -55,10 +55,16 @@ class CublasLtProduct {
   static absl::StatusOr<CublasLtProduct> Create(std::shared_ptr<const CublasLt> library,
                                                 const Shape& shape);
 
-  // Algorithms that run every row count without workspace, add up an output in one place (no split
-  // of k, no reduction scheme), multiply what they are given (never TF32), and keep sums in
-  // float32. The library's favourite for the largest count first.
-  absl::StatusOr<std::vector<cublaslt::Algorithm>> Candidates() const;
+  // An algorithm of the library. We may take one that runs every row count without workspace, adds
+  // up an output in one place (no split of k, no reduction scheme), multiplies what it is given
+  // (never TF32), and keeps sums in float32.
+  struct Offer {
+    cublaslt::Algorithm algorithm;
+    std::string name;     // ID/TILE/STAGES, as the library numbers them
+    std::string why_not;  // empty: we may take it
+  };
+  // The library's favourite for the largest count first.
+  absl::StatusOr<std::vector<Offer>> Offers() const;
   void Choose(const cublaslt::Algorithm& algorithm) { algorithm_ = algorithm; }
   const cublaslt::Algorithm& algorithm() const { return algorithm_; }
 
@@ -76,7 +82,7 @@ class CublasLtProduct {
     Owned a, out;
   };
   absl::StatusOr<Owned> NewLayout(int type, int rows, int columns, int ld) const;
-  bool Fits(const cublaslt::Algorithm& algorithm) const;
+  std::string WhyNot(const cublaslt::HeuristicResult& offered) const;
 
   std::shared_ptr<const CublasLt> library_;
   std::vector<int> counts_;

@@ -34,8 +34,11 @@ inline constexpr int kCompute32FPedantic = 69;          // and never a conversio
 inline constexpr int kDescTransA = 3, kTranspose = 1;   // attribute of a product; int32
 inline constexpr int kPrefMaxWorkspaceBytes = 1;        // uint64
 inline constexpr int kPrefReductionSchemeMask = 3;      // uint32
-inline constexpr int kConfigSplitK = 2;                 // of an algorithm; int32
+inline constexpr int kConfigId = 0;                     // of an algorithm; int32
+inline constexpr int kConfigTile = 1;                   // uint32
+inline constexpr int kConfigSplitK = 2;                 // int32
 inline constexpr int kConfigReductionScheme = 3;        // uint32; 0: none
+inline constexpr int kConfigStages = 6;                 // uint32
 inline constexpr int kCapNumericalFlags = 15;           // uint64, below
 inline constexpr uint64_t kFlagFma = 1, kFlagHmma = 2;  // what multiplies
 inline constexpr uint64_t kFlagOperationMask = 0xFF;    // of those

@@ -105,7 +105,7 @@ absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, fl
 }  // namespace
 
 bool CudaBlockPass::Wide(const CudaWeightMatrix& w) const {
-  // With fewer columns rounding x costs as much as the product.
+  // With fewer columns rounding x costs as much as the product (estimated).
   constexpr int kLeastColumns = 64;
   const int least_rows = w.product ? CudaLeastRows(*w.product, many_rows) : many_rows;
   return pass.rows >= least_rows && w.type != kernels::WeightType::kF32 &&

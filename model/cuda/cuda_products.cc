@@ -88,15 +88,15 @@ class CudaProductsMaker {
       if (PlaceOf(which).out == nullptr) continue;
       CudaProducts::Entry& entry = made_.entries_[size_t(i)];
       entry.least_rows = LeastRows(which, options_);
-      std::string why_not;
-      RIVULET_RETURN_IF_ERROR(Find(which, &entry, &why_not));
+      std::string said;
+      RIVULET_RETURN_IF_ERROR(Find(which, &entry, &said));
       if (entry.chosen) {
         for (const auto& matrix : weights_.of(which)) entry.weights.push_back(matrix.rows);
-        theirs.push_back(absl::StrCat(kNames[i], " from ", entry.least_rows, " rows"));
+        theirs.push_back(absl::StrCat(kNames[i], " from ", entry.least_rows, " rows by ", said));
         continue;
       }
-      if (made_.all_) return Unsupported(absl::StrCat("for ", kNames[i], " ", why_not));
-      ours.push_back(absl::StrCat(kNames[i], ": ", why_not));
+      if (made_.all_) return Unsupported(absl::StrCat("for ", kNames[i], " ", said));
+      ours.push_back(absl::StrCat(kNames[i], ": ", said));
       made_.bytes_freed_ += weights_.Free(which);
     }
     Describe(theirs, ours);
@@ -107,10 +107,11 @@ class CudaProductsMaker {
   using Matrix = CudaLibraryWeights::Matrix;
   const CudaProductPlace& PlaceOf(CudaProduct which) const { return places_[size_t(which)]; }
 
-  absl::Status Find(CudaProduct which, CudaProducts::Entry* entry, std::string* why_not);
+  // `said`: by which algorithm, and why not by others; or why by none.
+  absl::Status Find(CudaProduct which, CudaProducts::Entry* entry, std::string* said);
   // Why none is looked for; empty: one is.
   std::string WhyNotAtAll(CudaProduct which, int least_rows) const;
-  absl::StatusOr<bool> Passes(CudaProduct which, const CublasLtProduct& product);
+  absl::StatusOr<unsigned> Different(CudaProduct which, const CublasLtProduct& product);
   absl::Status CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
                            const CublasLtProduct& product, const CudaMemory& expected, int period);
   absl::Status Expect(const CudaProductPlace& at, const Matrix& matrix,
@@ -141,10 +142,10 @@ std::string CudaProductsMaker::WhyNotAtAll(CudaProduct which, int least_rows) co
 }
 
 absl::Status CudaProductsMaker::Find(CudaProduct which, CudaProducts::Entry* entry,
-                                     std::string* why_not) {
+                                     std::string* said) {
   const CudaProductPlace& at = PlaceOf(which);
-  *why_not = WhyNotAtAll(which, entry->least_rows);
-  if (!why_not->empty()) return absl::OkStatus();
+  *said = WhyNotAtAll(which, entry->least_rows);
+  if (!said->empty()) return absl::OkStatus();
   const CudaMatrix& matrix = weights_.of(which)[0].own;
   std::vector<int> counts = CudaBuckets(at.a.rows);
   counts.erase(counts.begin(), std::lower_bound(counts.begin(), counts.end(), entry->least_rows));
@@ -152,18 +153,29 @@ absl::Status CudaProductsMaker::Find(CudaProduct which, CudaProducts::Entry* ent
       entry->product,
       CublasLtProduct::Create(library_, {matrix.type, kernels::ProductK(matrix.k), matrix.n,
                                          at.a.ld, at.ld_out, std::move(counts)}));
-  RIVULET_ASSIGN_OR_RETURN(const auto candidates, entry->product.Candidates());
-  for (const cublaslt::Algorithm& candidate : candidates) {
-    entry->product.Choose(candidate);
-    RIVULET_ASSIGN_OR_RETURN(entry->chosen, Passes(which, entry->product));
-    if (entry->chosen) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(const auto offers, entry->product.Offers());
+  std::vector<std::string> failed;
+  for (const CublasLtProduct::Offer& offer : offers) {
+    unsigned different = 0;
+    if (offer.why_not.empty()) {
+      entry->product.Choose(offer.algorithm);
+      RIVULET_ASSIGN_OR_RETURN(different, Different(which, entry->product));
+      entry->chosen = different == 0;
+    }
+    if (entry->chosen) {
+      *said = offer.name;
+      if (!failed.empty()) absl::StrAppend(said, " (not ", absl::StrJoin(failed, "; "), ")");
+      return absl::OkStatus();
+    }
+    failed.push_back(different == 0 ? absl::StrCat(offer.name, ": ", offer.why_not)
+                                    : absl::StrCat(offer.name, ": ", different, " outputs differ"));
   }
   entry->product = CublasLtProduct();
-  *why_not = candidates.empty()
-                 ? "there is no algorithm without a split of k"
-                 : absl::StrCat(made_.all_ ? "rows have other bits at other row counts"
-                                           : "other bits than our own kernel's",
-                                " (", candidates.size(), " algorithms tried)");
+  *said = offers.empty()
+              ? "the library offers no algorithm"
+              : absl::StrCat(made_.all_ ? "no algorithm has the same bits at every row count ("
+                                        : "no algorithm has the bits of our own kernel (",
+                             absl::StrJoin(failed, "; "), ")");
   return absl::OkStatus();
 }
 
@@ -201,8 +213,9 @@ absl::Status CudaProductsMaker::CheckMatrix(const CudaProductPlace& at, const Ma
   return absl::OkStatus();
 }
 
-// Whether every matrix has the bits that are expected.
-absl::StatusOr<bool> CudaProductsMaker::Passes(CudaProduct which, const CublasLtProduct& product) {
+// Outputs of all matrices that do not have the bits that are expected.
+absl::StatusOr<unsigned> CudaProductsMaker::Different(CudaProduct which,
+                                                      const CublasLtProduct& product) {
   const CudaProductPlace& at = PlaceOf(which);
   const CudaMatrix& first = weights_.of(which)[0].own;
   const kernels::CudaLaunch& launch = queue_.launch();
@@ -224,7 +237,7 @@ absl::StatusOr<bool> CudaProductsMaker::Passes(CudaProduct which, const CublasLt
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(&different, different_.data(), sizeof different,
                                                cudaMemcpyDeviceToHost, queue_.stream()));
   RIVULET_RETURN_IF_ERROR(queue_.AwaitAll());
-  return different == 0;
+  return different;
 }
 
 void CudaProductsMaker::Describe(const std::vector<std::string>& theirs,
@@ -232,7 +245,6 @@ void CudaProductsMaker::Describe(const std::vector<std::string>& theirs,
   made_.description_ = theirs.empty() ? std::string("own kernels")
                                       : absl::StrCat("cuBLASLt ", library_->VersionText(), ": ",
                                                      absl::StrJoin(theirs, ", "));
-  if (made_.all_) made_.description_ = absl::StrCat("cuBLASLt ", library_->VersionText());
   if (!ours.empty()) {
     absl::StrAppend(&made_.description_, theirs.empty() ? " (" : "; own kernels (",
                     absl::StrJoin(ours, "; "), ")");

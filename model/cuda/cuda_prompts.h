@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaPrompts: the first step of a run that feeds one prompt alone, captured for buckets of token
-// counts. Launched one by one, its kernels take the host about as long as a prompt of some hundred
-// tokens takes the device; with more tokens the device is the slower one.
+// counts. Launched one by one, its kernels take the host, by estimate, about as long as a prompt of
+// some hundred tokens takes the device; with more tokens the device is the slower one.
 #pragma once
 
 #include <vector>

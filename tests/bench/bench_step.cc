@@ -11,12 +11,17 @@
 //   --sessions=1      CUDA: that each get the prompt
 //   --runs=N          measured runs; by default 200, with more than 64 rows 40; 10 of a prompt
 //   --target=AVX2     CPU: the kernels on that instruction set (SetCpuTargetForTest)
-//   --profile         CUDA: one run of one step for each of --rows, which alone a profiler sees
+//   --profile         CUDA: one step for each of --rows, and the prompt: a profiler sees no more
+//   --halves          CUDA: steps of two backends with half of the rows each, at once
+//   --soak=N          CUDA: N steps and more, beside the same on graphs: the bits must be the same
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -36,15 +41,20 @@
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
+#include "tests/bench/generation.h"
 #include "tests/bench/multiply_add_peak.h"
 #include "tests/bench/profiler.h"
 
 namespace rivulet {
 namespace {
 
+using bench::Begin;
 using bench::Choice;
+using bench::Complete;
+using bench::Generation;
 using bench::LoadModel;
 using bench::NewBackend;
+using bench::Require;
 
 struct Figures {
   std::string model;  // empty: the CPU's list
@@ -52,7 +62,8 @@ struct Figures {
   int prompt = 512;
   WeightChoice weights;  // --weights=
   int runs = 0;          // 0: by rows
-  bool profile = false;
+  int soak = 0;          // 0: none
+  bool profile = false, halves = false;
 };
 
 // The matrices that a token row is multiplied with, and what holds them.
@@ -227,20 +238,6 @@ void BM_UpdateMemory(benchmark::State& state) {
   });
 }
 
-void Require(const absl::Status& status) {
-  if (!status.ok()) bench::Fail(status.ToString(), 1);
-}
-
-// Submits a run and waits for its records.
-void Complete(Backend* backend, const Run& run, std::vector<Record>* records) {
-  Require(backend->Submit(run));
-  while (true) {
-    const absl::StatusOr<bool> complete = backend->Poll(records);
-    Require(complete.status());
-    if (*complete) return;
-  }
-}
-
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -250,55 +247,6 @@ double Median(std::vector<double> values) {
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
-
-// Slots 1..sessions, without a token.
-void Begin(Backend* backend, int sessions) {
-  std::vector<Slot> slots;
-  for (Slot slot = 1; slot <= sessions; ++slot) slots.push_back(slot);
-  Require(backend->ZeroSlots(slots));
-}
-
-// Sessions 1..rows of a backend, generating for ever, in runs of `steps`.
-class Generation {
- public:
-  Generation(Backend* backend, const ModelConfig& config, int rows, int steps)
-      : backend_(backend),
-        length_(config.max_tokens().value_or(1 << 20)),
-        tokens_(size_t(rows), config.bos_token_id.value_or(0)) {
-    run_.rows.resize(size_t(rows));
-    run_.num_steps = steps;
-    Begin(backend, rows);
-    for (int i = 0; i < rows; ++i) {
-      SlotSampler sampler;
-      sampler.params.seed = uint64_t(i);
-      Require(backend->SetSampler(i + 1, sampler));
-    }
-  }
-
-  void Run() {
-    if (position_ + run_.num_steps > length_) position_ = 0;
-    for (size_t i = 0; i < run_.rows.size(); ++i) {
-      RunRow& row = run_.rows[i];
-      row.slot = Slot(i) + 1;
-      row.position = position_;
-      row.tokens = {&tokens_[i], 1};
-      row.sample = true;
-      row.max_samples = run_.num_steps;
-    }
-    records_.clear();
-    Complete(backend_, run_, &records_);
-    for (const Record& record : records_) tokens_[size_t(record.row)] = record.token;
-    position_ += run_.num_steps;
-  }
-
- private:
-  Backend* backend_;
-  const int64_t length_;
-  std::vector<int32_t> tokens_;
-  rivulet::Run run_;
-  std::vector<Record> records_;
-  int64_t position_ = 0;
-};
 
 // The first touch of a slot takes its pages, and a device that was idle raises its clocks.
 void WarmUp(Generation* generation) {
@@ -348,6 +296,105 @@ void BM_ProfiledStep(benchmark::State& state, Subjects* subjects, const std::str
   bench::SetProfiling(false);
 }
 
+// Steps of two backends with half of `rows` sessions each, at once: about what a step of all would
+// cost with its halves in two branches of one graph. Counter: us a step of both.
+void BM_Halves(benchmark::State& state, Subjects* subjects, const std::string& name,
+               const WeightChoice& precision) {
+  const int rows = int(state.range(0)) / 2;
+  const auto model = subjects->model(name);
+  std::vector<std::unique_ptr<Backend>> backends;
+  std::vector<Generation> halves;
+  for (int i = 0; i < 2; ++i) {
+    backends.push_back(NewBackend(subjects->choice(), model, rows, precision, 0));
+    const int steps = backends[0]->limits().preferred_steps;
+    halves.emplace_back(backends.back().get(), model->config(), rows, steps);
+    WarmUp(&halves.back());
+  }
+  std::vector<double> times;
+  for (auto _ : state) {
+    const double begin = Seconds();
+    for (Generation& half : halves) half.Submit();
+    for (Generation& half : halves) half.Await();
+    times.push_back(Seconds() - begin);
+  }
+  const double step = Median(std::move(times)) / backends[0]->limits().preferred_steps;
+  state.counters["tok/s"] = 2 * rows / step;
+  state.counters["us/step"] = step * 1e6;
+}
+
+uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
+
+// Ends the program where two runs of `rows` x `steps` steps did not tell the same.
+void RequireSameRecords(const Generation& tested, const Generation& reference, int rows,
+                        int steps) {
+  const std::vector<Record>&a = tested.records(), &b = reference.records();
+  const auto fail = [&](size_t i, const std::string& what) {
+    bench::Fail(absl::StrCat("soak: ", rows, " rows, position ", tested.position(), ", record ", i,
+                             ": ", what),
+                1);
+  };
+  if (a.size() != size_t(rows) * size_t(steps) || b.size() != a.size()) {
+    fail(0, absl::StrCat(a.size(), " and ", b.size(), " records instead of ", rows * steps));
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].non_finite) fail(i, "the outputs are not finite");
+    if (a[i].row != b[i].row || a[i].position != b[i].position || a[i].token != b[i].token ||
+        BitsOf(a[i].logprob) != BitsOf(b[i].logprob)) {
+      fail(i,
+           absl::StrCat("tokens ", a[i].token, " and ", b[i].token, ", log-probabilities ",
+                        absl::Hex(BitsOf(a[i].logprob)), " and ", absl::Hex(BitsOf(b[i].logprob))));
+    }
+  }
+}
+
+// Ends the program where slots 1..rows do not have the same bits.
+void RequireSameStates(Backend* tested, Backend* reference, int rows) {
+  std::vector<float> a(tested->limits().bytes_per_slot / sizeof(float)), b(a.size());
+  for (Slot slot = 1; slot <= rows; ++slot) {
+    Require(tested->ReadSlot(slot, a));
+    Require(reference->ReadSlot(slot, b));
+    if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) continue;
+    size_t at = 0;
+    while (BitsOf(a[at]) == BitsOf(b[at])) ++at;
+    bench::Fail(absl::StrCat("soak: ", rows, " rows, slot ", slot, ": states differ at float ", at),
+                1);
+  }
+}
+
+// `soak` steps and more on the backend that the flags choose, beside the same on graphs: tokens,
+// log-probabilities and, at the end of every sequence, states must have the same bits. Counter:
+// steps.
+void BM_Soak(benchmark::State& state, Subjects* subjects, const std::string& name,
+             const WeightChoice& precision, int soak) {
+  constexpr int64_t kMostTokens = 1024;  // of a sequence
+  const int rows = int(state.range(0));
+  Choice graphs = subjects->choice();
+  if (graphs.plan == CudaPlan::kLatency && rows > graphs.latency_rows) {
+    bench::Fail(absl::StrCat("--plan=latency takes ", graphs.latency_rows, " rows, not ", rows), 2);
+  }
+  graphs.plan = CudaPlan::kThroughput;
+  const ModelConfig& config = subjects->model(name)->config();
+  Backend* const tested = BackendOf(subjects, name, precision, state, 1);
+  const auto reference = NewBackend(graphs, subjects->model(name), rows, precision, 0);
+  const int steps = tested->limits().preferred_steps;
+  const int64_t last = std::min(config.max_tokens().value_or(kMostTokens), kMostTokens) - steps;
+  Generation a(tested, config, rows, steps), b(reference.get(), config, rows, steps);
+  int64_t done = 0;
+  for (auto _ : state) {
+    for (uint64_t round = 0; done < soak; ++round) {
+      for (Generation* one : {&a, &b}) one->Restart(round, /*logprobs=*/true);
+      do {
+        for (Generation* one : {&a, &b}) one->Run();
+        RequireSameRecords(a, b, rows, steps);
+        done += steps;
+      } while (a.position() <= last && done < soak);
+      RequireSameStates(tested, reference.get(), rows);
+    }
+  }
+  state.SetLabel(absl::StrCat(tested->limits().plan, "; ", tested->limits().numerics_id));
+  state.counters["steps"] = double(done);
+}
+
 // Multiplications and additions of one token's matrix products in the layers; head and attention
 // come on top and are not counted. Of linear transformers.
 double FlopAToken(const ModelConfig& c) {
@@ -358,34 +405,36 @@ double FlopAToken(const ModelConfig& c) {
   return 2.0 * double(c.num_layers) * layer;
 }
 
-// Feeding a prompt of `length` tokens to each of `sessions`, at most `chunk` tokens of each a run,
-// and as many as the backend takes. Counters: tok/s; on a GPU, of linear transformers, TFLOP/s of
-// matrix products and, where the rate of the device is known, the share of it.
+// Feeds a prompt of `length` tokens to each of `sessions`, at most `chunk` tokens of each a run,
+// and as many as the backend takes.
+void Feed(Backend* backend, int sessions, int length, int chunk) {
+  const std::vector<int32_t> tokens(size_t(length), 7);
+  std::vector<Record> records;
+  const size_t at_once = std::min(size_t(chunk), size_t(backend->limits().max_tokens / sessions));
+  Begin(backend, sessions);
+  for (size_t at = 0; at < tokens.size(); at += at_once) {
+    Run run;
+    for (Slot slot = 1; slot <= sessions; ++slot) {
+      RunRow row;
+      row.slot = slot;
+      row.position = int64_t(at);
+      row.tokens = std::span(tokens).subspan(at, std::min(at_once, tokens.size() - at));
+      run.rows.push_back(row);
+    }
+    Complete(backend, run, &records);
+  }
+}
+
+// Counters: tok/s; on a GPU, of linear transformers, TFLOP/s of matrix products and, where the rate
+// of the device is known, the share of it.
 void BM_Prefill(benchmark::State& state, Subjects* subjects, const std::string& name, int length,
                 int chunk, const WeightChoice& precision) {
   const Choice& choice = subjects->choice();
   const int sessions = choice.cuda ? int(state.range(0)) : 1;
   Backend* const backend = BackendOf(subjects, name, precision, state, 0);
-  const std::vector<int32_t> tokens(size_t(length), 7);
-  std::vector<Record> records;
-  const size_t at_once = std::min(size_t(chunk), size_t(backend->limits().max_tokens / sessions));
-  const auto feed = [&] {
-    Begin(backend, sessions);
-    for (size_t at = 0; at < tokens.size(); at += at_once) {
-      Run run;
-      for (Slot slot = 1; slot <= sessions; ++slot) {
-        RunRow row;
-        row.slot = slot;
-        row.position = int64_t(at);
-        row.tokens = std::span(tokens).subspan(at, std::min(at_once, tokens.size() - at));
-        run.rows.push_back(row);
-      }
-      Complete(backend, run, &records);
-    }
-  };
-  feed();
+  Feed(backend, sessions, length, chunk);
   const double begin = Seconds();
-  for (auto _ : state) feed();
+  for (auto _ : state) Feed(backend, sessions, length, chunk);
   const double time = Seconds() - begin;
   state.SetLabel(backend->limits().products);
   const double rate = double(state.iterations()) * double(length) * double(sessions) / time;
@@ -395,6 +444,16 @@ void BM_Prefill(benchmark::State& state, Subjects* subjects, const std::string& 
   const double tflop = rate * FlopAToken(config) / 1e12;
   state.counters["TFLOP/s"] = tflop;
   if (choice.matrix_tflop_per_s > 0) state.counters["share"] = tflop / choice.matrix_tflop_per_s;
+}
+
+// One prompt for a profiler, which sees nothing else.
+void BM_ProfiledPrompt(benchmark::State& state, Subjects* subjects, const std::string& name,
+                       int length, const WeightChoice& precision) {
+  Backend* const backend = BackendOf(subjects, name, precision, state, 0);
+  Feed(backend, 1, length, length);
+  bench::SetProfiling(true);
+  for (auto _ : state) Feed(backend, 1, length, length);
+  bench::SetProfiling(false);
 }
 
 // From the submission of a prompt of `length` tokens to the token drawn after it.
@@ -490,13 +549,20 @@ void RegisterModelOnCuda(Subjects* subjects, const Figures& figures) {
     return Add(subjects, name, function, args...)->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
   const WeightChoice kAuto = figures.weights;
+  const std::string& model = figures.model;
   for (const int rows : figures.rows) {
-    auto* step = figures.profile ? add("BM_ProfiledStep", BM_ProfiledStep, figures.model, kAuto)
-                                 : add("BM_Step", BM_Step, figures.model, kAuto);
+    auto* step = figures.profile    ? add("BM_ProfiledStep", BM_ProfiledStep, model, kAuto)
+                 : figures.soak > 0 ? add("BM_Soak", BM_Soak, model, kAuto, figures.soak)
+                 : figures.halves   ? add("BM_Halves", BM_Halves, model, kAuto)
+                                    : add("BM_Step", BM_Step, model, kAuto);
     step->Arg(rows)->ArgName("rows");
-    step->Iterations(figures.profile ? 1 : RunsOf(figures, rows));
+    step->Iterations(figures.profile || figures.soak > 0 ? 1 : RunsOf(figures, rows));
   }
   if (figures.prompt == 0) return;
+  if (figures.profile) {
+    add("BM_ProfiledPrompt", BM_ProfiledPrompt, model, figures.prompt, kAuto)->Iterations(1);
+    return;
+  }
   auto* prefill = add(absl::StrCat("BM_Prefill/", figures.prompt), BM_Prefill, figures.model,
                       figures.prompt, figures.prompt, kAuto);
   for (const int sessions : figures.sessions) prefill->Arg(sessions);
@@ -538,8 +604,12 @@ bool Apply(const char* argument, Figures* figures) {
     if (!kernels::SetCpuTargetForTest(target)) {
       bench::Fail(absl::StrCat("--target=", target, ": this machine or build lacks it"), 2);
     }
+  } else if (const char* soak = FlagValue(argument, "--soak=")) {
+    figures->soak = Counts("--soak=", soak)[0];
   } else if (absl::string_view(argument) == "--profile") {
     figures->profile = true;
+  } else if (absl::string_view(argument) == "--halves") {
+    figures->halves = true;
   } else {
     return false;
   }
@@ -569,7 +639,9 @@ int main(int argc, char** argv) {
   const auto own = [&](const char* argument) { return rivulet::Apply(argument, &figures); };
   const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv, own);
   if (choice.cuda && figures.model.empty()) rivulet::bench::Fail("--backend=cuda needs --model", 2);
-  if (figures.profile && !choice.cuda) rivulet::bench::Fail("--profile needs --backend=cuda", 2);
+  if ((figures.profile || figures.halves || figures.soak > 0) && !choice.cuda) {
+    rivulet::bench::Fail("--profile, --halves and --soak need --backend=cuda", 2);
+  }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   rivulet::Subjects subjects(choice, rivulet::SlotsFor(choice, figures));

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The phases of run.py: which programs each runs, for how long, and what of their output is a figure."""
 
+import contextlib
 import csv
 import json
 import os
@@ -57,9 +58,11 @@ SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 FACTS = (("mnist-linear", (1, 64, 1024, 4096), 784), ("rwkv7-0.4b", (1, 32, 256, 1024), 4096), ("mamba2-130m", (1, 32, 256, 1024), 4096))
 INT8_FACTS = (("rwkv7-0.4b", (1, 32, 256), 4096),)  # with weights of 8 bits
 KERNEL_ROWS = (64, 1024)  # of the steps whose kernels the facts phase lists
+KERNEL_PROMPTS = (("rwkv7-0.4b", 4096), ("mamba2-130m", 4096))  # and prompts
 SPEED = (("mnist-linear", (1, 8, 16, 64, 1024, 4096), 784), ("shakespeare-rfa", (1, 64, 1024), 0), ("110m", (1, 16, 64), 784))
 FAMILY_SPEED = (("rwkv7-1.5b", (1, 16, 64, 256), 0),)  # which plan latency and cuBLASLt for all products do not take
 PRODUCTS = ("own", "cublaslt", "auto")  # own kernels, then the peer, then what users get
+NO_LIBRARY = r'products is \\?"cublaslt'  # what a program says that does not start without cuBLASLt: the peer is skipped
 LIBRARY_ROWS = 64  # from so many rows of a step on all three are measured
 LATENCY_ROWS = 16  # most rows of a step that plan latency takes
 SESSIONS = (1, 8, 64)  # at once, of the prompts of the speed phase
@@ -67,6 +70,14 @@ STREAMS = (1, 64, 1024)
 LOAD_SECONDS = (1, 5)  # of warm-up, of measuring
 BENCH_LIMIT = 90  # seconds of one model
 RUNS: tuple = ()  # flag of bench_step: how often it measures, instead of its own choice
+HALVES = ("mnist-linear", (1024, 4096))  # whose steps run as two halves at once, too
+# Model, rows, steps, plan. Together a million steps of plan latency at every size of its launches, with weights in shared memory and, in
+# "110m", read in every step; then graphs of the family beside a second run of the same.
+SOAK = (*(("mnist-linear", rows, 100_000, "latency") for rows in (1, 2, 3, 4, 8, 13, 16)),
+        *(("shakespeare-rfa", rows, 100_000, "latency") for rows in (1, 8)), *(("110m", rows, 50_000, "latency") for rows in (1, 16)),
+        ("rwkv7-0.4b", 32, 2_000, "throughput"), ("mamba2-130m", 32, 4_000, "throughput"))  # fmt: skip
+# Directories of models, and the products under which each has an id.
+IDS = (("model/zoo/mnist-linear", ("own", "auto", "cublaslt")), ("tests/conformance/family/mamba2", ("own", "auto")))
 # Kernels of `mnist-linear` at 64 rows, for the profiler.
 HOT_KERNELS = ("Gemm", "Attention", "Sample", "Latency")
 SECTIONS = ("SpeedOfLight", "WarpStateStats", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
@@ -127,14 +138,19 @@ def failed_families(folder: pathlib.Path) -> set[str]:
 
 
 def read_lines(path: pathlib.Path) -> list[dict]:
-    """The lines of a file of results. One that a kill cut short is left out."""
+    """The lines of a file of results."""
+    return json_lines(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def json_lines(text: str) -> list[dict]:
+    """The objects among the lines of `text`; one that a kill cut short is left out."""
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for line in text.splitlines():
         try:
-            lines.append(json.loads(text))
+            lines.append(json.loads(line))
         except json.JSONDecodeError:
             continue
-    return lines
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def parity(results: Results, programs: Programs, folder: pathlib.Path) -> None:
@@ -210,11 +226,14 @@ def facts(results: Results, programs: Programs, folder: pathlib.Path) -> None:
         bench(results, programs, model, rows, prompt, common, "own")
     for model, rows, prompt in INT8_FACTS:
         bench(results, programs, model, rows, prompt, common, "own", weights="int8")
+    bench(results, programs, *HALVES, 0, common, "own", "throughput", flags=("--halves",))
     for model, _, _ in (*FACTS[1:], FACTS[0]):  # the family first
         for rows in KERNEL_ROWS:
-            kernels(results, programs, model, rows)
+            kernels(results, programs, f"{model} {rows}", model, rows)
     for model, rows, prompt in FACTS:
         bench(results, programs, model, [count for count in rows if count >= LIBRARY_ROWS], prompt, common, "auto")
+    for model, prompt in KERNEL_PROMPTS:
+        kernels(results, programs, f"{model} prompt of {prompt}", model, 1, prompt)
 
 
 def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
@@ -243,18 +262,48 @@ def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
         bench(results, programs, model, rows, prompt, common, "own", "throughput")
 
 
+def soak(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """The same bits in two processes, and over a million steps. A process for each number of rows, so that what has ended is kept."""
+    for model, choices in IDS:
+        ids(results, programs, model, choices)
+    common = [*common_flags(programs, folder), f"--latency-rows={LATENCY_ROWS}"]
+    for model, rows, steps, plan in SOAK:
+        bench(results, programs, model, (rows,), 0, common, "own", plan, flags=(f"--soak={steps}",))
+
+
+def ids(results: Results, programs: Programs, model: str, choices) -> None:
+    """A model's numerics id is the same in two processes, and with `auto` that of our own kernels: states of one replica continue on another,
+    and outlive a restart."""
+    own = None
+    for products in choices:
+        name, told = f"id of {pathlib.Path(model).name} {products}", []
+        for _ in range(2):
+            with served(results, programs, name, ["--model", programs.root / model, "--slots", 8, "--products", products]) as server:
+                if server is None:
+                    break
+                told.append(server[1])
+        if len(told) < 2:
+            continue
+        found = [one.get("numerics_id") for one in told]
+        own = own or found[0]
+        same = found[0] and found[0] == found[1] and (products == "cublaslt" or found[0] == own)
+        results.record(name, Outcome("passed") if same else Outcome("failed", f"ids {' and '.join(map(str, found))}, with our own kernels {own}"))
+        results.figure(name, **{key: told[1].get(key) for key in ("numerics_id", "plan", "products")})
+
+
 def bench(results: Results, programs: Programs, model: str, rows, prompt: int, common: list, products: str, plan: str = "auto",
-          weights: str = "auto") -> None:  # fmt: skip
+          weights: str = "auto", flags=()) -> None:  # fmt: skip
     """Steps and prompts of one model, in one process, which makes and loads it once. What was measured before a hang or a crash is kept.
-    Where cuBLASLt cannot be had, the peer is skipped."""
+    `flags`: of bench_step, which measures something else then."""
     if not rows and not prompt:
         return
     said = model if weights == "auto" else f"{model} {weights}"
-    name = " ".join([said, *([plan] if plan != "auto" else []), *([products] if products != "own" else [])])
-    flags = [*common, f"--model={model}", f"--plan={plan}", f"--products={products}", f"--weights={weights}", f"--rows={counts(rows) or 1}", f"--prompt={prompt}"]
-    command = [programs["bench_step"], *flags, *([] if rows else ["--benchmark_filter=BM_Prefill"])]
+    name = " ".join([said, *([plan] if plan != "auto" else []), *([products] if products != "own" else []),
+                     *([*flags, f"--rows={counts(rows)}"] if flags else [])])  # fmt: skip
+    command = [programs["bench_step"], *common, f"--model={model}", f"--plan={plan}", f"--products={products}", f"--weights={weights}"]
+    command += [f"--rows={counts(rows) or 1}", f"--prompt={prompt}", *flags, *([] if rows else ["--benchmark_filter=BM_Prefill"])]
     outcome = results.attempt(command, BENCH_LIMIT)
-    if products == "cublaslt" and outcome.bad and 'products is "cublaslt"' in outcome.output:
+    if outcome.bad and re.search(NO_LIBRARY, outcome.output):
         outcome.kind = "skipped"
         results.record(name, outcome)
         return
@@ -263,7 +312,7 @@ def bench(results: Results, programs: Programs, model: str, rows, prompt: int, c
     if outcome.good and len(measured) < len(rows) + (1 if prompt else 0):
         results.record(name, Outcome("failed", f"not all figures in: {outcome.output[-500:]}"))
     for one in measured:
-        keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "real_time", "time_unit", "label")
+        keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "steps", "real_time", "time_unit", "label")
         results.figure(one["name"], of=subject(said, one["name"], plan), products=products, **{key: one[key] for key in keep if key in one})
 
 
@@ -271,7 +320,8 @@ def subject(model: str, benchmark: str, plan: str) -> str:
     """What a benchmark of bench_step measured, in words."""
     step = re.search(r"/rows:(\d+)", benchmark)
     if step:
-        return f"{model} {step.group(1)}" + (f" {plan}" if plan != "auto" else "")
+        halves = " in halves" if benchmark.startswith("BM_Halves") else ""
+        return f"{model} {step.group(1)}" + (f" {plan}" if plan != "auto" else "") + halves
     prompt = re.search(r"BM_Prefill/(\d+)/sessions:(\d+)", benchmark)
     if prompt is None:
         return f"{model} {benchmark}"
@@ -308,37 +358,45 @@ def peer(results: Results, name: str, command: list) -> None:
 
 def server(results: Results, programs: Programs) -> None:
     """`rivulet bench` against a server on loopback: gRPC, engine and device together."""
-    command = [programs["rivulet-server"], "--model", programs.root / "model/zoo/mnist-linear", "--backend", "cuda"]
-    command += ["--slots", max(STREAMS), "--listen", "127.0.0.1:0"]
+    with served(results, programs, "server", ["--model", programs.root / "model/zoo/mnist-linear", "--slots", max(STREAMS)]) as found:
+        for streams in STREAMS if found else ():
+            load(results, programs, found[0], streams)
+
+
+@contextlib.contextmanager
+def served(results: Results, programs: Programs, name: str, flags: list):
+    """A server on loopback: its HOST:PORT, and what its log says of the model. None where it does not start; that is kept under `name`."""
+    command = [programs["rivulet-server"], *flags, "--backend", "cuda", "--listen", "127.0.0.1:0"]
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         except OSError as error:
-            results.record("server", Outcome("not_run", f"{command[0]}: {error.strerror}"))
+            results.record(name, Outcome("not_run", f"{command[0]}: {error.strerror}"))
+            yield None
             return
         try:
-            target = await_listening(process, log, min(60, results.left()))
-            if target is None:
+            lines = await_listening(process, log, min(60, results.left()))
+            if not lines:
                 log.seek(0)
-                results.record("server", Outcome("failed", "it does not listen: " + log.read().decode("utf-8", "replace")))
-                return
-            for streams in STREAMS:
-                load(results, programs, target, streams)
+                text = log.read().decode("utf-8", "replace")
+                kind = "skipped" if re.search(NO_LIBRARY, text) else "failed"
+                results.record(name, Outcome(kind, "it does not listen: " + text))
+            yield (lines["listening"]["address"], lines.get("model", {})) if lines else None
         finally:
             process.kill()
             process.wait()
 
 
-def await_listening(process: subprocess.Popen, log, seconds: float) -> str | None:
-    """HOST:PORT once the log names it; None where the server ends before, or says nothing for so long."""
+def await_listening(process: subprocess.Popen, log, seconds: float) -> dict[str, dict]:
+    """The lines of the log by event, once it says where the server listens; none where it ends before, or says nothing for so long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         log.seek(0)
-        found = re.search(rb'"event":"listening","address":"([^"]+)"', log.read())
-        if found:
-            return found.group(1).decode()
+        lines = {line["event"]: line for line in json_lines(log.read().decode("utf-8", "replace")) if "event" in line}
+        if "address" in lines.get("listening", {}):
+            return lines
         time.sleep(0.1)
-    return None
+    return {}
 
 
 def load(results: Results, programs: Programs, target: str, streams: int) -> None:
@@ -356,10 +414,10 @@ def load(results: Results, programs: Programs, target: str, streams: int) -> Non
         results.record(name, Outcome("failed", f"no figures in: {outcome.output[-500:]}"))
 
 
-def kernels(results: Results, programs: Programs, model: str, rows: int) -> None:
-    """Every kernel of one step with its time."""
+def kernels(results: Results, programs: Programs, what: str, model: str, rows: int, prompt: int = 0) -> None:
+    """Every kernel of one step, or of a prompt, with its time."""
     metric = "gpu__time_duration.sum"
-    found = ncu(results, programs, f"kernels {model} {rows}", ["--metrics", metric, "--cache-control", "none"], model, rows)
+    found = ncu(results, programs, f"kernels {what}", ["--metrics", metric, "--cache-control", "none"], model, rows, prompt=prompt)
     times: dict[tuple[str, str], list[float]] = {}
     for line in found:
         if line["Metric Name"] == metric:
@@ -368,7 +426,7 @@ def kernels(results: Results, programs: Programs, model: str, rows: int) -> None
     if times:
         table = [{"kernel": name, "grid": grid, "launches": len(us), "us": round(sum(us), 3)} for (name, grid), us in times.items()]
         table.sort(key=lambda row: -row["us"])
-        results.figure(f"kernels {model} {rows}", kernels=table, us=round(sum(row["us"] for row in table), 3))
+        results.figure(f"kernels {what}", kernels=table, us=round(sum(row["us"] for row in table), 3))
 
 
 def profile(results: Results, programs: Programs, folder: pathlib.Path) -> None:
@@ -383,14 +441,15 @@ def profile(results: Results, programs: Programs, folder: pathlib.Path) -> None:
             results.figure(f"ncu {kernel}", rows=[[line.get(key) for key in keep] for line in found])
 
 
-def ncu(results: Results, programs: Programs, name: str, flags: list, model: str, rows: int, plan: str = "throughput") -> list[dict]:
-    """What ncu tells of the kernels of one step, a dict a line of its table. The clocks stay as they are: the machine is not ours. Where it
-    tells nothing of kernels in a graph, the step runs again with kernels that the host launches."""
+def ncu(results: Results, programs: Programs, name: str, flags: list, model: str, rows: int, plan: str = "throughput", prompt: int = 0) -> list[dict]:
+    """What ncu tells of the kernels of one step or one prompt, a dict a line of its table. The clocks stay as they are: the machine is not
+    ours. Where it tells nothing of kernels in a graph, the step runs again with kernels that the host launches."""
     tool = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
     if not pathlib.Path(tool).is_file():
         results.record(name, Outcome("skipped", "ncu is not installed"))
         return []
-    step = [programs["bench_step"], *device_flags(programs), f"--model={model}", f"--rows={rows}", "--prompt=0", "--products=own", "--profile"]
+    step = [programs["bench_step"], *device_flags(programs), f"--model={model}", f"--rows={rows}", f"--prompt={prompt}", "--products=own"]
+    step += ["--profile", *(["--benchmark_filter=BM_ProfiledPrompt"] if prompt else [])]
     for graphs in ("on", "off"):
         command = [tool, "--clock-control", "none", "--graph-profiling", "node", "--profile-from-start", "off", "--print-units", "base", "--csv"]
         outcome = results.attempt([*command, *flags, *step, f"--plan={plan}", f"--graphs={graphs}"], BENCH_LIMIT)

@@ -6,6 +6,7 @@ prints garbage. Whatever one of them does, the results of all others must be the
 import json
 import os
 import pathlib
+import re
 import signal
 import stat
 import subprocess
@@ -17,7 +18,10 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import decisions  # noqa: E402
+import estimates  # noqa: E402
 import phases  # noqa: E402
+import report  # noqa: E402
 import run  # noqa: E402
 
 # A stand-in: what it does is in the file beside it, by default "pass". A GoogleTest program lists two tests; "fail Suite.Bad" fails
@@ -55,8 +59,12 @@ elif name == "copy_rate_cuda":
 elif name == "bench_step" and words[0] == "library" and given["--products"] == "cublaslt":
     print('products is "cublaslt", but libcublasLt.so.13 cannot be opened')
     sys.exit(1)
+elif name == "bench_step" and words[0] == "differs" and "--soak" in given:
+    print("soak: 1 rows, slot 1: states differ at float 7")
+    sys.exit(1)
 elif name == "bench_step":
-    names = ["BM_Step/rows:" + rows for rows in given["--rows"].split(",") if "--benchmark_filter" not in given]
+    kind = "BM_Halves" if "--halves" in sys.argv else "BM_Soak" if "--soak" in given else "BM_Step"
+    names = [kind + "/rows:" + rows for rows in given["--rows"].split(",") if "--benchmark_filter" not in given]
     if given["--prompt"] != "0":
         names += ["BM_Prefill/%s/sessions:%s" % (given["--prompt"], count) for count in given.get("--sessions", "1").split(",")]
     us = {{"own": 50.0, "cublaslt": 40.0, "auto": 45.0}}[given["--products"]]
@@ -65,9 +73,17 @@ elif name == "bench_step":
         if words[0] == "half" and i == 1:
             os.kill(os.getpid(), 11)
         print('%s\\n{{"name": "%s", "label": "cuBLASLt 13.0.2: qkv", "real_time": 400.0, "time_unit": "us", "us/step": %s,'
-              ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07}}' % ("," if i else "", one, us), end="", flush=True)
+              ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07%s}}' % ("," if i else "", one, 1.25 * us if kind == "BM_Halves" else us,
+              ', "steps": %s' % given["--soak"] if "--soak" in given else ""), end="", flush=True)
     print("\\n]}}")
+elif name == "rivulet-server" and words[0] == "library" and "cublaslt" in sys.argv:
+    print('{{"event":"start_failed","error":"products is \\\\"cublaslt\\\\", but libcublasLt.so.13 cannot be opened"}}', file=sys.stderr)
+    sys.exit(1)
 elif name == "rivulet-server":
+    other = "-cublaslt" if "cublaslt" in sys.argv else ""
+    if "auto" in sys.argv and words[0] in ("ids", "other"):
+        other = "-other" if words[0] == "other" else "-%d" % os.getpid()
+    print('{{"event":"model","numerics_id":"cuda-default%s","products":"own kernels (qkv: no algorithm passes)"}}' % other, file=sys.stderr)
     print('{{"event":"listening","address":"127.0.0.1:1"}}', file=sys.stderr, flush=True)
     time.sleep(100)
 elif name == "rivulet":
@@ -145,14 +161,15 @@ class RehearsalTest(Rehearsal):
     def test_all_is_well(self):
         os.environ["RIVULET_FAST_TRANSFORMERS"] = str(self.folder)
         self.addCleanup(os.environ.pop, "RIVULET_FAST_TRANSFORMERS")
-        out = self.run_phases("smoke", "facts", "parity", "speed", "profile", "sanitizer")
+        out = self.run_phases(*run.DEADLINES)
         self.assertRegex(out, r"(?m)^passed \d+$")
         self.assertEqual(len(self.outcomes("smoke")), len(phases.SMOKE) + 3)
         self.assertEqual(set(TESTS), set(self.outcomes("parity")))
         text = self.report()
         self.assertIn("NVIDIA H200", text)
         self.assertIn("Copy rate, read and written: 4,100 GB/s", text)
-        for row in ("| mnist-linear 1 throughput | 50.0 |  |  |", "| mnist-linear 1 latency | 50.0 |", "| mnist-linear 4096 throughput | 50.0 | 40.0 | 45.0 |",
+        for row in ("| mnist-linear 1 throughput | 50.0 | 3.0 |  | 60.0 |  |  |", "| mnist-linear 1 latency | 50.0 | 3.0 | 45 to 60 | 60.0 |",
+                    "| mnist-linear 4096 throughput | 50.0 | 3.0 | 730 to 880 |  | 40.0 | 45.0 |",
                     "- auto ran `cuBLASLt 13.0.2: qkv` for mnist-linear 64 throughput, ", "| 110m prompt of 784 |",
                     "| 110m prompt of 784, 64 at once |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| mnist-linear | 1 | f16 | 60.0 | 240 |"):  # fmt: skip
             self.assertIn(row, text)
@@ -190,12 +207,17 @@ class RehearsalTest(Rehearsal):
         self.run_phases("facts")
         self.assertLessEqual(run.DEADLINES["facts"], 240)
         text = self.report()
-        for row in ("| mnist-linear 4096 | 50.0 |  | 45.0 |", "| rwkv7-0.4b 1 | 50.0 |  |  |", "| mamba2-130m 1024 | 50.0 |  | 45.0 |",
-                    "| rwkv7-0.4b prompt of 4096 | 50.0 |  | 45.0 |", "Step of mamba2-130m 1024 rows: 2.5 us", "| `Gemm<2>` | (8, 1, 1) | 1 | 1.5 | 60 % |",
+        for row in ("| mnist-linear 4096 | 50.0 | 3.0 | 730 to 880 |  |  | 45.0 |", "| rwkv7-0.4b 1 | 50.0 | 3.0 | 1,667 to 2,500 |  |  |  |",
+                    "| mamba2-130m 1024 | 50.0 | 3.0 | 11,130 to 13,653 |  |  | 45.0 |", "| mnist-linear 1024 throughput in halves | 62.5 |",
+                    "| rwkv7-0.4b prompt of 4096 | 50.0 | 3.0 | 34,133 to 43,116 |  |  | 45.0 |", "Step of mamba2-130m 1024 rows: 2.5 us", "| `Gemm<2>` | (8, 1, 1) | 1 | 1.5 | 60 % |",
                     "| `Embed` | (8, 1, 1) | 2 | 1.0 | 40 % |", "cuBLASLt 13.0.2: qkv"):  # fmt: skip
             self.assertIn(row, text)
         tables = [line["name"] for line in self.lines("facts") if "kernels" in line.get("figures", {})]
-        self.assertEqual(set(tables), {f"kernels {model} {rows}" for model, _, _ in phases.FACTS for rows in (64, 1024)})
+        self.assertEqual(set(tables), {f"kernels {model} {rows}" for model, _, _ in phases.FACTS for rows in (64, 1024)} |
+                         {"kernels rwkv7-0.4b prompt of 4096", "kernels mamba2-130m prompt of 4096"})  # fmt: skip
+        self.assertIn("mamba2-130m prompt of 4096: 2.5 us of kernels", text)
+        prompts = [call for call in self.calls(self.tools) if "BM_ProfiledPrompt" in call]
+        self.assertEqual(["--prompt=4096" in call and "--profile" in call for call in prompts], [True] * 2)
         # A process makes its model once: own kernels, what users get.
         own = [call for call in self.calls() if "--model=rwkv7-0.4b" in call and "--weights=auto" in call]
         self.assertEqual(len(own), 2)
@@ -265,8 +287,8 @@ class RehearsalTest(Rehearsal):
         self.LIMITS += f"; run.DEADLINES |= {{'parity': {run.MOST_SECONDS}}}; phases.SMOKE = ()"
         out = self.run_phases(code=77)
         self.assertEqual({path.name for path in self.results.iterdir()}, {"smoke.jsonl", "facts.jsonl"})
-        self.assertIn("Left: parity, speed, profile, sanitizer.", out)
-        for names in (("parity",), ("speed",), ("profile",), ("sanitizer",)):
+        self.assertIn("Left: parity, speed, soak, profile, sanitizer.", out)
+        for names in (("parity",), ("speed",), ("soak",), ("profile",), ("sanitizer",)):
             flags = " ".join(f"--phase {name}" for name in names)
             self.assertIn(f"  tests/gpu/run.sh {flags} --programs {self.programs} --results {self.results}\n", out)
         self.assertIn("  not_run sanitizer", out)
@@ -287,7 +309,77 @@ class RehearsalTest(Rehearsal):
         self.assertEqual(speed["mnist-linear throughput cublaslt"], "skipped")
         self.assertEqual(speed["mnist-linear throughput auto"], "passed")
         self.assertEqual(speed["peer_pytorch"], "skipped")
-        self.assertIn("| mnist-linear 64 throughput | 50.0 |  | 45.0 |", self.report())
+        self.assertIn("| mnist-linear 64 throughput | 50.0 | 3.0 | 95 to 135 |  |  | 45.0 |", self.report())
+
+    def test_a_million_steps_are_compared_and_each_part_is_kept_at_once(self):
+        self.assertGreaterEqual(sum(steps for _, _, steps, plan in phases.SOAK if plan == "latency"), 10**6)
+        self.run_phases("soak")
+        text = self.report()
+        self.assertIn("- plan latency: 1,000,000 of 1,000,000 steps had the bits of a second run on graphs (mnist-linear 1 rows 100,000, ", text)
+        self.assertIn("rwkv7-0.4b 32 rows 2,000", text)
+        calls = [call for call in self.calls() if "--soak=" in call]
+        self.assertEqual(len(calls), len(phases.SOAK))
+        self.assertEqual({call for call in calls if "--plan=latency" in call and "--latency-rows=16" not in call}, set())
+
+    def test_a_step_with_other_bits_is_a_failure_and_nothing_is_decided(self):
+        self.does("bench_step", "differs")
+        self.run_phases("speed", "soak", code=1)
+        self.assertEqual({kind for name, kind in self.outcomes("soak").items() if "--soak" in name}, {"failed"})
+        text = self.report()
+        for words in ("Tests failed (soak)", "states differ at float 7", "plan latency: 0 of 1,000,000 steps", "Nothing is decided"):
+            self.assertIn(words, text)
+
+    def test_numerics_ids_of_two_processes_are_compared(self):
+        self.run_phases("soak")
+        self.assertEqual([kind for name, kind in self.outcomes("soak").items() if name.startswith("id of")], ["passed"] * 5)
+        self.assertIn("- id of mnist-linear cublaslt: `cuda-default-cublaslt`, own kernels (qkv: no algorithm passes)", self.report())
+        for does in ("ids", "other"):  # which another process has, which our own kernels do not have
+            self.does("rivulet-server", does)
+            self.run_phases("soak", code=1)
+            self.assertEqual([name for name, kind in self.outcomes("soak").items() if kind == "failed"], ["id of mnist-linear auto", "id of mamba2 auto"])
+            (self.results / "soak.jsonl").unlink()
+        self.does("rivulet-server", "library")
+        self.run_phases("soak", code=77)
+        self.assertEqual(self.outcomes("soak")["id of mnist-linear cublaslt"], "skipped")
+        self.does("rivulet-server", "crash")
+        self.run_phases("soak", code=1)
+        self.assertEqual(self.outcomes("soak")["id of mnist-linear own"], "failed")
+
+    def test_what_the_figures_decide(self):
+        self.run_phases("facts", "speed", code=77)  # without the sources of peer_pytorch
+        text = self.report()
+        for line in ("graph**, at least 15 % faster: **do not build them**. mnist-linear 1024: 50.0 and 62.5 us, -20 %; mnist-linear 4096: 50.0 and",
+                     "(estimate with it: 65 to 80): **do not build it**. 50.0 us.", "on**, at least 15 % faster: **delete it**. mnist-linear 1024 throughput: 50.0 and 45.0 us, +11 %",
+                     "row**, at least 20 % faster: **delete it**. mnist-linear: 50.0 and 50.0 us, +0 %; ",
+                     "or more: **do not try it**. rwkv7-0.4b prompt of 4096 0 %, "):  # fmt: skip
+            self.assertIn(line, text)
+        figures = {("mnist-linear 1024", "own"): 300.0, ("mnist-linear 1024 throughput in halves", "own"): 250.0, ("mnist-linear 64", "own"): 110.0,
+                   ("mnist-linear 1024", "auto"): 260.0, ("rwkv7-0.4b 256", "own"): 2.0, ("rwkv7-0.4b 256", "auto"): 1.0,
+                   ("110m 1 throughput", "own"): 121.0, ("110m 1 latency", "own"): 100.0}  # fmt: skip
+        kernels = {"rwkv7-0.4b prompt of 4096": [{"kernel": "RecurrenceFew<1>", "us": 5.0}, {"kernel": "Gemm", "us": 5.0}], "rwkv7-0.4b 64": []}
+        text = decisions.decisions(figures, kernels)
+        for line in ("**build them (mnist-linear 1024)**", "**build it**. 110.0 us", "**keep it, with its algorithms timed, in auto alone (mnist-linear 1024)**",
+                     "**keep it (110m)**. 110m: 121.0 and 100.0 us, +21 %", "**try its serial kernel**. rwkv7-0.4b prompt of 4096 50 %.\n"):  # fmt: skip
+            self.assertIn(line, text)
+        self.assertNotIn("rwkv7-0.4b 256", text)  # too few rows
+        self.assertEqual(decisions.decisions({("mnist-linear 8", "own"): 1.0}, {}).count("not decided, it lacks"), 5)
+
+    def test_the_estimates_are_those_of_the_benchmarks(self):
+        text = (HERE.parents[1] / "deploy/BENCHMARKS.md").read_text()
+
+        def thousands(rates):
+            return " to ".join(f"{rate / 1000:g}k" for rate in rates)
+
+        for name, model in (("RWKV-7 0.4B", "rwkv7-0.4b"), ("Mamba-2 130m", "mamba2-130m")):
+            self.assertIn(f"| {name}, now | {' | '.join(map(thousands, estimates.FAMILY[model].values()))} |", text)
+        words = re.sub(r"\s+", " ", text)
+        low_high = ["{} to {}".format(*pair) for pair in estimates.MICROSECONDS.values()]
+        self.assertIn("{} us a step at one row, {} at 64, {} at 1024 and {} at 4096 rows".format(*low_high), words)
+        self.assertIn(f"a prompt of 784 tokens, estimated {low_high[-1]} us", words)
+
+    def test_limits_are_those_of_the_device(self):
+        figures = {"us/step": 100.0, "GB/s": 2400.0}
+        self.assertEqual([report.limit(figures, f"NVIDIA {name}") for name in ("H200", "H100 80GB HBM3", "B200")], [50.0, 240000 / 3350, None])
 
     def test_a_server_that_does_not_start_is_a_failure(self):
         self.does("rivulet-server", "crash")
@@ -360,7 +452,7 @@ class RehearsalTest(Rehearsal):
 
     def test_figures_stand_beside_earlier_ones(self):
         self.run_phases("speed", code=77)  # without the sources of peer_pytorch
-        self.assertIn("| 50.0 | 40.0 | 45.0 | 20.0 | 287 |  | 7 % | 1.00 |", self.report("--before", str(self.results)))
+        self.assertIn("| 40.0 | 45.0 | 20.0 | 287 |  | 7 % | 1.00 |", self.report("--before", str(self.results)))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import pathlib
 import re
 import sys
 
-from phases import read_lines
+import decisions
+import estimates
+from phases import SOAK, read_lines
 
-PHASES = ("smoke", "facts", "parity", "speed", "profile", "sanitizer")
+PHASES = ("smoke", "facts", "parity", "speed", "soak", "profile", "sanitizer")
 BAD = ("failed", "crashed", "timed_out")
 
 
@@ -65,38 +67,67 @@ def tests(phase: Phase) -> str:
     return text
 
 
-def steps(phase: Phase, before: Phase) -> str:
-    """Steps and prompts of bench_step: our own kernels, beside cuBLASLt for all products and the mixture that users get."""
+def time(values: dict) -> float | None:
+    return values.get("us/step", values.get("real_time"))
 
-    def time(values: dict) -> float | None:
-        return values.get("us/step", values.get("real_time"))
 
-    def of(from_phase: Phase) -> dict[tuple[str, str], dict]:
-        found = [line["figures"] for line in from_phase.figures() if "of" in line["figures"]]
-        return {(values["of"], values.get("products", "own")): values for values in found}
+def measured(phase: Phase) -> dict[tuple[str, str], dict]:
+    """Figures of bench_step by what they are of, and products."""
+    found = [line["figures"] for line in phase.figures() if "of" in line["figures"]]
+    return {(values["of"], values.get("products", "own")): values for values in found}
 
-    now, earlier = of(phase), of(before)
+
+def limit(values: dict, device: str) -> float | None:
+    """In so many us the device's memory moves the bytes of a step."""
+    rate = estimates.memory(device)
+    return values["GB/s"] * values["us/step"] / rate if rate and {"GB/s", "us/step"} <= set(values) else None
+
+
+def estimate(what: str) -> str:
+    low_high = estimates.microseconds(what)
+    return "" if low_high is None else f"{low_high[0]:,.0f} to {low_high[1]:,.0f}"
+
+
+def fastest_peers(phase: Phase) -> dict[str, float]:
+    """us of the fastest peer by model and rows."""
+    fastest: dict[str, float] = {}
+    for line in phase.figures():
+        if line["name"].startswith("peer") and "us" in line["figures"]:
+            values = line["figures"]
+            what = f"{values.get('model', 'mnist-linear')} {values.get('rows')}"  # peer_pytorch has one model
+            fastest[what] = min(values["us"], fastest.get(what, values["us"]))
+    return fastest
+
+
+def steps(phase: Phase, before: Phase, peer_us: dict[str, float]) -> str:
+    """Steps and prompts of bench_step: our own kernels beside limit, estimate and peer, cuBLASLt for all products, and the mixture that
+    users get."""
+    now, earlier = measured(phase), measured(before)
+    device = phase.about.get("machine", {}).get("name", "")
     rows = []
     for (what, products), values in now.items():
         if products != "own":
             continue
         us, old_us = time(values), time(earlier.get((what, products), {}))
-        peer, mixed = (time(now.get((what, other), {})) for other in ("cublaslt", "auto"))
+        library, mixed = (time(now.get((what, other), {})) for other in ("cublaslt", "auto"))
         change = f"{us / old_us:.2f}" if us and old_us else ""
-        rows.append([what, number(us), number(peer), number(mixed), number(values.get("tok/s", 0) / 1000),
+        peer = peer_us.get(re.sub(" (latency|throughput)$", "", what))
+        rows.append([what, number(us), number(limit(values, device)), estimate(what), number(peer), number(library), number(mixed),
+                     number(values.get("tok/s", 0) / 1000),
                      number(values.get("GB/s"), 0), number(values.get("TFLOP/s")), share(values.get("share")), change])  # fmt: skip
-    header = ["model, rows, plan", "us", "cuBLASLt, us", "auto, us", "thousand tok/s", "GB/s", "TFLOP/s", "share of the limit", "time / before"]
+    header = ["model, rows, plan", "us", "limit, us", f"estimate for an {estimates.DEVICE}, us", "fastest peer, us", "cuBLASLt, us", "auto, us",
+              "thousand tok/s", "GB/s", "TFLOP/s", "share of the copy rate", "time / before"]  # fmt: skip
     if not rows:
         return "No figures of steps.\n"
-    ran: dict[str, list[str]] = {}
+    ran: dict[tuple[str, str], list[str]] = {}
     for (what, products), values in now.items():
-        if products == "auto" and values.get("label"):
-            ran.setdefault(values["label"], []).append(what)
-    return table(header, rows) + "".join(f"- auto ran `{label}` for {', '.join(whats)}\n" for label, whats in ran.items())
+        if products != "own" and values.get("label"):
+            ran.setdefault((products, values["label"]), []).append(what)
+    return table(header, rows) + "".join(f"- {products} ran `{label}` for {', '.join(whats)}\n" for (products, label), whats in ran.items())
 
 
 def kernels(phase: Phase) -> str:
-    """Every kernel of a step, the longest first."""
+    """Every kernel of a step or a prompt, the longest first."""
     text = ""
     for line in phase.figures():
         values = line["figures"]
@@ -104,7 +135,8 @@ def kernels(phase: Phase) -> str:
             continue
         rows = [[f"`{short(one['kernel'])}`", one["grid"], str(one["launches"]), number(one["us"]), share(one["us"] / values["us"] if values["us"] else None)]
                 for one in values["kernels"]]  # fmt: skip
-        text += f"\nStep of {line['name'].removeprefix('kernels ')} rows: {number(values['us'])} us of kernels, one after another\n\n"
+        what = line["name"].removeprefix("kernels ")
+        text += f"\n{what if 'prompt' in what else f'Step of {what} rows'}: {number(values['us'])} us of kernels, one after another\n\n"
         text += table(["kernel", "grid", "launches", "us", "share"], rows)
     return text
 
@@ -138,6 +170,19 @@ def streams(phase: Phase) -> str:
     return table(header, rows) if rows else "No figures of the server.\n"
 
 
+def soak(phase: Phase) -> str:
+    """Steps that had the same bits twice, and what two processes were called."""
+    text = ""
+    for plan in dict.fromkeys(plan for *_, plan in SOAK):
+        parts = [(values["of"].removesuffix(f" {plan}"), values["steps"]) for values in (line["figures"] for line in phase.figures())
+                 if "steps" in values and values["of"].endswith(plan)]  # fmt: skip
+        wanted = sum(steps for _, _, steps, of_plan in SOAK if of_plan == plan)
+        done = ", ".join(f"{what} rows {steps:,.0f}" for what, steps in parts) or "none"
+        text += f"- plan {plan}: {sum(steps for _, steps in parts):,.0f} of {wanted:,} steps had the bits of a second run on graphs ({done})\n"
+    ids = [line for line in phase.figures() if "numerics_id" in line["figures"]]
+    return text + "".join(f"- {line['name']}: `{line['figures']['numerics_id']}`, {line['figures']['products']}\n" for line in ids)
+
+
 def report(folder: pathlib.Path, earlier: pathlib.Path | None) -> str:
     phases = {name: Phase(folder, name) for name in PHASES}
     old = {name: Phase(earlier, name) if earlier is not None else Phase(folder, "") for name in ("facts", "speed")}
@@ -147,18 +192,24 @@ def report(folder: pathlib.Path, earlier: pathlib.Path | None) -> str:
     text = f"### {machine.get('name', 'no device')}, {about.get('began', '')[:10]}, commit {machine.get('commit', 'unknown')}\n\n"
     text += f"Driver {machine.get('driver_version', 'unknown')}, {machine.get('clocks.max.sm', '?')}. "
     text += f"Copy rate, read and written: {number(rate, 0) or 'not measured'} GB/s. Bytes of a step: all weights once, every state read and written\n"
-    text += "once; above 100 % the caches answered.\n\n"
-    failed = [name for name in ("smoke", "parity") for kind in BAD if phases[name].outcomes().get(kind)]
+    text += "once; above 100 % the caches answered. The limit moves them at the rate that the device's maker says.\n\n"
+    failed = [name for name in ("smoke", "parity", "soak") for kind in BAD if phases[name].outcomes().get(kind)]
     if failed:
         text += f"**Tests failed ({', '.join(sorted(set(failed)))}): the figures below are of a program that is not known to be right.**\n\n"
     for name in PHASES:
         if phases[name].about:
             text += tests(phases[name]) + "\n"
+    peer_us = fastest_peers(phases["speed"])
     if phases["facts"].about:
-        text += steps(phases["facts"], old["facts"]) + kernels(phases["facts"]) + "\n"
+        text += steps(phases["facts"], old["facts"], peer_us) + kernels(phases["facts"]) + "\n"
     if phases["speed"].about:
-        text += "\n".join((steps(phases["speed"], old["speed"]), peers(phases["speed"]), streams(phases["speed"])))
-    return text
+        text += "\n".join((steps(phases["speed"], old["speed"], peer_us), peers(phases["speed"]), streams(phases["speed"]))) + "\n"
+    if phases["soak"].about:
+        text += soak(phases["soak"]) + "\n"
+    both = measured(phases["speed"]) | measured(phases["facts"])
+    figures = {key: us for key, values in both.items() if (us := time(values))}
+    tables = {line["name"].removeprefix("kernels "): line["figures"]["kernels"] for line in phases["facts"].figures() if "kernels" in line["figures"]}
+    return text + ("Nothing is decided, because tests failed.\n" if failed else decisions.decisions(figures, tables) if figures else "")
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from results import MOST_FILES, SKIPPED, Outcome, Results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Seconds for each phase. Each ends well inside ten minutes, the most that one command may take on a lent machine.
-DEADLINES = {"smoke": 180, "facts": 240, "parity": 360, "speed": 480, "profile": 240, "sanitizer": 480}
+DEADLINES = {"smoke": 180, "facts": 240, "parity": 360, "speed": 480, "soak": 480, "profile": 240, "sanitizer": 480}
 MOST_SECONDS = 570  # of all phases together, where none is named
 
 

@@ -245,6 +245,11 @@ Status cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int attr
   if (attribute == kConfigSplitK) {
     return Give(int32_t{Faulty("split") ? 2 : 1}, value, bytes, written);
   }
+  if (attribute == kConfigId) {
+    return Give(static_cast<int32_t>(algorithm->data[0] & 0xFF), value, bytes, written);
+  }
+  if (attribute == kConfigTile) return Give(uint32_t{20}, value, bytes, written);
+  if (attribute == kConfigStages) return Give(uint32_t{35}, value, bytes, written);
   if (attribute != kConfigReductionScheme) return kInvalidValue;
   return Give(uint32_t{Faulty("scheme") ? 1u : 0u}, value, bytes, written);
 }

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to expect of a GPU before one was measured: the estimates of deploy/BENCHMARKS.md (rehearsal_test.py compares them) and limits."""
+
+import re
+
+DEVICE = "H200"  # which the estimates are of
+MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # by a part of the device's name
+# Tokens/s, lowest and highest, by rows of a step, and of a prompt.
+FAMILY = {
+    "rwkv7-0.4b": {"1": (400, 600), "32": (12e3, 17e3), "256": (62e3, 95e3), "1024": (90e3, 123e3), "prompt of 4096": (95e3, 120e3)},
+    "mamba2-130m": {"1": (1200, 1600), "32": (26e3, 35e3), "256": (64e3, 80e3), "1024": (75e3, 92e3), "prompt of 4096": (130e3, 160e3)},
+}
+# Microseconds of a step or prompt, under the names of report.py. One row is that of plan latency.
+MICROSECONDS = {"mnist-linear 1": (45, 60), "mnist-linear 64": (95, 135), "mnist-linear 1024": (260, 340), "mnist-linear 4096": (730, 880),
+                "mnist-linear prompt of 784": (190, 210)}  # fmt: skip
+CLUSTERS = (65, 80)  # us a step of mnist-linear at 64 rows with one cluster kernel a layer
+
+
+def microseconds(what: str) -> tuple[float, float] | None:
+    """The estimate for a step or prompt, lowest and highest."""
+    if what == "mnist-linear 1 throughput":
+        return None
+    what = re.sub(" (latency|throughput)$", "", what)
+    if what in MICROSECONDS:
+        return MICROSECONDS[what]
+    model, _, which = what.partition(" ")
+    if which not in FAMILY.get(model, {}):
+        return None
+    lowest, highest = FAMILY[model][which]
+    tokens = 1e6 * int(which.split()[-1])
+    return tokens / highest, tokens / lowest
+
+
+def memory(device: str) -> int | None:
+    """GB/s of a device's memory as its maker says."""
+    return next((rate for part, rate in MEMORY_GB_PER_S.items() if part in device), None)
