@@ -14,6 +14,7 @@
 #include "kernels/linear_attention.h"
 #include "kernels/quantized.h"
 #include "kernels/rms_norm.h"
+#include "kernels/sincos.h"
 #include "kernels/softmax_attention.h"
 #include "model/base/error.h"
 #include "model/cpu/cpu_pass.h"
@@ -66,11 +67,18 @@ void Embed(const CpuPass& p) {
   p.ForEachToken([&](int row, int32_t token, int64_t position) {
     kernels::UnpackColumn(p.weights.embedding.packed, token, p.x.row(row));
     if (scale != 1) Scale(p.x.row(row), p.x.ld, p.config.hidden_size, 1, scale);
+    float* const cosines = p.a.rope.row(row);
     for (int i = 0; i < half; ++i) {
       // In double: positions have no end.
       const double angle = double(position) * rope.frequencies[size_t(i)];
-      p.a.rope.row(row)[i] = float(std::cos(angle) * rope.factor);
-      p.a.rope.row(row)[half + i] = float(std::sin(angle) * rope.factor);
+      if (p.kind().hybrid) {
+        const kernels::SinCos turn(angle);
+        cosines[i] = float(turn.cos * rope.factor);
+        cosines[half + i] = float(turn.sin * rope.factor);
+      } else {  // RetNet, whose bits were the C library's before there was SinCos
+        cosines[i] = float(std::cos(angle));
+        cosines[half + i] = float(std::sin(angle));
+      }
     }
   });
   const Rwkv7Layer* const first = p.weights.layers[0].rwkv7.get();
