@@ -11,6 +11,7 @@
 //   --sessions=1      CUDA: that each get the prompt
 //   --runs=N          measured runs; by default 200, with more than 64 rows 40; 10 of a prompt
 //   --target=AVX2     CPU: the kernels on that instruction set (SetCpuTargetForTest)
+//   --context=N       tokens that each session has seen before its steps; by default 0
 //   --profile         CUDA: one step for each of --rows, and the prompt: a profiler sees no more
 //   --halves          CUDA: steps of two backends with half of the rows each, at once
 //   --soak=N          CUDA: N steps and more, beside the same on graphs: the bits must be the same
@@ -63,6 +64,7 @@ struct Figures {
   WeightChoice weights;  // --weights=
   int runs = 0;          // 0: by rows
   int soak = 0;          // 0: none
+  int context = 0;       // tokens that sessions have seen before BM_Step
   bool profile = false, halves = false;
 };
 
@@ -109,6 +111,7 @@ class Subjects {
   Subjects(Choice choice, int slots) : choice_(std::move(choice)), slots_(slots) {}
 
   const Choice& choice() const { return choice_; }
+  int context = 0;  // Figures::context
 
   std::shared_ptr<const Model> model(const std::string& name) {
     std::shared_ptr<const Model>& model = models_[name];
@@ -264,7 +267,9 @@ void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& nam
   Backend* const backend = BackendOf(subjects, name, precision, state, 1);
   const BackendLimits& limits = backend->limits();
   const int steps = limits.preferred_steps;
-  Generation generation(backend, subjects->model(name)->config(), rows, steps);
+  const ModelConfig config = subjects->model(name)->config().WithContext(limits.context);
+  Generation generation(backend, config, rows, steps);
+  generation.RestartBehind(subjects->context);
   WarmUp(&generation);
   std::vector<double> times;
   for (auto _ : state) {
@@ -274,12 +279,15 @@ void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& nam
   }
   const double step = Median(std::move(times)) / steps;
   if (subjects->choice().cuda) state.SetLabel(absl::StrCat(limits.plan, "; ", limits.products));
-  const double bytes =
-      double(limits.weight_bytes) + 2.0 * double(rows) * double(limits.bytes_per_slot);
+  // Keys and values are read alone.
+  const double fixed =
+                   limits.context > 0 ? double(limits.state.fixed) : double(limits.bytes_per_slot),
+               all = double(backend->StateFloats(1)) * sizeof(float);
+  const double bytes = double(limits.weight_bytes) + double(rows) * (fixed + all);
   state.counters["tok/s"] = rows / step;
   state.counters["us/step"] = step * 1e6;
   state.counters["GB/s"] = bytes / step / 1e9;
-  state.counters["state_bytes"] = double(limits.bytes_per_slot);
+  state.counters["state_bytes"] = (fixed + all) / 2;
   state.counters["weight_bytes"] = double(limits.weight_bytes);
   const double copy_rate = subjects->choice().copy_gb_per_s;
   if (copy_rate > 0) state.counters["share"] = bytes / step / 1e9 / copy_rate;
@@ -594,6 +602,10 @@ bool Apply(const char* argument, Figures* figures) {
     figures->rows = Counts("--rows=", rows);
   } else if (const char* sessions = FlagValue(argument, "--sessions=")) {
     figures->sessions = Counts("--sessions=", sessions);
+  } else if (const char* context = FlagValue(argument, "--context=")) {
+    if (!absl::SimpleAtoi(context, &figures->context) || figures->context < 0) {
+      bench::Fail(absl::StrCat("--context=", context, " is no number of tokens"), 2);
+    }
   } else if (const char* runs = FlagValue(argument, "--runs=")) {
     figures->runs = Counts("--runs=", runs)[0];
   } else if (const char* prompt = FlagValue(argument, "--prompt=")) {
@@ -645,6 +657,7 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   rivulet::Subjects subjects(choice, rivulet::SlotsFor(choice, figures));
+  subjects.context = figures.context;
   rivulet::Register(&subjects, figures);
   benchmark::RunSpecifiedBenchmarks();
   return 0;

@@ -33,7 +33,8 @@ void Begin(Backend* backend, int sessions) {
 
 Generation::Generation(Backend* backend, const ModelConfig& config, int rows, int steps)
     : backend_(backend),
-      length_(config.max_tokens().value_or(1 << 20)),
+      // The last token of a sequence is not fed.
+      length_(config.max_tokens().value_or(1 << 20) - (config.has_bos() ? 0 : 1)),
       first_(config.bos_token_id.value_or(0)),
       tokens_(size_t(rows)) {
   run_.rows.resize(size_t(rows));
@@ -52,6 +53,23 @@ void Generation::Restart(uint64_t round, bool logprobs) {
   }
   std::fill(tokens_.begin(), tokens_.end(), first_);
   position_ = 0;
+}
+
+void Generation::RestartBehind(int tokens) {
+  Restart(0);
+  const std::vector<int32_t> prompt(size_t(tokens), first_);
+  const int most = backend_->limits().max_tokens;
+  for (int fed = 0; fed < tokens; fed += most) {
+    rivulet::Run run;
+    RunRow& row = run.rows.emplace_back();
+    row.slot = 1;
+    row.position = fed;
+    row.tokens = std::span(prompt).subspan(size_t(fed), size_t(std::min(most, tokens - fed)));
+    std::vector<Record> records;
+    Complete(backend_, run, &records);
+  }
+  for (size_t i = 1; i < run_.rows.size(); ++i) Require(backend_->CopySlot(1, Slot(i) + 1));
+  position_ = tokens;
 }
 
 void Generation::Run() {

@@ -26,6 +26,8 @@ class Generation {
 
   // All sessions anew, with seeds of their own for every `round`.
   void Restart(uint64_t round, bool logprobs = false);
+  // The same, and each has seen the same `tokens` tokens.
+  void RestartBehind(int tokens);
   // Submit, then Await.
   void Run();
   void Submit();

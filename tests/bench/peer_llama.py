@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""RWKV-7 0.4B and Mamba-2 130m on the CPU, compared with llama.cpp: one stream, 32 streams, the first token of a prompt.
+"""RWKV-7 0.4B, Mamba-2 130m and two hybrids on the CPU, compared with llama.cpp: one stream, 32 streams, the first token of a prompt.
 
 The peer is llama.cpp from the source distribution of the PyPI package llama-cpp-python, built for this processor:
     pip download --no-binary :all: --no-deps llama-cpp-python && tar xzf llama_cpp_python-*.tar.gz
@@ -11,7 +11,7 @@ Without AVX-512, for --target AVX2: -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=
 Then, with an interpreter that has torch, transformers, safetensors, gguf and numpy (llama.cpp's converter needs them):
     peer_llama.py --source llama_cpp_python-*/vendor/llama.cpp --peer BUILD/bin/llama-batched-bench \\
         --bench build/release/bin/bench_step --work DIR [--models rwkv7-0.4b,mamba2-130m] [--types f16,q8_0,q4_k_m,q4_0] \\
-        [--own f16,int8,int4] [--target AVX2] [--rounds 5] [--json FILE]
+        [--own f16,int8,int4] [--target AVX2] [--contexts 2048,8192] [--prompt 512] [--rounds 5] [--json FILE]
     peer_llama.py --work DIR --models rwkv7-1.5b --make-only
 
 DIR gets a directory and a GGUF file of each type a model (2.5 GB with F16 alone; the 1.5B alone 3 GB) and keeps them for the next
@@ -40,7 +40,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 from make_family import MAMBA2, RANGES, RWKV7, all_shapes  # noqa: E402
 
-PROMPT, STREAMS = 512, 32
+STREAMS = 32
 
 
 def rwkv7(hidden, layers, decay, value, gate):
@@ -57,7 +57,57 @@ MODELS = {
         "dtype": "float16", "hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24, "head_dim": 64, "state_size": 128,
         "n_groups": 1, "layer_norm_epsilon": 1e-5, "vocab_size": 50288, "tie_word_embeddings": True, "chunk_size": 256,
         "time_step_limit": [0.0, math.inf]},
+    # The shapes of Qwen3.5 0.8B and Granite 4.0 H 350M.
+    "qwen3.5-0.8b": {
+        "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "dtype": "float16", "hidden_size": 1024,
+        "num_hidden_layers": 24, "layer_types": (3 * ["linear_attention"] + ["full_attention"]) * 6, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "intermediate_size": 3584, "vocab_size": 248320, "rms_norm_eps": 1e-6,
+        "hidden_act": "silu", "max_position_embeddings": 262144, "tie_word_embeddings": True, "full_attention_interval": 4,
+        "mtp_num_hidden_layers": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25, "mrope_section": [11, 11, 10]}},
+    "granite-4.0-h-350m": {
+        "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid", "dtype": "float16", "hidden_size": 768,
+        "num_hidden_layers": 32, "layer_types": ["attention" if i in (10, 13, 17, 27) else "mamba" for i in range(32)],
+        "num_attention_heads": 12, "num_key_value_heads": 4, "mamba_n_heads": 48, "mamba_d_head": 32, "mamba_d_state": 128,
+        "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2, "shared_intermediate_size": 2048, "intermediate_size": 2048, "num_local_experts": 0,
+        "position_embedding_type": "nope", "attention_multiplier": 0.015625, "embedding_multiplier": 12, "residual_multiplier": 0.246,
+        "logits_scaling": 3, "vocab_size": 100352, "rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "tie_word_embeddings": True},
 }
+
+
+def under(prefix, shapes):
+    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
+
+
+def hybrid_shapes(c):
+    """Tensors of a hybrid: Qwen3.5 or Granite 4.0 H, with a tied head."""
+    hidden, granite, shapes = c["hidden_size"], c["model_type"] == "granitemoehybrid", {}
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+    dim, parts, norm = (hidden // heads, 1, {}) if granite else (c["head_dim"], 2, {"q_norm.weight": (c["head_dim"],), "k_norm.weight": (c["head_dim"],)})
+    attention = norm | {"q_proj.weight": (parts * heads * dim, hidden), "k_proj.weight": (kv * dim, hidden),
+                        "v_proj.weight": (kv * dim, hidden), "o_proj.weight": (hidden, heads * dim)}
+    if granite:
+        heads, values, state = c["mamba_n_heads"], c["mamba_expand"] * hidden, c["mamba_n_groups"] * c["mamba_d_state"]
+        name, ffn, channels = "mamba", c["shared_intermediate_size"], values + 2 * state
+        mixer = {"in_proj.weight": (values + channels + heads, hidden), "conv1d.bias": (channels,), "D": (heads,), "norm.weight": (values,)}
+        mlp = under("shared_mlp", {"input_linear.weight": (2 * ffn, hidden), "output_linear.weight": (hidden, ffn)})
+    else:
+        heads, dim, ffn = c["linear_num_value_heads"], c["linear_value_head_dim"], c["intermediate_size"]
+        name, values, channels = "linear_attn", heads * dim, 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"] + heads * dim
+        mixer = {"in_proj_qkv.weight": (channels, hidden), "in_proj_z.weight": (values, hidden), "norm.weight": (dim,),
+                 "in_proj_a.weight": (heads, hidden), "in_proj_b.weight": (heads, hidden)}
+        mlp = under("mlp", {f"{part}_proj.weight": (ffn, hidden) for part in ("gate", "up")} | {"down_proj.weight": (hidden, ffn)})
+    mixer |= {"conv1d.weight": (channels, 1, 4), "A_log": (heads,), "dt_bias": (heads,), "out_proj.weight": (hidden, values)}
+    norms = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+    for i, kind in enumerate(c["layer_types"]):
+        own = under("self_attn", attention) if kind in ("attention", "full_attention") else under(name, mixer)
+        shapes |= under(f"model.layers.{i}", norms | own | mlp)
+    return {"model.embed_tokens.weight": (c["vocab_size"], hidden)} | shapes | {"model.norm.weight": (hidden,)}
+
+
+def is_hybrid(config):
+    return "layer_types" in config
 
 
 def draw(rng, name, shape):
@@ -65,7 +115,7 @@ def draw(rng, name, shape):
     if len(shape) == 2 and name.endswith(".weight") and "embed" not in name:
         low, high = -math.sqrt(3 / shape[1]), math.sqrt(3 / shape[1])
     else:
-        low, high = next((low, high) for pattern, low, high in RANGES if re.search(pattern, name))
+        low, high = next((low, high) for pattern, low, high in RANGES if re.search(pattern, name.replace("embed_tokens", "embeddings")))
     return rng.uniform(low, high, size=shape).astype("<f2")
 
 
@@ -75,7 +125,7 @@ def make_directory(directory, config):
     if config["model_type"] == "rwkv7":  # The converter asks for a vocabulary: single bytes, the rest it makes up.
         lines = [f"{i + 1} {bytes([i])!r} 1\n" for i in range(256)]
         (directory / "rwkv_vocab_v20230424.txt").write_text("".join(lines))
-    shapes, header, at = all_shapes(config), {}, 0
+    shapes, header, at = hybrid_shapes(config) if is_hybrid(config) else all_shapes(config), {}, 0
     for name, shape in shapes.items():
         size = 2 * math.prod(shape)
         header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [at, at + size]}
@@ -100,6 +150,11 @@ def convert(args, name, kind):
     part = gguf.with_suffix(".part")
     if kind == "f16":
         command = [sys.executable, args.source.resolve() / "convert_hf_to_gguf.py", args.work / name, "--outtype", "f16", "--outfile", part]
+        if is_hybrid(MODELS[name]):  # The converter takes no tokenizer that it does not know: the file gets none.
+            command[1:2] = ["-c", f"import runpy, sys; sys.path.insert(0, {str(command[1].parent)!r}); sys.argv[0] = {str(command[1])!r}; "
+                            "import conversion.base as b, conversion.granite as g; none = g.GraniteHybridModel.set_vocab = b.TextModel._set_vocab_none; "
+                            "b.TextModel.set_vocab = lambda self: (none(self), self.gguf_writer.add_vocab_size(self.hparams['vocab_size'])); runpy.run_path(sys.argv[0], run_name='__main__')"]
+            command += [] if MODELS[name]["model_type"] == "granitemoehybrid" else ["--no-mtp"]
     else:
         command = [args.peer.with_name("llama-quantize"), gguf_of(args, name, "f16"), part, kind]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"})
@@ -117,7 +172,7 @@ def output_of(command):
 def peer_run(args, gguf, streams, prompt, tokens):
     """Seconds of the prompts, tokens/s of decoding."""
     threads = str(args.threads)
-    command = [args.peer, "-m", gguf, "-c", "4096", "-t", threads, "-tb", threads, "-npl", str(streams), "-npp", str(prompt),
+    command = [args.peer, "-m", gguf, "-c", str(max(4096, streams * (prompt + tokens))), "-t", threads, "-tb", threads, "-npl", str(streams), "-npp", str(prompt),
                "-ntg", str(tokens), "--output-format", "jsonl"]
     text = "".join(output_of(command))
     line = next((line for line in text.splitlines() if '"speed_tg"' in line), None)
@@ -129,16 +184,22 @@ def peer_run(args, gguf, streams, prompt, tokens):
 
 def measure_peer(args, name, kind):
     gguf = gguf_of(args, name, kind)
-    first, one = peer_run(args, gguf, 1, PROMPT, 64)
+    _, one = peer_run(args, gguf, 1, 16, 64)
     _, many = peer_run(args, gguf, STREAMS, 4, 16)
-    return {"bytes": gguf.stat().st_size, "one": one, "many": many, "prompt": PROMPT / first}
+    first, at_prompt = peer_run(args, gguf, 1, args.prompt, 32)
+    at = {f"one_at_{n}": peer_run(args, gguf, 1, n, 32)[1] if n != args.prompt else at_prompt for n in args.contexts}
+    return {"bytes": gguf.stat().st_size, "one": one, "many": many, "prompt": args.prompt / first} | at
 
 
 def measure_own(args, name, kind):
     command = [args.bench, f"--model={args.work / name}", "--benchmark_format=json", "--benchmark_min_time=1"]
     command += [] if kind == "f16" else [f"--weights={kind}"]
     command += [f"--target={args.target}"] if args.target else []
-    results = json.loads(output_of(command)[0])["benchmarks"]
+    at = {}
+    for n in args.contexts:
+        behind = [*command, f"--context={n}", "--rows=1", "--prompt=0", "--benchmark_filter=BM_Step"]
+        at[f"one_at_{n}"] = json.loads(output_of(behind)[0])["benchmarks"][0]["tok/s"]
+    results = json.loads(output_of([*command, f"--prompt={args.prompt}"])[0])["benchmarks"]
     rows = {re.sub("(/iterations:[0-9]+)?/real_time$", "", row["name"]): row for row in results}
 
     def of(name, rows_at_once):
@@ -148,33 +209,35 @@ def measure_own(args, name, kind):
     memory, update = (rows[f"BM_{what}Memory/threads:{args.threads}"]["GB/s"] for what in ("Read", "Update"))
     read = products["bytes"] + 2 * step["state_bytes"]
     peak = rows[f"BM_MultiplyAddPeak/threads:{args.threads}"]["GFLOP/s"]
-    return {"bytes": step["weight_bytes"], "one": step["tok/s"], "many": of("BM_Step", STREAMS)["tok/s"],
-            "prompt": PROMPT / (rows[f"BM_FirstToken/{PROMPT}/threads:{args.threads}"]["real_time"] / 1e3), "memory": memory,
+    return at | {"bytes": step["weight_bytes"], "one": step["tok/s"], "many": of("BM_Step", STREAMS)["tok/s"],
+            "prompt": args.prompt / (rows[f"BM_FirstToken/{args.prompt}/threads:{args.threads}"]["real_time"] / 1e3), "memory": memory,
             "update": update, "peak": peak, "products_rate": products["GFLOP/s"], "limit_one": memory * 1e9 / read,
             "limit_many": products["tok/s"],
             "limit_both": 1 / (1 / products["tok/s"] + 2 * step["state_bytes"] / (update * 1e9)),
             "products_one": of("BM_MatrixProducts", 1)["tok/s"]}
 
 
-COLUMNS = {"one": "1 stream, tok/s", "many": f"{STREAMS} streams, tok/s", "prompt": f"prompt of {PROMPT}, tok/s"}
+def columns_of(args):
+    at = {f"one_at_{n}": f"1 stream behind {n} tokens" for n in args.contexts}
+    return {"one": "1 stream, tok/s"} | at | {"many": f"{STREAMS} streams, tok/s", "prompt": f"prompt of {args.prompt}, tok/s"}
 
 
 def spread(values, digits):
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def report(name, rounds):
+def report(name, rounds, columns):
     """One table: every type of both sides, then the ratios of ours to theirs."""
     own, peer = ({kind: [each[side][kind] for each in rounds] for kind in rounds[0][side]} for side in ("own", "peer"))
-    print(f"\n{name}: medians of {len(rounds)} rounds (smallest to largest)\n\n| | MB | {' | '.join(COLUMNS.values())} |\n"
-          f"|{' --- |' * (2 + len(COLUMNS))}")
+    print(f"\n{name}: medians of {len(rounds)} rounds (smallest to largest)\n\n| | MB | {' | '.join(columns.values())} |\n"
+          f"|{' --- |' * (2 + len(columns))}")
     for side, kinds in (("Rivulet", own), ("llama.cpp", peer)):
         for kind, figures in kinds.items():
-            cells = [spread([each[key] for each in figures], 1) for key in COLUMNS]
+            cells = [spread([each[key] for each in figures], 1) for key in columns]
             print(f"| {side} {kind} | {figures[0]['bytes'] / 1e6:.0f} | {' | '.join(cells)} |")
     for ours, figures in own.items():
         for theirs, others in peer.items():
-            cells = [spread([mine[key] / other[key] for mine, other in zip(figures, others)], 2) for key in COLUMNS]
+            cells = [spread([mine[key] / other[key] for mine, other in zip(figures, others)], 2) for key in columns]
             print(f"| {ours} / {theirs} | {figures[0]['bytes'] / others[0]['bytes']:.2f} | {' | '.join(cells)} |")
     print()
     for kind, figures in own.items():
@@ -199,6 +262,8 @@ def main():
     parser.add_argument("--own", default="f16", help="our types: f16, and what bench_step --weights= knows")
     parser.add_argument("--target", help="our instruction set, such as AVX2; by default the best")
     parser.add_argument("--bench", type=pathlib.Path, default=ROOT / "build/release/bin/bench_step")
+    parser.add_argument("--contexts", default="", help="one stream behind so many tokens, too: 2048,8192")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path, help="gets every figure of every round")
     parser.add_argument("--make-only", action="store_true", help="write the directories, measure nothing")
@@ -209,6 +274,7 @@ def main():
         parser.error(f"--models: {unknown[0]!r} is none of {', '.join(MODELS)}")
     if not args.make_only and (args.source is None or args.peer is None):
         parser.error("--source and --peer are needed, unless --make-only")
+    args.contexts = [int(n) for n in args.contexts.split(",") if n]
     args.threads = len(os.sched_getaffinity(0))
     types, own = args.types.split(","), args.own.split(",")
     for name in names:
@@ -225,7 +291,7 @@ def main():
             print(f"round {i + 1}, {name}:", json.dumps(rounds[name][-1]), file=sys.stderr)
     for name in names:
         if rounds[name]:
-            report(name, rounds[name])
+            report(name, rounds[name], columns_of(args))
     if args.json:
         args.json.write_text(json.dumps(rounds, indent=1))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of the family, from the directory as it is to the command: scores agree with the float64 goldens, and sessions keep every
+"""Models of the family and hybrids, from the directory as it is to the command: scores agree with the float64 goldens, and sessions keep every
 part of their states through forks, rewinds and snapshots.
 
 RIVULET_FAMILY_DIR (folders of model directories, separated by colons) adds directories that the repository does not hold.
@@ -15,7 +15,7 @@ import unittest
 
 from command import SOURCE_DIR, CommandTest, Server, rivulet, token_lines
 
-FOLDERS = [SOURCE_DIR / "tests/conformance/family"]
+FOLDERS = [SOURCE_DIR / "tests/conformance/family", SOURCE_DIR / "tests/conformance/hybrid"]
 FOLDERS += [pathlib.Path(path) for path in os.environ.get("RIVULET_FAMILY_DIR", "").split(":") if path]
 DIRECTORIES = sorted(golden.parent for folder in FOLDERS for golden in folder.glob("*/golden.json"))
 FIRST, MORE = [3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5]
@@ -74,6 +74,27 @@ class FamilyTest(CommandTest):
             with Server(directory) as other:
                 (restored,) = sessions(other, "restore", "--input", snapshot)
                 self.assertEqual(generate(other, restored, *drawn), want, "restored in another process")
+
+    def test_a_sequence_ends_at_the_context_of_the_server(self):
+        directory = next(d for d in DIRECTORIES if d.name == "granite-nope")
+        with Server(directory, args=("--max-context", "20")) as server:
+            at = ("--target", server.target)
+            (model,) = self.succeeds(rivulet("models", *at, "--json")).lines()
+            self.assertEqual(model["max_sequence_tokens"], 21, "20 are fed, the last one is not")
+            drawn = ("generate", *at, "--tokens", text(FIRST), "--seed", "7", "--ignore-eos", "--json", "--max-tokens")
+            parts = self.succeeds(rivulet(*drawn, "100")).lines()
+            self.assertEqual(sum(len(part["tokens"]) for part in parts), 21 - len(FIRST))
+            self.assertEqual(parts[-1]["finish"]["reason"], "length")
+            short = self.succeeds(rivulet(*drawn, "9")).lines()
+            whole = [token for part in parts for token in part["tokens"]]
+            self.assertEqual([token for part in short for token in part["tokens"]], whole[:9], "the limit changes no token")
+            self.fails(rivulet("generate", *at, "--tokens", text(range(1, 23))), 2, "TOO_MANY_TOKENS")
+            session = self.succeeds(rivulet("sessions", "open", *at)).out.strip()
+            self.succeeds(rivulet("sessions", "append", session, "--tokens", text(range(1, 21)), *at))
+            self.fails(rivulet("sessions", "append", session, "--tokens", "1,2", *at), 2, "TOO_MANY_TOKENS")
+        for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "--max-context")):
+            with self.assertRaisesRegex(RuntimeError, said):
+                Server(directory, args=("--max-context", context)).__enter__()
 
     def test_a_tensor_that_is_missing_misshapen_or_not_expected_ends_the_start(self):
         directory = next(d for d in DIRECTORIES if d.name == "gla")
