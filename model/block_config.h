@@ -21,7 +21,10 @@ struct ModelConfig;
 
 // How a layer mixes tokens. The equations are in kernels/recurrence.h, model/cpu/cpu_mixers.cc
 // and model/cpu/cpu_rwkv7.cc.
-enum class Mixer : uint8_t { kGated, kDelta, kMamba2, kRwkv7 };
+enum class Mixer : uint8_t { kGated, kDelta, kMamba2, kRwkv7, kShortConv };
+
+// What Mamba-2 does to its output: o = norm(o silu(z)), o = norm(o) silu(z) or o = o silu(z).
+enum class MambaNorm : uint8_t { kGateFirst, kNormFirst, kNone };
 
 // What the factor w of the state is made of.
 enum class DecayForm : uint8_t {
@@ -51,10 +54,14 @@ std::span<const BlockKind> BlockKinds();
 // The layers with softmax attention of a hybrid. All are alike.
 struct SoftmaxConfig {
   std::vector<bool> layers;  // [num_layers]: which they are; the others are recurrent
+  bool beside = false;       // every layer is both: mixer and attention have the same input
   int num_heads = 0;         // of queries
   int num_kv_heads = 0;      // of keys and values, each for as many neighbouring heads of queries
   int head_dim = 0;
-  float scale = 1;
+  float scale = 1;  // of scores
+  // What q, k and v are made of, and what the layer adds, are scaled by these. The first is part of
+  // `scale` and of the second already; biases are not scaled by it.
+  float input_scale = 1, output_scale = 1;
   bool bias = false;
   bool head_norm = false;  // q and k of each head are normed before they are turned
   bool gate = false;       // o times sigmoid(g), g beside each head's q
@@ -81,8 +88,17 @@ struct BlockConfig {
   bool norm_bias = false;                // RWKV-7
   std::optional<SoftmaxConfig> softmax;  // of a hybrid
   bool norm_around_one = false;          // norms multiply by 1 + weight, but the mixer's
-  // The embedding's rows, what mixer and feed-forward add, and the logits (divided) are scaled.
-  float embedding_multiplier = 1, residual_multiplier = 1, logits_scaling = 1;
+  // What is scaled: the embedding's rows, what mixer and feed-forward add, the feed-forward's gate,
+  // and the logits, which are divided.
+  float embedding_multiplier = 1, mixer_multiplier = 1, ffn_multiplier = 1, gate_multiplier = 1,
+        logits_scaling = 1;
+  MambaNorm mamba_norm = MambaNorm::kGateFirst;
+  // Mamba-2 in Falcon-H1: of z, x, B, C and dt, the scale of the layer's input among them; empty:
+  // 1. Biases are not scaled by `mamba_input_scale`.
+  std::vector<float> mamba_multipliers;
+  float mamba_input_scale = 1;
+  bool ffn_bias = false;
+  bool out_bias = false;  // Mamba-2 in hybrids: of out_proj
 };
 
 // Where the parts of a layer's state lie, looked up once, in floats from the beginning of the

@@ -365,6 +365,7 @@ absl::Status ParseMamba2(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Int("conv_kernel", 1, 8, &config->block().conv_width, 4));
   RIVULET_RETURN_IF_ERROR(settings->Bool("use_conv_bias", &config->block().conv_bias, true));
   RIVULET_RETURN_IF_ERROR(settings->Bool("use_bias", &config->block().projection_bias, false));
+  config->block().out_bias = config->block().projection_bias;
   double expand = 0;
   RIVULET_RETURN_IF_ERROR(settings->Positive("expand", &expand, 2));
   if (std::floor(config->hidden_size * expand) !=
@@ -427,6 +428,11 @@ std::vector<StatePart> MatrixState(const ModelConfig& c) { return {MatrixPart(c)
 std::vector<StatePart> ConvState(const ModelConfig& c) {
   const auto width = size_t(c.block().conv_width), channels = size_t(c.block().conv_channels);
   return {MatrixPart(c), {"conv", {width - 1, channels}}};
+}
+
+// The inputs of a convolution alone.
+std::vector<StatePart> ShortConvState(const ModelConfig& c) {
+  return {{"conv", {size_t(c.block().conv_width) - 1, size_t(c.hidden_size)}}};
 }
 
 std::vector<StatePart> ShiftState(const ModelConfig& c) {
@@ -495,6 +501,18 @@ constexpr BlockKind kBlockKinds[] = {
      .mixer = Mixer::kDelta,
      .decay = DecayForm::kOfHead,
      .hybrid = true},
+    {.model_type = "lfm2",
+     .read_settings = ParseLfm2,
+     .state = ShortConvState,
+     .mixer = Mixer::kShortConv,
+     .decay = DecayForm::kNone,
+     .hybrid = true},
+    {.model_type = "falcon_h1",
+     .read_settings = ParseFalconH1,
+     .state = ConvState,
+     .mixer = Mixer::kMamba2,
+     .decay = DecayForm::kOfHead,
+     .hybrid = true},
     {.model_type = "linear_attn",
      .read_settings = ParseLinearAttn,
      .state = MatrixState,
@@ -521,6 +539,7 @@ absl::Status CheckSizes(const ModelConfig& config) {
 int ConvChannels(const ModelConfig& config) {
   const BlockConfig& block = config.block();
   if (block.conv_width == 0) return 0;
+  if (block.kind->mixer == Mixer::kShortConv) return config.hidden_size;
   return block.kind->mixer == Mixer::kMamba2
              ? config.values() + 2 * block.num_groups * config.key_dim
              : 2 * config.keys() + config.values();

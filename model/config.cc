@@ -308,7 +308,7 @@ StateParts ModelConfig::state() const {
     if (!family->softmax) return StateParts(num_layers, family->kind->state(*this));
     const SoftmaxConfig& softmax = *family->softmax;
     std::vector<bool> recurrent = softmax.layers;
-    recurrent.flip();
+    if (!softmax.beside) recurrent.flip();
     return StateParts({recurrent, softmax.layers}, family->kind->state(*this),
                       {softmax.num_kv_heads, softmax.head_dim, softmax.head_dim, 0});
   }

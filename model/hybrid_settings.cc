@@ -60,6 +60,17 @@ absl::Status ParseHeads(JsonReader* settings, SoftmaxConfig* softmax) {
   return settings->Bool("attention_bias", &softmax->bias, false);
 }
 
+// Heads that make up the hidden size.
+absl::Status SetHeadDim(const JsonReader& settings, const ModelConfig& config,
+                        SoftmaxConfig* softmax) {
+  softmax->head_dim = config.hidden_size / softmax->num_heads;
+  if (softmax->queries() == config.hidden_size) return absl::OkStatus();
+  return settings.Invalid("num_attention_heads", "is ", softmax->num_heads, "; hidden_size, ",
+                          config.hidden_size, ", does not divide by it");
+}
+
+float InverseRoot(int n) { return static_cast<float>(1 / std::sqrt(double(n))); }
+
 // The positions that the model was trained for: the context by default, no limit.
 absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
   int positions = 0;
@@ -87,6 +98,7 @@ absl::Status ParseGraniteMamba(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_conv", 1, 8, &block.conv_width, 4));
   RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_conv_bias", &block.conv_bias, true));
   RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_proj_bias", &block.projection_bias, false));
+  block.out_bias = block.projection_bias;
   int expand = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("mamba_expand", 1, 1024, &expand, 2));
   const int64_t values = int64_t{expand} * config->hidden_size;
@@ -112,11 +124,8 @@ absl::Status ParseGraniteMamba(JsonReader* settings, ModelConfig* config) {
 absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfig* config) {
   SoftmaxConfig softmax;
   RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
-  softmax.head_dim = config->hidden_size / softmax.num_heads;
-  if (softmax.queries() != config->hidden_size) {
-    return settings->Invalid("num_attention_heads", "is ", softmax.num_heads, "; hidden_size, ",
-                             config->hidden_size, ", does not divide by it");
-  }
+  RIVULET_RETURN_IF_ERROR(SetHeadDim(*settings, *config, &softmax));
+  softmax.output_scale = config->block().mixer_multiplier;
   RIVULET_RETURN_IF_ERROR(settings->Positive("attention_multiplier", &softmax.scale, 1));
   RIVULET_RETURN_IF_ERROR(settings->Only("position_embedding_type", R"("rope", "nope", null)"));
   const JsonValue* positions = settings->Find("position_embedding_type");
@@ -154,8 +163,9 @@ absl::Status ParseGranite(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Positive("rms_norm_eps", &config->norm_eps, 1e-6f));
   RIVULET_RETURN_IF_ERROR(
       settings->Positive("embedding_multiplier", &block.embedding_multiplier, 1.0f));
-  RIVULET_RETURN_IF_ERROR(
-      settings->Positive("residual_multiplier", &block.residual_multiplier, 1.0f));
+  float residual = 1;
+  RIVULET_RETURN_IF_ERROR(settings->Positive("residual_multiplier", &residual, 1.0f));
+  block.mixer_multiplier = block.ffn_multiplier = residual;
   RIVULET_RETURN_IF_ERROR(settings->Positive("logits_scaling", &block.logits_scaling, 1.0f));
   RIVULET_RETURN_IF_ERROR(
       settings->Int("shared_intermediate_size", 1, kMostColumns, &config->ffn_size, 1024));
@@ -189,7 +199,7 @@ absl::Status ParseQwen35Attention(JsonReader* settings, int trained, ModelConfig
   SoftmaxConfig softmax;
   RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
   RIVULET_RETURN_IF_ERROR(settings->Int("head_dim", 1, kMostColumns, &softmax.head_dim, 256));
-  softmax.scale = static_cast<float>(1 / std::sqrt(double(softmax.head_dim)));
+  softmax.scale = InverseRoot(softmax.head_dim);
   softmax.head_norm = softmax.gate = true;
   RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 0.25, trained, &softmax.rope));
   // Where both are there, transformers reads layer_types alone.
@@ -221,6 +231,191 @@ absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
   RIVULET_RETURN_IF_ERROR(ParseQwen35Delta(settings, config));
   return ParseQwen35Attention(settings, trained, config);
+}
+
+namespace {
+
+// block_ff_dim, or intermediate_size, which may be adjusted.
+absl::Status ParseLfm2Ffn(JsonReader* settings, ModelConfig* config) {
+  int size = 0, unit = 0;
+  bool adjust = true;
+  double factor = 1;
+  const char* const name =
+      settings->Find("block_ff_dim") == nullptr ? "intermediate_size" : "block_ff_dim";
+  settings->Known({"intermediate_size"});
+  RIVULET_RETURN_IF_ERROR(settings->Int(name, 1, kMostColumns, &size, 12288));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("block_auto_adjust_ff_dim", &adjust, true));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("block_ffn_dim_multiplier", &factor, 1.0));
+  RIVULET_RETURN_IF_ERROR(settings->Int("block_multiple_of", 1, kMostColumns, &unit, 256));
+  config->ffn_size = size;
+  if (!adjust) return absl::OkStatus();
+  const double wanted = std::floor(factor * std::floor(2.0 * size / 3));
+  const double rounded = unit * std::ceil(wanted / unit);
+  if (!(rounded >= 1 && rounded <= double(kMostColumns))) {
+    return settings->Invalid("block_ffn_dim_multiplier", "is ", factor,
+                             ": the feed-forward has no size");
+  }
+  config->ffn_size = static_cast<int>(rounded);
+  return absl::OkStatus();
+}
+
+// `layer_types`, or in older files the indices of the layers that attend; all where there is none.
+absl::Status ParseLfm2Layers(JsonReader* settings, const ModelConfig& config,
+                             std::vector<bool>* layers) {
+  std::vector<bool> attend(size_t(config.num_layers), settings->Find("full_attn_idxs") == nullptr);
+  const auto set = [&](const JsonValue& item, absl::string_view path) {
+    if (item.kind != Kind::kInteger || item.integer < 0 || item.integer >= config.num_layers) {
+      return settings->Invalid("full_attn_idxs", "holds ", Describe(item), " at ", path,
+                               "; allowed: layers, 0 to ", config.num_layers - 1);
+    }
+    attend[size_t(item.integer)] = true;
+    return absl::OkStatus();
+  };
+  if (settings->Find("full_attn_idxs") != nullptr) {
+    RIVULET_RETURN_IF_ERROR(settings->ForEach("full_attn_idxs", set));
+  }
+  return ParseLayerTypes(settings, {"conv"}, {"full_attention"}, std::move(attend), config, layers);
+}
+
+}  // namespace
+
+absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
+  // They repeat other settings, or are of training.
+  settings->Known({"block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
+                   "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta"});
+  RIVULET_RETURN_IF_ERROR(settings->Only("block_use_swiglu", "true"));
+  RIVULET_RETURN_IF_ERROR(settings->Only("block_use_xavier_init", "true"));
+  RIVULET_RETURN_IF_ERROR(settings->Only("use_pos_enc", "true"));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("norm_eps", &config->norm_eps, 1e-5f));
+  BlockConfig& block = config->block();
+  const char* const tied =
+      settings->Find("tie_embedding") == nullptr ? "tie_word_embeddings" : "tie_embedding";
+  RIVULET_RETURN_IF_ERROR(settings->Bool(tied, &block.tied_head, true));
+  RIVULET_RETURN_IF_ERROR(settings->Int("conv_L_cache", 1, 8, &block.conv_width, 3));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("conv_bias", &block.conv_bias, false));
+  block.projection_bias = block.conv_bias;
+  RIVULET_RETURN_IF_ERROR(ParseLfm2Ffn(settings, config));
+  RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
+  SoftmaxConfig softmax;
+  RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
+  RIVULET_RETURN_IF_ERROR(SetHeadDim(*settings, *config, &softmax));
+  softmax.scale = InverseRoot(softmax.head_dim);
+  softmax.head_norm = true;
+  RIVULET_RETURN_IF_ERROR(
+      ParseRope(settings, softmax.head_dim, 1, trained, &softmax.rope, /*theta=*/1e6));
+  RIVULET_RETURN_IF_ERROR(ParseLfm2Layers(settings, *config, &softmax.layers));
+  // What rows of the mixer are as wide as.
+  config->num_heads = softmax.num_heads;
+  config->key_dim = config->value_dim = softmax.head_dim;
+  block.softmax = std::move(softmax);
+  return CheckSoftmaxSizes(*settings, *config);
+}
+
+namespace {
+
+// An array of numbers above 0.
+absl::Status ParseMultipliers(JsonReader* settings, absl::string_view name, size_t count,
+                              std::vector<float>* out) {
+  out->assign(count, 1);
+  if (settings->Find(name) == nullptr) return absl::OkStatus();
+  out->clear();
+  const auto add = [&](const JsonValue& item, absl::string_view path) {
+    if (!item.is_number() || !(item.number > 0)) {
+      return settings->Invalid(name, "holds ", Describe(item), " at ", path,
+                               "; allowed: numbers above 0");
+    }
+    out->push_back(static_cast<float>(item.number));
+    return absl::OkStatus();
+  };
+  RIVULET_RETURN_IF_ERROR(settings->ForEach(name, add));
+  if (out->size() == count) return absl::OkStatus();
+  return settings->Invalid(name, "has ", out->size(), " entries; allowed: ", count);
+}
+
+absl::Status ParseFalconMamba(JsonReader* settings, ModelConfig* config) {
+  BlockConfig& block = config->block();
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_heads", 1, kMostColumns, &config->num_heads, 128));
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_state", 1, kMostColumns, &config->key_dim, 256));
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_groups", 1, kMostColumns, &block.num_groups, 1));
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_conv", 1, 8, &block.conv_width, 4));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_conv_bias", &block.conv_bias, true));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_proj_bias", &block.projection_bias, false));
+  int expand = 0, values = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_expand", 1, 1024, &expand, 2));
+  RIVULET_RETURN_IF_ERROR(settings->Int(
+      "mamba_d_ssm", 1, kMostColumns, &values,
+      static_cast<int>(std::min(kMostColumns, int64_t{expand} * config->hidden_size))));
+  const JsonValue* head = settings->Find("mamba_d_head");
+  config->value_dim = values / config->num_heads;
+  if (head != nullptr && head->text != "auto") {
+    RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_head", 1, kMostColumns, &config->value_dim));
+  }
+  if (int64_t{config->num_heads} * config->value_dim != values) {
+    return settings->Invalid("mamba_n_heads", "is ", config->num_heads, ", of ", config->value_dim,
+                             " values each; allowed: mamba_d_ssm = ", values, " values");
+  }
+  if (config->num_heads % block.num_groups != 0) {
+    return settings->Invalid("mamba_n_groups", "is ", block.num_groups, "; mamba_n_heads, ",
+                             config->num_heads, ", does not divide by it");
+  }
+  bool norm = false, first = true;
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_rms_norm", &norm, false));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_norm_before_gate", &first, true));
+  block.mamba_norm = !norm   ? MambaNorm::kNone
+                     : first ? MambaNorm::kNormFirst
+                             : MambaNorm::kGateFirst;
+  block.output_gate = true;
+  RIVULET_RETURN_IF_ERROR(settings->Positive("ssm_in_multiplier", &block.mamba_input_scale, 1.0f));
+  RIVULET_RETURN_IF_ERROR(
+      ParseMultipliers(settings, "ssm_multipliers", 5, &block.mamba_multipliers));
+  for (float& multiplier : block.mamba_multipliers) multiplier *= block.mamba_input_scale;
+  RIVULET_RETURN_IF_ERROR(settings->Positive("ssm_out_multiplier", &block.mixer_multiplier, 1.0f));
+  return ParseTimeStepLimit(settings, config);
+}
+
+absl::Status ParseFalconAttention(JsonReader* settings, int trained, ModelConfig* config) {
+  SoftmaxConfig softmax;
+  RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
+  const int divided = config->hidden_size / softmax.num_heads;
+  RIVULET_RETURN_IF_ERROR(settings->Int("head_dim", 1, kMostColumns, &softmax.head_dim, divided));
+  float key = 1, in = 1, out = 1;
+  RIVULET_RETURN_IF_ERROR(settings->Positive("key_multiplier", &key, 1.0f));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("attention_in_multiplier", &in, 1.0f));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("attention_out_multiplier", &out, 1.0f));
+  softmax.scale = InverseRoot(softmax.head_dim) * key * in * in;
+  softmax.input_scale = in;
+  softmax.output_scale = in * out;
+  RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 1, trained, &softmax.rope));
+  softmax.layers.assign(size_t(config->num_layers), true);
+  softmax.beside = true;
+  config->block().softmax = std::move(softmax);
+  return CheckSoftmaxSizes(*settings, *config);
+}
+
+}  // namespace
+
+absl::Status ParseFalconH1(JsonReader* settings, ModelConfig* config) {
+  settings->Known({"attention_dropout", "attn_layer_indices", "mamba_chunk_size", "mamba_use_mlp",
+                   "mlp_expansion_factor", "num_logits_to_keep", "pad_token_id", "rms_norm"});
+  BlockConfig& block = config->block();
+  RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));
+  RIVULET_RETURN_IF_ERROR(settings->Positive("rms_norm_eps", &config->norm_eps, 1e-5f));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("intermediate_size", 1, kMostColumns, &config->ffn_size, 14336));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("mlp_bias", &block.ffn_bias, false));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("projectors_bias", &block.out_bias, false));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Positive("embedding_multiplier", &block.embedding_multiplier, 1.0f));
+  float head = 1;
+  RIVULET_RETURN_IF_ERROR(settings->Positive("lm_head_multiplier", &head, 1.0f));
+  block.logits_scaling = 1 / head;
+  std::vector<float> mlp;
+  RIVULET_RETURN_IF_ERROR(ParseMultipliers(settings, "mlp_multipliers", 2, &mlp));
+  block.gate_multiplier = mlp[0];
+  block.ffn_multiplier = mlp[1];
+  RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
+  RIVULET_RETURN_IF_ERROR(ParseFalconMamba(settings, config));
+  return ParseFalconAttention(settings, trained, config);
 }
 
 bool IsSkippedTensor(const ModelConfig& config, absl::string_view name) {

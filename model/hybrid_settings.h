@@ -13,6 +13,8 @@ namespace rivulet {
 // Readers of BlockKind::read_settings.
 absl::Status ParseGranite(JsonReader* settings, ModelConfig* config);
 absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config);
+absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config);
+absl::Status ParseFalconH1(JsonReader* settings, ModelConfig* config);
 
 // Of a config.json of model_type "qwen3_5", with a vision tower, that of its text model. Errors:
 // INVALID_ARGUMENT.

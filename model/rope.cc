@@ -128,8 +128,8 @@ absl::Status ReadRope(JsonReader* object, int head_dim, double theta, double par
 }  // namespace
 
 absl::Status ParseRope(JsonReader* settings, int head_dim, double default_partial,
-                       double max_positions, RopeConfig* rope) {
-  double theta = 10000, partial = default_partial;
+                       double max_positions, RopeConfig* rope, double theta) {
+  double partial = default_partial;
   RIVULET_RETURN_IF_ERROR(settings->Positive("rope_theta", &theta, theta));
   RIVULET_RETURN_IF_ERROR(settings->Positive("partial_rotary_factor", &partial, partial));
   // As in transformers, rope_scaling goes before rope_parameters.

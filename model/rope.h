@@ -17,9 +17,10 @@ struct RopeConfig {
 };
 
 // Reads `rope_parameters`, or `rope_scaling` with the settings beside it, for heads of `head_dim`.
-// Types: default, linear, llama3, yarn. `max_positions`: max_position_embeddings. Errors:
-// INVALID_ARGUMENT, naming the setting; UNSUPPORTED_MODEL for other types.
+// Types: default, linear, llama3, yarn. `theta`: where the file has none. `max_positions`:
+// max_position_embeddings. Errors: INVALID_ARGUMENT, naming the setting; UNSUPPORTED_MODEL for
+// other types.
 absl::Status ParseRope(JsonReader* settings, int head_dim, double default_partial,
-                       double max_positions, RopeConfig* rope);
+                       double max_positions, RopeConfig* rope, double theta = 10000);
 
 }  // namespace rivulet

@@ -3,6 +3,8 @@
 // Mamba-2. Equations: kernels/recurrence.h; what stands around them is said here.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 #include <vector>
 
 #include "kernels/activation.h"
@@ -111,8 +113,8 @@ void NormAllHeads(const CpuPass& p, const CpuLayer& layer) {
   kernels::RmsNormCpu(args);
 }
 
-// The convolution of channels `first` .. of `in`, with SiLU, into `conv`.
-void Convolve(const CpuPass& p, const CpuLayer& layer, int index, int first) {
+// The convolution of channels `first` .. of `in`, into `conv`.
+void Convolve(const CpuPass& p, const CpuLayer& layer, int index, int first, bool silu = true) {
   const int channels = p.config.block().conv_channels;
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::CausalConvArgs args;
@@ -126,7 +128,7 @@ void Convolve(const CpuPass& p, const CpuLayer& layer, int index, int first) {
     args.tokens = int(segment.tokens.size());
     args.channels = channels;
     args.width = p.config.block().conv_width;
-    args.silu = true;
+    args.silu = silu;
     kernels::CausalConvCpu(args);
   });
 }
@@ -341,19 +343,11 @@ void MixMamba2Head(const CpuPass& p, const CpuLayer& layer, int index, const Cpu
   }
 }
 
-}  // namespace
-
-void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
+// What comes behind the heads of Mamba-2, of this thread's rows: gate and norm of each group in the
+// model's order, and the scale of a hybrid.
+void FinishMamba2(const CpuPass& p, const CpuLayer& layer) {
   const ModelConfig& c = p.config;
-  p.InputProduct(layer, p.a.h);
-  p.Wait();
-  Convolve(p, layer, index, p.columns.v);
-  p.Wait();
-  p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
-    MixMamba2Head(p, layer, index, segment, row, head);
-  });
-  p.Wait();
-  // o = RMSNorm of each group of (o silu(z)).
+  const BlockConfig& block = c.block();
   const IndexRange range = p.RowShare();
   kernels::ActivationArgs gate;
   gate.kind = kernels::Activation::kSilu;
@@ -363,17 +357,76 @@ void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
   gate.x_stride = size_t(p.a.in.ld);
   gate.times = gate.y = p.a.o.row(range.begin);
   gate.times_stride = gate.y_stride = size_t(p.a.o.ld);
-  kernels::ActivationCpu(gate);
   kernels::RmsNormArgs norm;
   norm.x = norm.y = gate.y;
   norm.x_stride = norm.y_stride = gate.y_stride;
   norm.rows = gate.rows;
-  norm.groups = c.block().num_groups;
-  norm.size = c.values() / c.block().num_groups;
+  norm.groups = block.num_groups;
+  norm.size = c.values() / block.num_groups;
   norm.weight = layer.out_norm.data();
   norm.weight_stride = size_t(norm.size);
   norm.eps = c.norm_eps;
-  kernels::RmsNormCpu(norm);
+  if (block.mamba_norm == MambaNorm::kNormFirst) kernels::RmsNormCpu(norm);
+  kernels::ActivationCpu(gate);
+  if (block.mamba_norm == MambaNorm::kGateFirst) kernels::RmsNormCpu(norm);
+  if (block.mixer_multiplier != 1) {
+    Scale(gate.y, p.a.o.ld, gate.n, gate.rows, block.mixer_multiplier);
+  }
+}
+
+// Falcon-H1: z, x, B, C and dt are scaled each.
+void ScaleMamba2Inputs(const CpuPass& p) {
+  const std::vector<float>& by = p.config.block().mamba_multipliers;
+  if (by.empty()) return;
+  const IndexRange range = p.RowShare();
+  const int values = p.config.values(), groups = p.columns.q - p.columns.k;
+  const std::pair<int, int> parts[] = {{p.columns.gate, values},
+                                       {p.columns.v, values},
+                                       {p.columns.k, groups},
+                                       {p.columns.q, groups},
+                                       {p.columns.dt, p.config.num_heads}};
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    Scale(p.a.in.row(range.begin) + parts[i].first, p.a.in.ld, parts[i].second,
+          range.end - range.begin, by[i]);
+  }
+  p.Wait();
+}
+
+}  // namespace
+
+void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
+  p.InputProduct(layer, p.a.h);
+  p.Wait();
+  ScaleMamba2Inputs(p);
+  Convolve(p, layer, index, p.columns.v);
+  p.Wait();
+  p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
+    MixMamba2Head(p, layer, index, segment, row, head);
+  });
+  p.Wait();
+  FinishMamba2(p, layer);
+  p.Wait();
+}
+
+// o = C conv(B x), from B, C and x side by side.
+void MixShortConv(const CpuPass& p, const CpuLayer& layer, int index) {
+  p.InputProduct(layer, p.a.h);
+  p.Wait();
+  const int hidden = p.config.hidden_size;
+  const auto multiply = [&](const CpuPass::Array& from, int first, const CpuPass::Array& by,
+                            int by_first, const CpuPass::Array& to, int to_first) {
+    const IndexRange range = p.RowShare();
+    for (int row = range.begin; row < range.end; ++row) {
+      const float *x = from.row(row) + first, *factor = by.row(row) + by_first;
+      float* const y = to.row(row) + to_first;
+      for (int i = 0; i < hidden; ++i) y[i] = x[i] * factor[i];
+    }
+  };
+  multiply(p.a.in, p.columns.v, p.a.in, p.columns.k, p.a.in, p.columns.v);
+  p.Wait();
+  Convolve(p, layer, index, p.columns.v, /*silu=*/false);
+  p.Wait();
+  multiply(p.a.conv, 0, p.a.in, p.columns.q, p.a.o, 0);
   p.Wait();
 }
 

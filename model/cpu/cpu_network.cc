@@ -97,6 +97,8 @@ void Mix(const CpuPass& p, const CpuLayer& layer, int index) {
       return MixMamba2(p, layer, index);
     case Mixer::kRwkv7:
       return MixRwkv7(p, layer, index);
+    case Mixer::kShortConv:
+      return MixShortConv(p, layer, index);
   }
 }
 
@@ -112,8 +114,10 @@ void FeedSwiglu(const CpuPass& p, const CpuLayer& layer) {
   args.x = args.y = p.a.ffn.row(range.begin);
   args.times = args.x + PaddedColumns(p.config.ffn_size);
   args.x_stride = args.times_stride = args.y_stride = size_t(p.a.ffn.ld);
+  const float gate = p.config.block().gate_multiplier;
+  if (gate != 1) Scale(args.y, p.a.ffn.ld, args.n, args.rows, gate);
   kernels::ActivationCpu(args);
-  const float scale = p.config.block().residual_multiplier;
+  const float scale = p.config.block().ffn_multiplier;
   if (scale != 1) Scale(args.y, p.a.ffn.ld, args.n, args.rows, scale);
   p.Wait();
 }
@@ -122,6 +126,12 @@ void FeedSwiglu(const CpuPass& p, const CpuLayer& layer) {
 void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
   Norm(p, layer.norm1, p.x, p.a.h);
   p.Wait();
+  if (layer.beside != nullptr) {
+    Mix(p, *layer.beside, index);
+    p.Product(layer.beside->out, p.o.data, p.o.ld, p.x.data, p.x.ld, p.rows,
+              kernels::Epilogue::kResidual);
+    p.Wait();
+  }
   Mix(p, layer, index);
   p.Product(layer.out, p.o.data, p.o.ld, p.x.data, p.x.ld, p.rows, kernels::Epilogue::kResidual);
   p.Wait();
@@ -291,7 +301,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
       {&value, rwkv7 || mamba2 ? values : 0},
       {&first, rwkv7 ? values : 0},
       {&removal, rwkv7 ? 2 * c.keys() : 0},
-      {&o, std::max(values, queries)},
+      {&o, std::max({values, queries, block == nullptr ? 0 : hidden})},
       {&mix, rwkv7 ? 6 * hidden : 0},
       {&ffn, swiglu ? 2 * ffn_columns : ffn_columns},
       {&rope, 2 * int(weights.rope.frequencies.size())},

@@ -141,6 +141,7 @@ void MixGated(const CpuPass& p, const CpuLayer& layer, int index);  // RetNet, G
 void MixDelta(const CpuPass& p, const CpuLayer& layer, int index);  // the delta rules
 void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index);
 void MixRwkv7(const CpuPass& p, const CpuLayer& layer, int index);
+void MixShortConv(const CpuPass& p, const CpuLayer& layer, int index);
 
 // The first half of RWKV-7's feed-forward: a.h to a.ffn. As above.
 void FeedRwkv7(const CpuPass& p, const CpuLayer& layer, int index);

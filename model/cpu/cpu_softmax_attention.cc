@@ -96,7 +96,7 @@ void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSeg
   if (softmax.gate) {
     GateHeads(p, in + columns.gate + head * queries * dim, queries * dim, args.y, args.tokens);
   }
-  const float scale = p.config.block().residual_multiplier;
+  const float scale = softmax.output_scale;
   if (scale != 1) Scale(args.y, p.a.o.ld, queries * dim, args.tokens, scale);
 }
 

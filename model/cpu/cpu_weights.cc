@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/cpu/block_weights.h"
 #include "model/cpu/encoder_weights.h"
 #include "model/cpu/tensor_packer.h"
 
@@ -18,10 +19,20 @@ namespace {
 
 using kernels::WeightType;
 
-// The first name that the checkpoint has; the first of all where it has none.
-std::string Spelled(const TensorPacker& reader, const std::string& name, const std::string& other) {
-  return reader.Has(name) || !reader.Has(other) ? name : other;
+// A GGUF file has -exp(A_log): so exp(A_log) is rounded once.
+absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, CpuLayer* layer) {
+  RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
+  for (float& a : layer->decay_scale) {
+    if (a > 0) {
+      return CorruptWeights(
+          absl::StrCat("tensor ", name, " holds ", a, "; allowed: numbers up to 0"));
+    }
+    a = -a;
+  }
+  return absl::OkStatus();
 }
+
+}  // namespace
 
 // [channels, 1, width] as checkpoints have it, to [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
@@ -48,19 +59,6 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
   return absl::OkStatus();
 }
 
-// A GGUF file has -exp(A_log): so exp(A_log) is rounded once.
-absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, CpuLayer* layer) {
-  RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
-  for (float& a : layer->decay_scale) {
-    if (a > 0) {
-      return CorruptWeights(
-          absl::StrCat("tensor ", name, " holds ", a, "; allowed: numbers up to 0"));
-    }
-    a = -a;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, CpuLayer* layer) {
   const ModelConfig& c = reader->config;
   const int padded = kernels::PaddedColumns(c.ffn_size);
@@ -68,6 +66,54 @@ absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, CpuLaye
                                                 {{prefix + "up_proj.weight", c.ffn_size}, padded}},
                                                c.hidden_size, padded + c.ffn_size, &layer->up));
   return reader->Matrix({{prefix + "down_proj.weight", c.hidden_size}}, c.ffn_size, &layer->down);
+}
+
+// `mixer`: what its tensors' names begin with.
+absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
+                             InputColumns* columns) {
+  const ModelConfig& c = reader->config;
+  columns->gate = 0;
+  columns->v = c.values();  // x, then B, then C
+  columns->k = 2 * c.values();
+  columns->q = columns->k + c.block().num_groups * c.key_dim;
+  const int others = columns->q + c.block().num_groups * c.key_dim, all = others + c.num_heads;
+  std::vector<float> bias;
+  if (c.block().projection_bias) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "in_proj.bias", {all}, &bias));
+    for (float& b : bias) b /= c.block().mamba_input_scale;
+  }
+  InputMatrix in(*reader);
+  int first = 0;
+  in.Add({mixer + "in_proj.weight", others, 0, all}, &first);
+  in.Add({mixer + "in_proj.weight", c.num_heads, others, all}, &columns->dt, MatrixUse::kExact);
+  RIVULET_RETURN_IF_ERROR(in.Read(reader, layer, columns, std::move(bias)));
+  RIVULET_RETURN_IF_ERROR(
+      ReadConv(reader, mixer + "conv1d.weight", c.block().conv_channels, 0, layer));
+  if (c.block().conv_bias) {
+    RIVULET_RETURN_IF_ERROR(
+        reader->Values(mixer + "conv1d.bias", {c.block().conv_channels}, &layer->conv_bias));
+  }
+  RIVULET_RETURN_IF_ERROR(reader->Has(mixer + "minus_exp_A_log")
+                              ? ReadNegativeScale(reader, mixer + "minus_exp_A_log", layer)
+                              : ReadScale(reader, mixer + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "dt_bias", {c.num_heads}, &layer->decay_bias));
+  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "D", {c.num_heads}, &layer->skip));
+  if (c.block().mamba_norm != MambaNorm::kNone) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "norm.weight", {c.values()}, &layer->out_norm));
+  }
+  bias.clear();
+  if (c.block().out_bias) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "out_proj.bias", {c.hidden_size}, &bias));
+  }
+  return reader->Matrix({{mixer + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out,
+                        bias);
+}
+
+namespace {
+
+// The first name that the checkpoint has; the first of all where it has none.
+std::string Spelled(const TensorPacker& reader, const std::string& name, const std::string& other) {
+  return reader.Has(name) || !reader.Has(other) ? name : other;
 }
 
 // What the delta rules have beside q, k, v.
@@ -93,49 +139,6 @@ absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, CpuLayer* 
   return reader->Matrix({{attn + "g_proj.1.weight", c.values()}}, std::max(low_gate, 1),
                         &layer->gate, bias, MatrixUse::kExact);
 }
-
-// Reads the projections of the normed row into one matrix, and says where each ended up. Where
-// matrices are quantized, those that stay exact are a matrix of their own.
-class InputMatrix {
- public:
-  explicit InputMatrix(const TensorPacker& reader) : reader_(reader) {}
-
-  // Parts in the order of their columns: first all others, then the exact ones.
-  void Add(const TensorRows& rows, int* column, MatrixUse use = MatrixUse::kLayer) {
-    if (use == MatrixUse::kExact && reader_.quantizes() && small_.empty()) {
-      n_ = begin_ = kernels::PaddedColumns(n_);
-    }
-    *column = n_;
-    (begin_ == 0 ? parts_ : small_).push_back(rows);
-    n_ += rows.rows;
-  }
-  // As many rows as the tensor has.
-  void AddLow(const std::string& name, int* column) {
-    Add({name, reader_.RowsOf(name)}, column, MatrixUse::kExact);
-  }
-
-  // `bias`: of all parts, or empty.
-  absl::Status Read(TensorPacker* reader, CpuLayer* layer, InputColumns* columns,
-                    std::vector<float> bias = {}) {
-    columns->n = n_;
-    columns->small = begin_;
-    std::vector<float> small;
-    if (!bias.empty() && begin_ > 0) {
-      const int exact = n_ - begin_;
-      small.assign(bias.end() - exact, bias.end());
-      bias.resize(bias.size() - size_t(exact));
-    }
-    const int k = reader->config.hidden_size;
-    RIVULET_RETURN_IF_ERROR(reader->Matrix(parts_, k, &layer->in, bias));
-    if (small_.empty()) return absl::OkStatus();
-    return reader->Matrix(small_, k, &layer->in_small, small, MatrixUse::kExact);
-  }
-
- private:
-  const TensorPacker& reader_;
-  std::vector<TensorRows> parts_, small_;
-  int n_ = 0, begin_ = 0;  // begin_: of small_; 0: there is none
-};
 
 const char* LowRankDecayName(const BlockKind& kind) {
   return kind.mixer == Mixer::kDelta ? "f_proj" : "gk_proj";
@@ -204,44 +207,6 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, CpuLayer* layer, Inpu
   RIVULET_RETURN_IF_ERROR(
       reader->Matrix({{attn + "o_proj.weight", c.hidden_size}}, c.values(), &layer->out));
   return ReadSwiglu(reader, prefix + "mlp.", layer);
-}
-
-// `mixer`: what its tensors' names begin with.
-absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
-                             InputColumns* columns) {
-  const ModelConfig& c = reader->config;
-  columns->gate = 0;
-  columns->v = c.values();  // x, then B, then C
-  columns->k = 2 * c.values();
-  columns->q = columns->k + c.block().num_groups * c.key_dim;
-  const int others = columns->q + c.block().num_groups * c.key_dim, all = others + c.num_heads;
-  std::vector<float> bias;
-  if (c.block().projection_bias) {
-    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "in_proj.bias", {all}, &bias));
-  }
-  InputMatrix in(*reader);
-  int first = 0;
-  in.Add({mixer + "in_proj.weight", others, 0, all}, &first);
-  in.Add({mixer + "in_proj.weight", c.num_heads, others, all}, &columns->dt, MatrixUse::kExact);
-  RIVULET_RETURN_IF_ERROR(in.Read(reader, layer, columns, std::move(bias)));
-  RIVULET_RETURN_IF_ERROR(
-      ReadConv(reader, mixer + "conv1d.weight", c.block().conv_channels, 0, layer));
-  if (c.block().conv_bias) {
-    RIVULET_RETURN_IF_ERROR(
-        reader->Values(mixer + "conv1d.bias", {c.block().conv_channels}, &layer->conv_bias));
-  }
-  RIVULET_RETURN_IF_ERROR(reader->Has(mixer + "minus_exp_A_log")
-                              ? ReadNegativeScale(reader, mixer + "minus_exp_A_log", layer)
-                              : ReadScale(reader, mixer + "A_log", 1, layer));
-  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "dt_bias", {c.num_heads}, &layer->decay_bias));
-  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "D", {c.num_heads}, &layer->skip));
-  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "norm.weight", {c.values()}, &layer->out_norm));
-  bias.clear();
-  if (c.block().projection_bias) {
-    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "out_proj.bias", {c.hidden_size}, &bias));
-  }
-  return reader->Matrix({{mixer + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out,
-                        bias);
 }
 
 absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
@@ -350,152 +315,6 @@ absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, CpuLayer* layer,
   return reader->Matrix({{ffn + "value.weight", c.hidden_size}}, c.ffn_size, &layer->down);
 }
 
-// Hybrids.
-
-// The weight of a norm, which some models keep as its difference from 1.
-absl::Status ReadRmsNorm(TensorPacker* reader, const std::string& name, int size,
-                         std::vector<float>* weight) {
-  RIVULET_RETURN_IF_ERROR(reader->Values(name, {size}, weight));
-  if (!reader->config.block().norm_around_one) return absl::OkStatus();
-  for (float& w : *weight) w += 1;
-  return absl::OkStatus();
-}
-
-// q_proj, k_proj and v_proj, with biases where there are any. A head's gate stands behind its q.
-absl::Status ReadSoftmaxInputs(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
-                               InputColumns* columns) {
-  const SoftmaxConfig& softmax = *reader->config.block().softmax;
-  const int dim = softmax.head_dim, queries = softmax.queries(), keys = softmax.keys();
-  const int parts = softmax.gate ? 2 : 1;
-  std::vector<TensorRows> rows;
-  for (int part = 0; part < parts; ++part) {
-    for (int h = 0; h < softmax.num_heads; ++h) {
-      rows.push_back({attn + "q_proj.weight", dim, (h * parts + part) * dim, parts * queries});
-    }
-  }
-  if (parts == 1) rows = {{attn + "q_proj.weight", queries}};
-  rows.push_back({attn + "k_proj.weight", keys});
-  rows.push_back({attn + "v_proj.weight", keys});
-  columns->q = 0;
-  columns->gate = softmax.gate ? queries : -1;
-  columns->k = parts * queries;
-  columns->v = columns->k + keys;
-  columns->n = columns->v + keys;
-  std::vector<float> bias;
-  for (const auto& [name, count] :
-       {std::pair{"q_proj.bias", parts * queries}, {"k_proj.bias", keys}, {"v_proj.bias", keys}}) {
-    if (!softmax.bias) continue;
-    std::vector<float> one;
-    RIVULET_RETURN_IF_ERROR(reader->Values(attn + name, {count}, &one));
-    for (int i = 0; i < count && parts == 2 && count == 2 * queries; ++i) {
-      const int h = i / dim % softmax.num_heads, part = i / queries;
-      bias.push_back(one[size_t((h * parts + part) * dim + i % dim)]);
-    }
-    if (parts == 1 || count != 2 * queries) bias.insert(bias.end(), one.begin(), one.end());
-  }
-  return reader->Matrix(rows, reader->config.hidden_size, &layer->in, bias);
-}
-
-absl::Status ReadSoftmaxMixer(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
-                              InputColumns* columns) {
-  const SoftmaxConfig& softmax = *reader->config.block().softmax;
-  const int hidden = reader->config.hidden_size;
-  layer->attends = true;
-  RIVULET_RETURN_IF_ERROR(ReadSoftmaxInputs(reader, attn, layer, columns));
-  if (softmax.head_norm) {
-    RIVULET_RETURN_IF_ERROR(
-        ReadRmsNorm(reader, attn + "q_norm.weight", softmax.head_dim, &layer->q_norm));
-    RIVULET_RETURN_IF_ERROR(
-        ReadRmsNorm(reader, attn + "k_norm.weight", softmax.head_dim, &layer->k_norm));
-  }
-  std::vector<float> bias;
-  if (softmax.bias) {
-    RIVULET_RETURN_IF_ERROR(reader->Values(attn + "o_proj.bias", {hidden}, &bias));
-    for (float& b : bias) b *= reader->config.block().residual_multiplier;
-  }
-  return reader->Matrix({{attn + "o_proj.weight", hidden}}, softmax.queries(), &layer->out, bias);
-}
-
-// Gated DeltaNet as Qwen3.5 names its tensors.
-absl::Status ReadQwen35Delta(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
-                             InputColumns* columns) {
-  const ModelConfig& c = reader->config;
-  const int channels = c.block().conv_channels;
-  InputMatrix in(*reader);
-  in.Add({attn + "in_proj_qkv.weight", channels}, &columns->q);
-  columns->k = columns->q + c.keys();
-  columns->v = columns->k + c.keys();
-  in.Add({attn + "in_proj_z.weight", c.values()}, &columns->gate);
-  in.Add({attn + "in_proj_b.weight", c.num_heads}, &columns->beta, MatrixUse::kExact);
-  in.Add({attn + "in_proj_a.weight", c.num_heads}, &columns->dt, MatrixUse::kExact);
-  RIVULET_RETURN_IF_ERROR(in.Read(reader, layer, columns));
-  RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "conv1d.weight", channels, 0, layer));
-  RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", 1, layer));
-  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "dt_bias", {c.num_heads}, &layer->decay_bias));
-  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "norm.weight", {c.value_dim}, &layer->out_norm));
-  return reader->Matrix({{attn + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out);
-}
-
-// Granite's Mamba-2, whose output is scaled with the weight of its norm.
-absl::Status ReadGraniteMamba(TensorPacker* reader, const std::string& mamba, CpuLayer* layer,
-                              InputColumns* columns) {
-  RIVULET_RETURN_IF_ERROR(ReadMamba2Mixer(reader, mamba, layer, columns));
-  const float by = reader->config.block().residual_multiplier;
-  for (float& w : layer->out_norm) w *= by;
-  for (float& b : layer->out.bias) b *= by;
-  return absl::OkStatus();
-}
-
-// Gate and up are halves of one matrix.
-absl::Status ReadGraniteFfn(TensorPacker* reader, const std::string& mlp, CpuLayer* layer) {
-  const ModelConfig& c = reader->config;
-  const int padded = kernels::PaddedColumns(c.ffn_size);
-  const std::string input = mlp + "input_linear.weight";
-  RIVULET_RETURN_IF_ERROR(
-      reader->PlacedMatrix({{{input, c.ffn_size, 0, 2 * c.ffn_size}, 0},
-                            {{input, c.ffn_size, c.ffn_size, 2 * c.ffn_size}, padded}},
-                           c.hidden_size, padded + c.ffn_size, &layer->up));
-  return reader->Matrix({{mlp + "output_linear.weight", c.hidden_size}}, c.ffn_size, &layer->down);
-}
-
-// What names begin with: those of a text model may stand within one with a vision tower.
-std::string HybridPrefix(const TensorPacker& reader) {
-  const std::string within = "model.language_model.";
-  return reader.Has(within + "embed_tokens.weight") ? within : "model.";
-}
-
-absl::Status ReadHybridLayer(TensorPacker* reader, int index, CpuLayer* layer,
-                             CpuWeights* weights) {
-  const ModelConfig& c = reader->config;
-  const std::string prefix = absl::StrCat(HybridPrefix(*reader), "layers.", index, ".");
-  const bool granite = reader->kind().mixer == Mixer::kMamba2;
-  RIVULET_RETURN_IF_ERROR(
-      ReadRmsNorm(reader, prefix + "input_layernorm.weight", c.hidden_size, &layer->norm1.weight));
-  RIVULET_RETURN_IF_ERROR(ReadRmsNorm(reader, prefix + "post_attention_layernorm.weight",
-                                      c.hidden_size, &layer->norm2.weight));
-  const absl::Status mixer =
-      c.block().softmax->layers[size_t(index)]
-          ? ReadSoftmaxMixer(reader, prefix + "self_attn.", layer, &weights->softmax_columns)
-      : granite ? ReadGraniteMamba(reader, prefix + "mamba.", layer, &weights->columns)
-                : ReadQwen35Delta(reader, prefix + "linear_attn.", layer, &weights->columns);
-  RIVULET_RETURN_IF_ERROR(mixer);
-  return granite ? ReadGraniteFfn(reader, prefix + "shared_mlp.", layer)
-                 : ReadSwiglu(reader, prefix + "mlp.", layer);
-}
-
-absl::Status ReadHybridEnds(TensorPacker* reader, CpuWeights* weights) {
-  const ModelConfig& c = reader->config;
-  const std::string prefix = HybridPrefix(*reader);
-  RIVULET_RETURN_IF_ERROR(reader->Matrix({{prefix + "embed_tokens.weight", c.vocab_size}},
-                                         c.hidden_size, &weights->embedding, {}, MatrixUse::kEnd));
-  std::vector<float>& norm = weights->final_norm.weight;
-  RIVULET_RETURN_IF_ERROR(ReadRmsNorm(reader, prefix + "norm.weight", c.hidden_size, &norm));
-  for (float& w : norm) w /= c.block().logits_scaling;
-  if (c.block().tied_head) return absl::OkStatus();
-  return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head, {},
-                        MatrixUse::kEnd);
-}
-
 // lb = cumsum(softmax(lower_bounds, over the layers)) - its first row.
 absl::Status ReadLowerBounds(TensorPacker* reader, CpuWeights* weights) {
   const ModelConfig& c = reader->config;
@@ -520,10 +339,6 @@ absl::Status ReadLayers(TensorPacker* reader, CpuWeights* weights) {
   weights->layers.resize(size_t(c.num_layers));
   for (int i = 0; i < c.num_layers; ++i) {
     CpuLayer* layer = &weights->layers[size_t(i)];
-    if (reader->kind().hybrid) {
-      RIVULET_RETURN_IF_ERROR(ReadHybridLayer(reader, i, layer, weights));
-      continue;
-    }
     switch (reader->kind().mixer) {
       case Mixer::kMamba2:
         RIVULET_RETURN_IF_ERROR(ReadMamba2Layer(reader, i, layer, &weights->columns));
@@ -574,9 +389,12 @@ absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
   if (std::holds_alternative<EncoderConfig>(reader->config.network)) {
     RIVULET_RETURN_IF_ERROR(ReadEncoderWeights(reader, weights));
   } else {
-    RIVULET_RETURN_IF_ERROR(reader->kind().hybrid ? ReadHybridEnds(reader, weights)
-                                                  : ReadEnds(reader, weights));
-    RIVULET_RETURN_IF_ERROR(ReadLayers(reader, weights));
+    if (reader->kind().hybrid) {
+      RIVULET_RETURN_IF_ERROR(ReadHybrid(reader, weights));
+    } else {
+      RIVULET_RETURN_IF_ERROR(ReadEnds(reader, weights));
+      RIVULET_RETURN_IF_ERROR(ReadLayers(reader, weights));
+    }
     SetConstants(reader->config, weights);
   }
   return reader->CheckNoOthers();
@@ -595,6 +413,10 @@ void CountProducts(CpuWeights* weights) {
   for (const CpuLayer& l : weights->layers) {
     for (const CpuMatrix* m : {&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down}) {
       add(*m);
+    }
+    if (l.beside != nullptr) {
+      add(l.beside->in);
+      add(l.beside->out);
     }
     if (l.rwkv7 == nullptr) continue;
     const Rwkv7Layer& r = *l.rwkv7;

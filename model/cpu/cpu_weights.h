@@ -98,6 +98,8 @@ struct CpuLayer {
   // Kind "linear": [key_dim, columns], or per head for rfa, already times sigma; empty for elu.
   std::vector<float> omega;
   std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
+  // Attention that has the mixer's input: in, out, q_norm and k_norm alone. Null: there is none.
+  std::unique_ptr<CpuLayer> beside;
 };
 
 // Rows of a tensor [of, k] that become rows of a matrix.

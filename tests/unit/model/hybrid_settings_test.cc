@@ -32,6 +32,17 @@ constexpr char kQwen[] = R"({"model_type": "qwen3_5_text", "vocab_size": 50, "hi
   "rope_parameters": {"rope_theta": 100.0, "rope_type": "default", "partial_rotary_factor": 0.5},
   "hidden_act": "silu"})";
 
+constexpr char kLfm2[] = R"({"model_type": "lfm2", "vocab_size": 50, "hidden_size": 48,
+  "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+  "layer_types": ["conv", "full_attention", "conv"], "block_ff_dim": 12288,
+  "intermediate_size": 64})";
+constexpr char kFalcon[] = R"({"model_type": "falcon_h1", "vocab_size": 50, "hidden_size": 48,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+  "intermediate_size": 40, "mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16,
+  "mamba_d_state": 16, "key_multiplier": 0.5, "attention_in_multiplier": 2,
+  "attention_out_multiplier": 3, "lm_head_multiplier": 0.25, "ssm_in_multiplier": 2,
+  "ssm_multipliers": [1, 2, 3, 4, 5], "rope_theta": 100000000000.0})";
+
 std::string With(const char* text, absl::string_view from, absl::string_view to) {
   const std::string changed = absl::StrReplaceAll(text, {{from, to}});
   EXPECT_NE(changed, text) << from;
@@ -99,6 +110,46 @@ TEST(HybridSettingsTest, TheOuterSettingsOfAModelWithAVisionTowerSayWhetherTheHe
   ExpectRefusedHybrid(R"({"model_type": "qwen3_5"})", "INVALID_CONFIG", "text_config", "missing");
 }
 
+TEST(HybridSettingsTest, TheFeedForwardOfLfm2IsAdjustedUnlessToldOtherwise) {
+  const auto config = ParseHybrid(kLfm2);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->ffn_size, 8192) << "of block_ff_dim, which goes before intermediate_size";
+  EXPECT_TRUE(config->block().tied_head) << "by default";
+  EXPECT_EQ(config->block().softmax->layers, (std::vector<bool>{false, true, false}));
+  EXPECT_DOUBLE_EQ(config->block().softmax->rope.frequencies[1], std::pow(1e6, -2.0 / 8));
+  EXPECT_EQ(config->state().fixed_floats, size_t{2 * 2 * 48});
+  const auto plain =
+      ParseHybrid(With(kLfm2, R"("block_ff_dim": 12288)",
+                       R"("block_auto_adjust_ff_dim": false, "tie_embedding": false)"));
+  EXPECT_EQ(plain->ffn_size, 64);
+  EXPECT_FALSE(plain->block().tied_head);
+  const auto old = ParseHybrid(With(kLfm2, R"("layer_types": ["conv", "full_attention", "conv"])",
+                                    R"("full_attn_idxs": [2])"));
+  EXPECT_EQ(old->block().softmax->layers, (std::vector<bool>{false, false, true}));
+}
+
+TEST(HybridSettingsTest, EveryLayerOfFalconH1IsBothAndScaled) {
+  const auto config = ParseHybrid(kFalcon);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const BlockConfig& block = config->block();
+  EXPECT_FLOAT_EQ(block.softmax->scale, 0.25f * 0.5f * 4);
+  EXPECT_FLOAT_EQ(block.softmax->output_scale, 6);
+  EXPECT_FLOAT_EQ(block.logits_scaling, 4);
+  EXPECT_EQ(block.mamba_multipliers, (std::vector<float>{2, 4, 6, 8, 10}));
+  EXPECT_EQ(block.mamba_norm, MambaNorm::kNone) << "by default";
+  const StateParts state = config->state();
+  EXPECT_GT(state.recurrent_at[1], 0u);
+  EXPECT_EQ(state.kept_at[1], size_t{64} * 2 * 32);
+  for (const auto& [first, norm] :
+       {std::pair{"true", MambaNorm::kNormFirst}, {"false", MambaNorm::kGateFirst}}) {
+    const auto normed =
+        ParseHybrid(With(kFalcon, R"("key_multiplier")",
+                         absl::StrCat(R"("mamba_rms_norm": true, "mamba_norm_before_gate": )",
+                                      first, R"(, "key_multiplier")")));
+    EXPECT_EQ(normed->block().mamba_norm, norm) << first;
+  }
+}
+
 // What changes the mathematics and is not supported.
 TEST(HybridSettingsTest, WhatIsNotSupportedIsNamed) {
   const auto granite = [](absl::string_view from, absl::string_view to) {
@@ -119,6 +170,17 @@ TEST(HybridSettingsTest, WhatIsNotSupportedIsNamed) {
                       invalid, "num_key_value_heads", "does not divide");
   ExpectRefusedHybrid(granite(R"("mamba_d_head": 8)", R"("mamba_d_head": 9)"), invalid,
                       "mamba_n_heads", "mamba_expand * hidden_size = 48");
+  ExpectRefusedHybrid(With(kFalcon, "[1, 2, 3, 4, 5]", "[1, 2, 3]"), invalid, "ssm_multipliers",
+                      "has 3 entries; allowed: 5");
+  ExpectRefusedHybrid(With(kFalcon, "[1, 2, 3, 4, 5]", "[1, 2, 0, 4, 5]"), invalid,
+                      "ssm_multipliers", "holds 0");
+  ExpectRefusedHybrid(With(kFalcon, R"("mamba_d_ssm": 64)", R"("mamba_d_ssm": 65)"), invalid,
+                      "mamba_n_heads", "mamba_d_ssm = 65");
+  ExpectRefusedHybrid(With(kLfm2, R"("layer_types": ["conv", "full_attention", "conv"])",
+                           R"("full_attn_idxs": [3])"),
+                      invalid, "full_attn_idxs", "0 to 2");
+  ExpectRefusedHybrid(With(kLfm2, R"("block_ff_dim")", R"("use_pos_enc": false, "block_ff_dim")"),
+                      unsupported, "use_pos_enc", "false");
   ExpectRefusedHybrid(qwen(R"("attn_output_gate": false)"), unsupported, "attn_output_gate",
                       "false");
   ExpectRefusedHybrid(qwen(R"("mlp_only_layers": [1])"), unsupported, "mlp_only_layers", "[]");

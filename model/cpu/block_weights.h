@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of the layers of the family and of hybrids, as checkpoints have them. Errors of all:
+// TensorPacker's. `prefix`, `mixer`, `attn`, `mlp`: what the names of the tensors begin with, with
+// the dot.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/cpu/cpu_weights.h"
+#include "model/cpu/tensor_packer.h"
+
+namespace rivulet {
+
+// Reads the projections of the normed row into one matrix, and says where each ended up. Where
+// matrices are quantized, those that stay exact are a matrix of their own.
+class InputMatrix {
+ public:
+  explicit InputMatrix(const TensorPacker& reader) : reader_(reader) {}
+
+  // Parts in the order of their columns: first all others, then the exact ones.
+  void Add(const TensorRows& rows, int* column, MatrixUse use = MatrixUse::kLayer) {
+    if (use == MatrixUse::kExact && reader_.quantizes() && small_.empty()) {
+      n_ = begin_ = kernels::PaddedColumns(n_);
+    }
+    *column = n_;
+    (begin_ == 0 ? parts_ : small_).push_back(rows);
+    n_ += rows.rows;
+  }
+  // As many rows as the tensor has.
+  void AddLow(const std::string& name, int* column) {
+    Add({name, reader_.RowsOf(name)}, column, MatrixUse::kExact);
+  }
+
+  // `bias`: of all parts, or empty.
+  absl::Status Read(TensorPacker* reader, CpuLayer* layer, InputColumns* columns,
+                    std::vector<float> bias = {}) {
+    columns->n = n_;
+    columns->small = begin_;
+    std::vector<float> small;
+    if (!bias.empty() && begin_ > 0) {
+      const int exact = n_ - begin_;
+      small.assign(bias.end() - exact, bias.end());
+      bias.resize(bias.size() - size_t(exact));
+    }
+    const int k = reader->config.hidden_size;
+    RIVULET_RETURN_IF_ERROR(reader->Matrix(parts_, k, &layer->in, bias));
+    if (small_.empty()) return absl::OkStatus();
+    return reader->Matrix(small_, k, &layer->in_small, small, MatrixUse::kExact);
+  }
+
+ private:
+  const TensorPacker& reader_;
+  std::vector<TensorRows> parts_, small_;
+  int n_ = 0, begin_ = 0;  // begin_: of small_; 0: there is none
+};
+
+// Channels `first` .. of the layer's convolution: [channels, 1, width] as checkpoints have it, to
+// [width, channels].
+absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
+                      CpuLayer* layer);
+// exp(A_log), one a head, `repeat` times.
+absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat, CpuLayer* layer);
+// gate_proj, up_proj and down_proj.
+absl::Status ReadSwiglu(TensorPacker* reader, const std::string& mlp, CpuLayer* layer);
+absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
+                             InputColumns* columns);
+
+// Of BlockKind::hybrid: all tensors.
+absl::Status ReadHybrid(TensorPacker* reader, CpuWeights* weights);
+
+}  // namespace rivulet

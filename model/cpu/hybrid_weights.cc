@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of hybrids, as transformers names them.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/cpu/block_weights.h"
+
+namespace rivulet {
+namespace {
+
+// What the kinds call the same tensors. `mlp`: gate, up and down.
+struct HybridNames {
+  const char *mixer, *norm1, *norm2, *final_norm, *q_norm, *k_norm, *attention_out, *mlp[3];
+};
+
+const HybridNames& NamesOf(const BlockKind& kind, bool beside) {
+  static constexpr HybridNames kGranite = {
+      "mamba.", "input_layernorm", "post_attention_layernorm", "norm", "", "", "o_proj", {}};
+  static constexpr HybridNames kQwen = {"linear_attn.",
+                                        "input_layernorm",
+                                        "post_attention_layernorm",
+                                        "norm",
+                                        "q_norm",
+                                        "k_norm",
+                                        "o_proj",
+                                        {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
+  static constexpr HybridNames kLfm2 = {
+      "conv.",       "operator_norm",
+      "ffn_norm",    "embedding_norm",
+      "q_layernorm", "k_layernorm",
+      "out_proj",    {"feed_forward.w1", "feed_forward.w3", "feed_forward.w2"}};
+  static constexpr HybridNames kFalcon = {
+      "mamba.",
+      "input_layernorm",
+      "pre_ff_layernorm",
+      "final_layernorm",
+      "",
+      "",
+      "o_proj",
+      {"feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"}};
+  if (kind.mixer == Mixer::kShortConv) return kLfm2;
+  if (kind.mixer == Mixer::kDelta) return kQwen;
+  return beside ? kFalcon : kGranite;
+}
+
+// One hybrid's layers.
+class HybridReader {
+ public:
+  HybridReader(TensorPacker* reader, CpuWeights* weights)
+      : reader_(reader),
+        weights_(weights),
+        config_(reader->config),
+        softmax_(*config_.block().softmax),
+        names_(NamesOf(reader->kind(), softmax_.beside)),
+        // Those of a text model may stand within one with a vision tower.
+        prefix_(reader->Has("model.language_model.embed_tokens.weight") ? "model.language_model."
+                                                                        : "model.") {}
+
+  absl::Status ReadEnds();
+  absl::Status ReadLayer(int index, CpuLayer* layer);
+
+ private:
+  absl::Status ReadNorm(const std::string& name, int size, std::vector<float>* weight);
+  absl::Status ReadBias(const std::string& name, int size, float scale, std::vector<float>* bias);
+  absl::Status ReadMixer(const std::string& layer_name, CpuLayer* layer);
+  absl::Status ReadDelta(const std::string& mixer, CpuLayer* layer);
+  absl::Status ReadMamba(const std::string& mixer, CpuLayer* layer);
+  absl::Status ReadShortConv(const std::string& mixer, CpuLayer* layer);
+  absl::Status ReadSoftmax(const std::string& attn, CpuLayer* layer);
+  absl::Status ReadSoftmaxInputs(const std::string& attn, CpuLayer* layer);
+  absl::Status ReadFfn(const std::string& layer_name, CpuLayer* layer);
+  absl::Status ReadGraniteFfn(const std::string& mlp, CpuLayer* layer);
+
+  TensorPacker* const reader_;
+  CpuWeights* const weights_;
+  const ModelConfig& config_;
+  const SoftmaxConfig& softmax_;
+  const HybridNames& names_;
+  const std::string prefix_;
+};
+
+// The weight of a norm, which some models keep as its difference from 1.
+absl::Status HybridReader::ReadNorm(const std::string& name, int size, std::vector<float>* weight) {
+  RIVULET_RETURN_IF_ERROR(reader_->Values(name + ".weight", {size}, weight));
+  if (!config_.block().norm_around_one) return absl::OkStatus();
+  for (float& w : *weight) w += 1;
+  return absl::OkStatus();
+}
+
+absl::Status HybridReader::ReadBias(const std::string& name, int size, float scale,
+                                    std::vector<float>* bias) {
+  RIVULET_RETURN_IF_ERROR(reader_->Values(name + ".bias", {size}, bias));
+  for (float& b : *bias) b *= scale;
+  return absl::OkStatus();
+}
+
+// q_proj, k_proj and v_proj, with biases where there are any. In the file a head's gate stands
+// behind its q; here all gates stand behind all q.
+absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, CpuLayer* layer) {
+  const int dim = softmax_.head_dim, queries = softmax_.queries(), keys = softmax_.keys(),
+            parts = softmax_.gate ? 2 : 1;
+  InputColumns& columns = weights_->softmax_columns;
+  columns.q = 0;
+  columns.gate = softmax_.gate ? queries : -1;
+  columns.k = parts * queries;
+  columns.v = columns.k + keys;
+  columns.n = columns.v + keys;
+  std::vector<TensorRows> rows;
+  std::vector<float> file_bias, bias;
+  if (softmax_.bias) {
+    RIVULET_RETURN_IF_ERROR(
+        ReadBias(attn + "q_proj", parts * queries, 1 / softmax_.input_scale, &file_bias));
+  }
+  for (int part = 0; part < parts; ++part) {
+    for (int h = 0; h < softmax_.num_heads; ++h) {
+      const int first = (h * parts + part) * dim;
+      rows.push_back({attn + "q_proj.weight", dim, first, parts * queries});
+      if (!softmax_.bias) continue;
+      bias.insert(bias.end(), file_bias.begin() + first, file_bias.begin() + first + dim);
+    }
+  }
+  if (parts == 1) rows = {{attn + "q_proj.weight", queries}};
+  for (const char* name : {"k_proj", "v_proj"}) {
+    rows.push_back({attn + name + ".weight", keys});
+    if (!softmax_.bias) continue;
+    RIVULET_RETURN_IF_ERROR(ReadBias(attn + name, keys, 1 / softmax_.input_scale, &file_bias));
+    bias.insert(bias.end(), file_bias.begin(), file_bias.end());
+  }
+  return reader_->Matrix(rows, config_.hidden_size, &layer->in, bias);
+}
+
+absl::Status HybridReader::ReadSoftmax(const std::string& attn, CpuLayer* layer) {
+  layer->attends = true;
+  RIVULET_RETURN_IF_ERROR(ReadSoftmaxInputs(attn, layer));
+  if (softmax_.head_norm) {
+    RIVULET_RETURN_IF_ERROR(ReadNorm(attn + names_.q_norm, softmax_.head_dim, &layer->q_norm));
+    RIVULET_RETURN_IF_ERROR(ReadNorm(attn + names_.k_norm, softmax_.head_dim, &layer->k_norm));
+  }
+  const std::string out = attn + names_.attention_out;
+  std::vector<float> bias;
+  if (softmax_.bias) {
+    RIVULET_RETURN_IF_ERROR(
+        ReadBias(out, config_.hidden_size, softmax_.output_scale / softmax_.input_scale, &bias));
+  }
+  return reader_->Matrix({{out + ".weight", config_.hidden_size}}, softmax_.queries(), &layer->out,
+                         bias);
+}
+
+// Gated DeltaNet.
+absl::Status HybridReader::ReadDelta(const std::string& mixer, CpuLayer* layer) {
+  const int channels = config_.block().conv_channels, heads = config_.num_heads;
+  InputColumns& columns = weights_->columns;
+  InputMatrix in(*reader_);
+  in.Add({mixer + "in_proj_qkv.weight", channels}, &columns.q);
+  columns.k = columns.q + config_.keys();
+  columns.v = columns.k + config_.keys();
+  in.Add({mixer + "in_proj_z.weight", config_.values()}, &columns.gate);
+  in.Add({mixer + "in_proj_b.weight", heads}, &columns.beta, MatrixUse::kExact);
+  in.Add({mixer + "in_proj_a.weight", heads}, &columns.dt, MatrixUse::kExact);
+  RIVULET_RETURN_IF_ERROR(in.Read(reader_, layer, &columns));
+  RIVULET_RETURN_IF_ERROR(ReadConv(reader_, mixer + "conv1d.weight", channels, 0, layer));
+  RIVULET_RETURN_IF_ERROR(ReadScale(reader_, mixer + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(reader_->Values(mixer + "dt_bias", {heads}, &layer->decay_bias));
+  RIVULET_RETURN_IF_ERROR(
+      reader_->Values(mixer + "norm.weight", {config_.value_dim}, &layer->out_norm));
+  return reader_->Matrix({{mixer + "out_proj.weight", config_.hidden_size}}, config_.values(),
+                         &layer->out);
+}
+
+// Mamba-2, whose output is scaled.
+absl::Status HybridReader::ReadMamba(const std::string& mixer, CpuLayer* layer) {
+  RIVULET_RETURN_IF_ERROR(ReadMamba2Mixer(reader_, mixer, layer, &weights_->columns));
+  for (float& b : layer->out.bias) b *= config_.block().mixer_multiplier;
+  return absl::OkStatus();
+}
+
+// in_proj makes B, C and x, in this order.
+absl::Status HybridReader::ReadShortConv(const std::string& mixer, CpuLayer* layer) {
+  const int hidden = config_.hidden_size;
+  const bool biases = config_.block().conv_bias;
+  InputColumns& columns = weights_->columns;
+  columns.k = 0;
+  columns.q = hidden;
+  columns.v = 2 * hidden;
+  columns.n = 3 * hidden;
+  std::vector<float> bias;
+  if (biases) RIVULET_RETURN_IF_ERROR(ReadBias(mixer + "in_proj", 3 * hidden, 1, &bias));
+  RIVULET_RETURN_IF_ERROR(
+      reader_->Matrix({{mixer + "in_proj.weight", 3 * hidden}}, hidden, &layer->in, bias));
+  RIVULET_RETURN_IF_ERROR(ReadConv(reader_, mixer + "conv.weight", hidden, 0, layer));
+  bias.clear();
+  if (biases) {
+    RIVULET_RETURN_IF_ERROR(ReadBias(mixer + "conv", hidden, 1, &layer->conv_bias));
+    RIVULET_RETURN_IF_ERROR(ReadBias(mixer + "out_proj", hidden, 1, &bias));
+  }
+  return reader_->Matrix({{mixer + "out_proj.weight", hidden}}, hidden, &layer->out, bias);
+}
+
+absl::Status HybridReader::ReadMixer(const std::string& layer_name, CpuLayer* layer) {
+  const std::string mixer = layer_name + names_.mixer;
+  switch (reader_->kind().mixer) {
+    case Mixer::kDelta:
+      return ReadDelta(mixer, layer);
+    case Mixer::kMamba2:
+      return ReadMamba(mixer, layer);
+    default:
+      return ReadShortConv(mixer, layer);
+  }
+}
+
+// Gate and up are halves of one matrix.
+absl::Status HybridReader::ReadGraniteFfn(const std::string& mlp, CpuLayer* layer) {
+  const int ffn = config_.ffn_size, padded = kernels::PaddedColumns(ffn);
+  const std::string input = mlp + "input_linear.weight";
+  RIVULET_RETURN_IF_ERROR(
+      reader_->PlacedMatrix({{{input, ffn, 0, 2 * ffn}, 0}, {{input, ffn, ffn, 2 * ffn}, padded}},
+                            config_.hidden_size, padded + ffn, &layer->up));
+  return reader_->Matrix({{mlp + "output_linear.weight", config_.hidden_size}}, ffn, &layer->down);
+}
+
+absl::Status HybridReader::ReadFfn(const std::string& layer_name, CpuLayer* layer) {
+  if (names_.mlp[0] == nullptr) return ReadGraniteFfn(layer_name + "shared_mlp.", layer);
+  const BlockConfig& block = config_.block();
+  const int ffn = config_.ffn_size, padded = kernels::PaddedColumns(ffn);
+  const std::string gate = layer_name + names_.mlp[0], up = layer_name + names_.mlp[1],
+                    down = layer_name + names_.mlp[2];
+  std::vector<float> bias, second;
+  if (block.ffn_bias) {
+    RIVULET_RETURN_IF_ERROR(ReadBias(gate, ffn, 1, &bias));
+    bias.resize(size_t(padded));
+    RIVULET_RETURN_IF_ERROR(ReadBias(up, ffn, 1, &second));
+    bias.insert(bias.end(), second.begin(), second.end());
+    RIVULET_RETURN_IF_ERROR(ReadBias(down, config_.hidden_size, block.ffn_multiplier, &second));
+  }
+  RIVULET_RETURN_IF_ERROR(
+      reader_->PlacedMatrix({{{gate + ".weight", ffn}, 0}, {{up + ".weight", ffn}, padded}},
+                            config_.hidden_size, padded + ffn, &layer->up, bias));
+  return reader_->Matrix({{down + ".weight", config_.hidden_size}}, ffn, &layer->down, second);
+}
+
+absl::Status HybridReader::ReadLayer(int index, CpuLayer* layer) {
+  const std::string name = absl::StrCat(prefix_, "layers.", index, ".");
+  const int hidden = config_.hidden_size;
+  RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm1, hidden, &layer->norm1.weight));
+  RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm2, hidden, &layer->norm2.weight));
+  const bool attends = softmax_.layers[size_t(index)];
+  if (!attends || softmax_.beside) RIVULET_RETURN_IF_ERROR(ReadMixer(name, layer));
+  if (softmax_.beside) layer->beside = std::make_unique<CpuLayer>();
+  if (attends) {
+    RIVULET_RETURN_IF_ERROR(
+        ReadSoftmax(name + "self_attn.", softmax_.beside ? layer->beside.get() : layer));
+  }
+  return ReadFfn(name, layer);
+}
+
+// Embedding, final norm and head.
+absl::Status HybridReader::ReadEnds() {
+  const int hidden = config_.hidden_size, vocab = config_.vocab_size;
+  RIVULET_RETURN_IF_ERROR(reader_->Matrix({{prefix_ + "embed_tokens.weight", vocab}}, hidden,
+                                          &weights_->embedding, {}, MatrixUse::kEnd));
+  std::vector<float>& norm = weights_->final_norm.weight;
+  RIVULET_RETURN_IF_ERROR(ReadNorm(prefix_ + names_.final_norm, hidden, &norm));
+  for (float& w : norm) w /= config_.block().logits_scaling;
+  if (config_.block().tied_head) return absl::OkStatus();
+  return reader_->Matrix({{"lm_head.weight", vocab}}, hidden, &weights_->head, {}, MatrixUse::kEnd);
+}
+
+}  // namespace
+
+absl::Status ReadHybrid(TensorPacker* reader, CpuWeights* weights) {
+  HybridReader hybrid(reader, weights);
+  RIVULET_RETURN_IF_ERROR(hybrid.ReadEnds());
+  weights->layers.resize(size_t(reader->config.num_layers));
+  for (int i = 0; i < reader->config.num_layers; ++i) {
+    RIVULET_RETURN_IF_ERROR(hybrid.ReadLayer(i, &weights->layers[size_t(i)]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet
