@@ -73,6 +73,8 @@ absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index) {
       return CudaMixMamba2(p, layer, index);
     case Mixer::kRwkv7:
       return CudaMixRwkv7(p, layer, index);
+    case Mixer::kShortConv:  // of a hybrid, which CreateCudaBackend refuses
+      break;
   }
   return absl::InternalError("a kind without a mixer");
 }

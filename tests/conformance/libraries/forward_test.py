@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`rivulet score --model DIR` against the libraries that the models come from: transformers (mamba2), flash-linear-attention (all kinds)
+"""`rivulet score --model DIR` against the libraries that the models come from: transformers (mamba2, hybrids), flash-linear-attention (all kinds)
 and the RWKV author's package `rwkv`. Small random models with every parameter perturbed, written by the library's own save_pretrained
 (or torch.save), read back by the library in float32 on the CPU. The largest difference in any log-probability must be at most 1e-4.
 
@@ -47,12 +47,35 @@ transformers.utils.logging.disable_progress_bar()
 COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
 RANKS = {"decay_low_rank_dim": 8, "gate_low_rank_dim": 12, "a_low_rank_dim": 6, "v_low_rank_dim": 4}
 MAMBA2 = {"num_heads": 8, "head_dim": 16, "state_size": 16, "chunk_size": 16, "n_groups": 1}
+QWEN = {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "intermediate_size": 96, "num_hidden_layers": 4}
+GRANITE = {"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16,
+           "mamba_chunk_size": 16, "shared_intermediate_size": 96, "num_local_experts": 0, "layer_types": ["linear_attention", "full_attention"],
+           "embedding_multiplier": 6, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2}
+LFM2 = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "block_auto_adjust_ff_dim": False,
+        "layer_types": ["conv", "full_attention"]}
+FALCON = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 96, "mamba_d_ssm": 96, "mamba_n_heads": 6,
+          "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16, "key_multiplier": 0.5, "attention_in_multiplier": 1.5,
+          "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.6, "ssm_multipliers": [0.7, 1.2, 0.9, 1.1, 0.8],
+          "mlp_multipliers": [0.8, 0.7], "lm_head_multiplier": 0.5, "embedding_multiplier": 2.0}
 FLA = "fla"
 CASES = (
     ("transformers", "Mamba2", "float32", MAMBA2, 150),
     ("transformers", "Mamba2", "float32", MAMBA2 | {"n_groups": 4, "tie_word_embeddings": True, "use_bias": True}, 60),
     ("transformers", "Mamba2", "bfloat16", MAMBA2 | {"expand": 1, "num_heads": 4, "conv_kernel": 3, "use_conv_bias": False, "sharded": True}, 60),
     ("transformers", "Mamba2", "float16", MAMBA2 | {"time_step_limit": (0.05, 0.5), "layer_norm_epsilon": 1e-3, "state_size": 24}, 60),
+    ("transformers", "Qwen3_5", "float32", QWEN, 150),
+    ("transformers", "Qwen3_5", "bfloat16", QWEN | {"attention_bias": True, "num_key_value_heads": 4, "tie_word_embeddings": True}, 60),
+    ("transformers", "GraniteMoeHybrid", "float32", GRANITE | {"position_embedding_type": "rope"}, 150),
+    ("transformers", "GraniteMoeHybrid", "bfloat16",
+     GRANITE | {"mamba_proj_bias": True, "attention_bias": True, "mamba_n_groups": 2, "layer_types": ["full_attention", "linear_attention"]}, 60),
+    ("transformers", "Lfm2", "float32", LFM2, 150),
+    ("transformers", "Lfm2", "float16", LFM2 | {"conv_bias": True, "block_auto_adjust_ff_dim": True, "tie_word_embeddings": False}, 60),
+    ("transformers", "FalconH1", "float32", FALCON, 150),
+    ("transformers", "FalconH1", "bfloat16",
+     FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mlp_bias": True, "attention_bias": True, "projectors_bias": True,
+               "mamba_proj_bias": True, "mamba_n_groups": 2}, 60),
+    ("transformers", "FalconH1", "float32", FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": True}, 60),
     (FLA, "Mamba2", "float32", {"head_dim": 16, "state_size": 16, "norm_eps": 1e-4}, 60),
     # As many groups as heads: with fewer, its path for the CPU gives a head the B and C of another group than its kernels for GPUs.
     (FLA, "Mamba2", "bfloat16", {"head_dim": 64, "state_size": 16, "n_groups": 2, "num_hidden_layers": 3}, 60),
@@ -83,7 +106,7 @@ CASES = (
 
 def classes(library, kind):
     if library == "transformers":
-        return transformers.Mamba2Config, transformers.Mamba2ForCausalLM
+        return getattr(transformers, "Qwen3_5TextConfig" if kind == "Qwen3_5" else f"{kind}Config"), getattr(transformers, f"{kind}ForCausalLM")
     return getattr(fla.models, f"{kind}Config"), getattr(fla.models, f"{kind}ForCausalLM")
 
 
