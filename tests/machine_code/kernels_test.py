@@ -40,7 +40,7 @@ MOST_TEXT_KIB = {
     "NormGroups": 25,
     "NormLongGroups": 40,
     "Recurrence": 54,
-    "RecurrenceFew": 54,
+    "RecurrenceFew": 26,
     "RotateHeads": 7,
     "Rwkv7Heads": 14,
     "Rwkv7Outputs": 20,
