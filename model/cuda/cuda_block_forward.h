@@ -23,7 +23,7 @@ class CudaBlockForward final : public CudaNetwork {
                                                              const CudaBackendOptions& options,
                                                              const CudaShared& shared);
 
-  int numerics_version() const override { return 2; }
+  int numerics_version() const override { return 3; }
   std::string WhyNoLibrary() const override;
   CudaProductPlaces Places(int max_tokens) const override;
   absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const override;

@@ -28,7 +28,7 @@ class CudaForward final : public CudaNetwork {
                                                              const CudaBackendOptions& options,
                                                              const CudaShared& shared);
 
-  int numerics_version() const override { return 1; }
+  int numerics_version() const override { return 2; }
   CudaProductPlaces Places(int max_tokens) const override;
   absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& sample,
                                           const CudaMemory& block, const BackendLimits& limits,

@@ -7,8 +7,8 @@ DEVICE = "H200"  # which the estimates are of
 MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # by a part of the device's name
 # Tokens/s, lowest and highest, by rows of a step, and of a prompt.
 FAMILY = {
-    "rwkv7-0.4b": {"1": (400, 600), "32": (12e3, 17e3), "256": (62e3, 95e3), "1024": (90e3, 123e3), "prompt of 4096": (95e3, 120e3)},
-    "mamba2-130m": {"1": (1200, 1600), "32": (26e3, 35e3), "256": (64e3, 80e3), "1024": (75e3, 92e3), "prompt of 4096": (130e3, 160e3)},
+    "rwkv7-0.4b": {"1": (450, 650), "32": (13e3, 18e3), "256": (65e3, 100e3), "1024": (92e3, 126e3), "prompt of 4096": (110e3, 140e3)},
+    "mamba2-130m": {"1": (1400, 2000), "32": (29e3, 40e3), "256": (66e3, 83e3), "1024": (76e3, 94e3), "prompt of 4096": (155e3, 200e3)},
 }
 # Microseconds of a step or prompt, under the names of report.py. One row is that of plan latency.
 MICROSECONDS = {"mnist-linear 1": (45, 60), "mnist-linear 64": (95, 135), "mnist-linear 1024": (260, 340), "mnist-linear 4096": (730, 880),

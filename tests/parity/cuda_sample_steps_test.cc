@@ -15,9 +15,9 @@ using rivulet::testing::RandomFloats;
 
 // Steps without the host: every kernel call takes the arrays that the one before wrote.
 TEST(CudaSampleStepsTest, StepsFollowEachOtherOnTheDevice) {
-  constexpr int kVocab = 37, kRows = 14, kSteps = 6, kRecordBase = 3;
+  constexpr int kVocab = 37, kRows = 14, kSteps = 6, kRecordBase = 3, kLd = 40;
   const SampledHead head{kVocab, {}};
-  const std::vector<float> outputs = RandomFloats(size_t(kSteps * kRows * kVocab), 6, -1, 1);
+  const std::vector<float> outputs = RandomFloats(size_t(kSteps * kRows * kLd), 6, -1, 1);
   ForEachOrder([&](const CudaLaunch& launch) {
     std::vector<SampledSlot> slots = SlotsFor(kVocab);
     slots[2].stop_ids = {1, 4, 9, 16, 25, 36, 5, 6, 7};  // stops sooner or later
@@ -37,13 +37,14 @@ TEST(CudaSampleStepsTest, StepsFollowEachOtherOnTheDevice) {
     const DeviceArray<int32_t> device_tokens(tokens);
     const DeviceArray<int64_t> positions(kRows);
     const DeviceArray<CudaSegment> segments(std::vector<CudaSegment>(kRows, CudaSegment{}));
-    const DeviceArray<float> device_outputs(outputs), scratch(size_t{kRows} * kVocab);
+    const DeviceArray<float> device_outputs(outputs), scratch(size_t{kRows} * kLd);
     const DeviceArray<CudaRecord> records(kRecordBase + kRows * kSteps);
     for (int step = 0; step < kSteps; ++step) {
       CudaSampleArgs args;
-      args.outputs = device_outputs.data() + step * kRows * kVocab;
+      args.outputs = device_outputs.data() + step * kRows * kLd;
       args.rows = kRows;
-      args.num_outputs = args.ld_outputs = args.ld_scratch = kVocab;
+      args.num_outputs = kVocab;
+      args.ld_outputs = args.ld_scratch = kLd;
       args.work = device_work.data();
       args.fed = device_tokens.data();
       args.samplers = device.data();
@@ -68,7 +69,7 @@ TEST(CudaSampleStepsTest, StepsFollowEachOtherOnTheDevice) {
           continue;
         }
         ++slot.seen[size_t(fed)];
-        const float* row_outputs = outputs.data() + (step * kRows + i) * kVocab;
+        const float* row_outputs = outputs.data() + (step * kRows + i) * kLd;
         const ExpectedDraw e = head.Draw(slot, row_outputs, w);
         ASSERT_EQ(r.sequence(), 5u);
         if (r.token() != e.token) {  // (never on the emulator)
@@ -125,7 +126,7 @@ TEST(CudaSampleStepsTest, RecordsReachMappedHostMemory) {
   CudaRecord* records = nullptr;
   ASSERT_EQ(cudaHostAlloc(&records, sizeof(CudaRecord), cudaHostAllocMapped), cudaSuccess);
   *records = {};
-  const DeviceArray<float> outputs(RandomFloats(5, 1)), scratch(5);
+  const DeviceArray<float> outputs(RandomFloats(8, 1)), scratch(8);
   CudaOutputWork work;
   work.position = 3;
   work.draws_left = 1;
@@ -135,11 +136,18 @@ TEST(CudaSampleStepsTest, RecordsReachMappedHostMemory) {
   CudaSampleArgs args;
   args.outputs = outputs.data();
   args.rows = 1;
-  args.num_outputs = args.ld_outputs = args.ld_scratch = 5;
+  args.num_outputs = 5;
+  args.ld_outputs = args.ld_scratch = 8;
   args.work = device_work.data();
   args.samplers = slots.data();
   args.scratch = scratch.data();
   args.records = records;
+  args.ld_scratch = 7;
+  EXPECT_EQ(SampleCuda({}, args), cudaErrorInvalidValue) << "rows of whole float4 only";
+  args.ld_scratch = 8;
+  args.outputs = outputs.data() + 1;
+  EXPECT_EQ(SampleCuda({}, args), cudaErrorInvalidValue) << "aligned rows only";
+  args.outputs = outputs.data();
   ASSERT_EQ(SampleCuda({}, args), cudaSuccess);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_EQ(records->sequence(), 44u);

@@ -13,14 +13,20 @@ namespace {
 using rivulet::testing::ForEachOrder;
 using rivulet::testing::RandomFloats;
 
+int RoundUp4(int n) { return (n + 3) / 4 * 4; }
+
 // One kernel call over rows of outputs [rows, n], row i with slot i mod slots.
 struct Call {
   Call(const SampledHead& h, int count)
-      : head(h), rows(count), ld(h.num_outputs + 2), work(size_t(count)) {}
+      : head(h), rows(count), ld(RoundUp4(h.num_outputs)), work(size_t(count)) {}
 
   void Run(const CudaLaunch& launch, const DeviceSlots& slots) {
+    // What lies between rows must not count.
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (int(i % size_t(ld)) >= head.num_outputs) outputs[i] = std::nanf("");
+    }
     const DeviceArray<float> device_outputs(outputs);
-    const int ld_scratch = head.tokens() + 1;
+    const int ld_scratch = RoundUp4(head.tokens());
     const DeviceArray<float> scratch(size_t(rows) * size_t(ld_scratch));
     const DeviceArray<CudaOutputWork> device_work(work);
     const DeviceArray<CudaRecord> device_records(size_t(rows) * 2);
@@ -121,7 +127,7 @@ TEST(CudaSampleTest, CategoricalDrawsAndScoresAreThoseOfTheHost) {
 }
 
 TEST(CudaSampleTest, ALargeVocabularyIsSampledAsOnTheHost) {
-  CheckHead({50257, {}}, SlotsFor(50257), 14, 6);
+  CheckHead({50257, {}}, SlotsFor(50257), 28, 6);
 }
 
 TEST(CudaSampleTest, TiesAndEqualLogitsAreCutById) {
@@ -131,9 +137,43 @@ TEST(CudaSampleTest, TiesAndEqualLogitsAreCutById) {
   }
 }
 
+// Logits that hardly differ have thresholds in the last of their digits, and each weight that a
+// filter wrongly keeps or drops moves half of the draws by an id. Equal ones add up to more than 32
+// bits in a bin. Where they differ much, most weights are tiny or zero.
+TEST(CudaSampleTest, FiltersKeepWhatTheHostKeeps) {
+  constexpr int kVocab = 3001;
+  const CategoricalParams filters[] = {
+      {.top_k = 1000},
+      {.top_k = 2},
+      {.top_k = kVocab - 1},
+      {.top_p = 0.3f},
+      {.top_p = 0.999f},
+      {.min_p = 0.9997f},
+      {.temperature = 0.7f, .top_k = 2000, .top_p = 0.5f},
+      {.temperature = 0},
+      {.top_k = 500, .top_p = 0.9999f, .min_p = 0.5f, .banned = 3}};
+  std::vector<SampledSlot> slots;
+  for (const CategoricalParams& params : filters) {
+    slots.emplace_back().params = params;
+    slots.back().seed = 40 + slots.size();
+  }
+  // Weights then take the place of the adjusted logits.
+  slots.push_back(slots[0]);
+  slots.back().bias = {{7, 0.25f}, {kVocab - 1, -1.0f}};
+  slots.push_back(slots[6]);
+  slots.back().penalties = true;
+  slots.back().params.presence_penalty = 0.001f;
+  for (int t = 0; t < kVocab; ++t) slots.back().seen.push_back(uint32_t(t % 2));
+  for (const float spread : {0.0f, 1e-6f, 1e-3f, 0.5f, 5.0f, 60.0f}) {
+    SCOPED_TRACE(spread);
+    CheckHead({kVocab, {}}, slots, 3 * int(slots.size()), spread);
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 TEST(CudaSampleTest, MixtureDrawsAndScoresAreThoseOfTheHost) {
   for (const bool elu : {false, true}) {
-    for (const int mixtures : {1, 10}) {
+    for (const int mixtures : {1, 10, 700}) {
       std::vector<SampledSlot> slots(6);
       for (size_t i = 0; i < slots.size(); ++i) {
         slots[i].seed = 5 + i;
@@ -142,39 +182,78 @@ TEST(CudaSampleTest, MixtureDrawsAndScoresAreThoseOfTheHost) {
         slots[i].num_top = i == 3 ? 5 : i == 4 ? 1 : 0;
         slots[i].stop_ids = {255, 0};
       }
-      CheckHead({3 * mixtures, {mixtures, 256, elu, 128}}, slots, 60, 2);
+      CheckHead({3 * mixtures, {mixtures, 256, elu, 128}}, slots, mixtures > 10 ? 6 : 60, 2);
     }
   }
 }
 
 TEST(CudaSampleTest, StrangeOutputsEndTheRowAndAreNotSampled) {
-  const SampledHead head{37, {}};
   const std::vector<SampledSlot> slots(1);
+  for (const int vocab : {37, 5001}) {
+    ForEachOrder([&](const CudaLaunch& launch) {
+      Call call({vocab, {}}, 3);
+      call.outputs = RandomFloats(size_t(3 * call.ld), 4);
+      call.outputs[size_t(vocab) - 1] = std::numeric_limits<float>::quiet_NaN();
+      call.outputs[size_t(call.ld) + 2] = std::numeric_limits<float>::infinity();
+      for (int i = 0; i < 3; ++i) {
+        call.work[size_t(i)].draws_left = 4;
+        call.work[size_t(i)].target = 1;
+        call.work[size_t(i)].target_record = 2 * i;
+        call.work[size_t(i)].draw_record = 2 * i + 1;
+      }
+      call.Run(launch, DeviceSlots(slots, vocab));
+      for (int i = 0; i < 3; ++i) {
+        const uint32_t strange = i < 2 ? kRecordNonFinite : 0;
+        const uint32_t scored = i < 2 ? kRecordNonFinite : kRecordLogprob;
+        EXPECT_EQ(call.records[size_t(2 * i)].flags(), kRecordScored | scored);
+        EXPECT_EQ(call.records[size_t(2 * i + 1)].flags(), strange);
+      }
+    });
+  }
+}
+
+// A token that is never drawn has a probability all the same.
+TEST(CudaSampleTest, ALikelyTokenThatIsBannedCountsInLogProbabilities) {
+  const SampledHead head{5, {}};
+  std::vector<SampledSlot> slots(1);
+  slots[0].params.banned = 4;
   ForEachOrder([&](const CudaLaunch& launch) {
-    Call call(head, 3);
-    call.outputs = RandomFloats(size_t(3 * call.ld), 4);
-    call.outputs[36] = std::numeric_limits<float>::quiet_NaN();
-    call.outputs[size_t(call.ld) + 2] = std::numeric_limits<float>::infinity();
-    for (int i = 0; i < 3; ++i) {
-      call.work[size_t(i)].draws_left = 4;
-      call.work[size_t(i)].target = 1;
-      call.work[size_t(i)].target_record = 2 * i;
-      call.work[size_t(i)].draw_record = 2 * i + 1;
-    }
-    call.Run(launch, DeviceSlots(slots, 37));
-    for (int i = 0; i < 3; ++i) {
-      const uint32_t strange = i < 2 ? kRecordNonFinite : 0;
-      const uint32_t scored = i < 2 ? kRecordNonFinite : kRecordLogprob;
-      EXPECT_EQ(call.records[size_t(2 * i)].flags(), kRecordScored | scored);
-      EXPECT_EQ(call.records[size_t(2 * i + 1)].flags(), strange);
-    }
+    Call call(head, 1);
+    call.outputs = {0.5f, 1, 2, -1, 300, 0, 0, 0};
+    call.work[0] = {50, 0, 0, 1, 0, 0, 0, 0, 0, 5, 0};
+    call.Run(launch, DeviceSlots(slots, 5));
+    EXPECT_NEAR(call.records[0].logprob, -299, kLogprobTolerance);
   });
+}
+
+// As in the kernel of few rows, whose blocks are smaller.
+TEST(CudaSampleTest, ARowDrawsTheSameWithAnyNumberOfThreads) {
+  for (const int vocab : {300, 2500}) {
+    const int rows = 14;
+    std::vector<CudaRecord> records;
+    std::vector<CudaTopLogprob> top;
+    for (const int threads : {128, 32, 512}) {
+      SCOPED_TRACE(threads);
+      Call call({vocab, {}}, rows);
+      call.outputs = RandomFloats(size_t(rows) * size_t(call.ld), 9, -4, 4);
+      for (int i = 0; i < rows; ++i) {
+        call.work[size_t(i)] = {50 + i, i, i, i, 2 * i, 1, 2 * i + 1, 0, 0, 5, 0};
+      }
+      SetCudaSampleThreadsForTest(threads);
+      call.Run({}, DeviceSlots(SlotsFor(vocab), vocab));
+      SetCudaSampleThreadsForTest(0);
+      if (records.empty()) records = call.records, top = call.top;
+      ASSERT_EQ(
+          std::memcmp(records.data(), call.records.data(), records.size() * sizeof(records[0])), 0);
+      ASSERT_EQ(std::memcmp(top.data(), call.top.data(), top.size() * sizeof(top[0])), 0);
+    }
+  }
 }
 
 TEST(CudaSampleTest, ARowDrawsTheSameInAnyCompany) {
   const SampledHead head{300, {}};
   const std::vector<SampledSlot> slots = SlotsFor(300);
-  std::vector<float> outputs = RandomFloats(size_t(5 * 302), 8, -4, 4);
+  std::vector<float> outputs = RandomFloats(size_t(5 * 300), 8, -4, 4);
   std::vector<CudaRecord> alone;
   ForEachOrder([&](const CudaLaunch& launch) {
     for (int rows : {1, 5}) {

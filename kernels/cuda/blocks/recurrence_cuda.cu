@@ -240,51 +240,82 @@ struct FewShape {
   static constexpr size_t kShared = size_t{kStages} * kStage * sizeof(float);
 };
 
+// Brings tokens one after another. Addresses advance by a row: computed anew they would be half of
+// a token's instructions.
 template <UpdateRule kRule, int kGroups>
-struct FewTokens {
+class FewTokens {
+ public:
   using Shape = FewShape<kRule, kGroups>;
-  const CudaRecurrenceArgs& p;
-  float* shared;
-  int head, first_column;
+  using Wide = typename Shape::Wide;
 
-  // What no token changes: zeros beyond the keys, w = 1 where there is none.
-  __device__ __forceinline__ void Fill() const {
+  __device__ __forceinline__ FewTokens(const CudaRecurrenceArgs& args, float* to, int row, int head,
+                                       int first_column)
+      : p_(args),
+        shared_(to),
+        v_(VectorAt(args.v, row, head) + first_column + LaneIndex()),
+        beta_(args.beta.data == nullptr ? nullptr : VectorAt(args.beta, row, head)),
+        w_step_(args.w_dim > 1 ? kWarpLanes : 0),
+        brings_v_(LaneIndex() < Shape::kColumns && first_column + LaneIndex() < args.value_dim),
+        brings_beta_(LaneIndex() == 0 && args.beta.data != nullptr) {
+    const int key_head = head / args.heads_per_key;
+    keys_[0] = VectorAt(args.q, row, key_head) + LaneIndex();
+    keys_[1] = VectorAt(args.k, row, key_head) + LaneIndex();
+    keys_[2] = args.w_dim == 0 ? nullptr : VectorAt(args.w, row, head);
+    if (args.w_dim > 1) keys_[2] += LaneIndex();
+    if constexpr (kRule == UpdateRule::kRankOne) {
+      keys_[3] = VectorAt(args.a, row, head) + LaneIndex();
+      keys_[4] = VectorAt(args.b, row, head) + LaneIndex();
+    }
+    // What no token changes: zeros beyond the keys, w = 1 where there is none.
     for (int i = LaneIndex(); i < Shape::kStages * Shape::kStage; i += kWarpLanes) {
-      const int vector = i % Shape::kStage / Shape::Wide::kKeys;
-      shared[i] = vector == 2 && p.w_dim == 0 ? 1.0f : 0.0f;
+      const int vector = i % Shape::kStage / Wide::kKeys;
+      shared_[i] = vector == 2 && args.w_dim == 0 ? 1.0f : 0.0f;
     }
     __syncwarp();  // others copy there
   }
-  // `step`: 1, or 0 where all keys have the same value.
-  __device__ __forceinline__ void BringKeys(float* stage, int vector, const float* from,
-                                            int step) const {
+
+  // Copies the next token into stage `at`.
+  __device__ __forceinline__ void Bring(int at) {
+    float* const stage = shared_ + at * Shape::kStage + LaneIndex();
 #pragma unroll
-    for (int i = 0; i < Shape::Wide::kStaged; ++i) {
-      const int key = LaneIndex() + i * kWarpLanes;
-      if (key < p.key_dim) {
-        CopyAsync<4>(stage + vector * Shape::Wide::kKeys + key, from + key * step);
+    for (int vector = 0; vector < Wide::kVectors; ++vector) {
+      if (vector == 2 && p_.w_dim == 0) continue;
+      const int step = vector == 2 ? w_step_ : kWarpLanes;
+#pragma unroll
+      for (int i = 0; i < Wide::kStaged; ++i) {
+        if (LaneIndex() + i * kWarpLanes < p_.key_dim) {
+          CopyAsync<4>(stage + vector * Wide::kKeys + i * kWarpLanes, keys_[vector] + i * step);
+        }
       }
+      keys_[vector] += RowOf(vector);
+    }
+    if (brings_v_) CopyAsync<4>(stage + Shape::kV, v_);
+    v_ += p_.v.ld;
+    if (brings_beta_) {
+      CopyAsync<4>(stage + Shape::kBeta, beta_);
+      beta_ += p_.beta.ld;
     }
   }
-  // Copies token row `row` into stage `at`.
-  __device__ __forceinline__ void Bring(int row, int at) const {
-    float* const stage = shared + at * Shape::kStage;
-    const int key_head = head / p.heads_per_key;
-    BringKeys(stage, 0, VectorAt(p.q, row, key_head), 1);
-    BringKeys(stage, 1, VectorAt(p.k, row, key_head), 1);
-    if (p.w_dim > 0) BringKeys(stage, 2, VectorAt(p.w, row, head), p.w_dim > 1 ? 1 : 0);
-    if constexpr (kRule == UpdateRule::kRankOne) {
-      BringKeys(stage, 3, VectorAt(p.a, row, head), 1);
-      BringKeys(stage, 4, VectorAt(p.b, row, head), 1);
-    }
-    const int column = first_column + LaneIndex();
-    if (LaneIndex() < Shape::kColumns && column < p.value_dim) {
-      CopyAsync<4>(stage + Shape::kV + LaneIndex(), VectorAt(p.v, row, head) + column);
-    }
-    if (LaneIndex() == 0 && p.beta.data != nullptr) {
-      CopyAsync<4>(stage + Shape::kBeta, VectorAt(p.beta, row, head));
-    }
+  __device__ __forceinline__ const float* Stage(int at) const {
+    return shared_ + at * Shape::kStage;
   }
+
+ private:
+  __device__ __forceinline__ int RowOf(int vector) const {
+    return vector == 0   ? p_.q.ld
+           : vector == 1 ? p_.k.ld
+           : vector == 2 ? p_.w.ld
+           : vector == 3 ? p_.a.ld
+                         : p_.b.ld;
+  }
+
+  const CudaRecurrenceArgs& p_;
+  float* const shared_;
+  // Of the next token: this lane's first key of each vector, its column of v; beta.
+  const float* keys_[Wide::kVectors];
+  const float *v_, *beta_;
+  const int w_step_;  // from one of this lane's keys of w to the next
+  const bool brings_v_, brings_beta_;
 };
 
 template <UpdateRule kRule, int kGroups>
@@ -296,38 +327,37 @@ __global__ void __launch_bounds__(kWarpLanes) RecurrenceFew(CudaRecurrenceArgs p
   const int first_column = item % tiles * Shape::kColumns, head = item / tiles % p.heads;
   const CudaSegment segment = p.segments[item / tiles / p.heads];
   if (segment.num_rows == 0) return;
-  const FewTokens<kRule, kGroups> tokens = {p, static_cast<float*>(SharedMemory()), head,
-                                            first_column};
+  FewTokens<kRule, kGroups> tokens(p, static_cast<float*>(SharedMemory()), segment.first_row, head,
+                                   first_column);
   const int of_lane = LaneIndex() % Shape::kColumns, column = first_column + of_lane;
   float* const state = p.states + static_cast<size_t>(segment.slot) * p.floats_per_slot +
                        p.s_offset + At(head, p.key_dim * p.value_dim) + column;
   const float skip = p.skip == nullptr ? 0.0f : p.skip[head];
-  tokens.Fill();
+  const bool writes = LaneIndex() < Shape::kColumns && column < p.value_dim;
+  float* out = p.y + At(segment.first_row, p.ld_y, head * p.value_dim + column);
 #pragma unroll
   for (int t = 0; t < Shape::kAhead; ++t) {
-    if (t < segment.num_rows) tokens.Bring(segment.first_row + t, t);
+    if (t < segment.num_rows) tokens.Bring(t);
     CommitCopies();
   }
   LaneState<1> s = {};
   MoveState<kGroups, false>(p, state, column, s);
+  static_assert((Shape::kStages & (Shape::kStages - 1)) == 0);
 #pragma unroll 1
   for (int t = 0; t < segment.num_rows; ++t) {
-    const int row = segment.first_row + t;
     WaitForCopies<Shape::kAhead - 1>();
     __syncwarp();  // token t is here for all lanes, and all have left token t - 1
     if (t + Shape::kAhead < segment.num_rows) {
-      tokens.Bring(row + Shape::kAhead, (t + Shape::kAhead) % Shape::kStages);
+      tokens.Bring((t + Shape::kAhead) & (Shape::kStages - 1));
     }
     CommitCopies();  // empty at the end, so that the count holds
-    const float* const stage = tokens.shared + t % Shape::kStages * Shape::kStage;
+    const float* const stage = tokens.Stage(t & (Shape::kStages - 1));
     const float v = stage[Shape::kV + of_lane];
     const float beta = p.beta.data == nullptr ? 1.0f : p.beta_scale * stage[Shape::kBeta];
     float added[1] = {v}, y[1];
     Advance<kRule, kGroups>(stage, p.key_dim, beta, added, s, y);
-    if (LaneIndex() < Shape::kColumns && column < p.value_dim) {
-      p.y[At(row, p.ld_y, head * p.value_dim + column)] =
-          p.skip == nullptr ? p.q_scale * y[0] : fmaf(skip, v, p.q_scale * y[0]);
-    }
+    if (writes) *out = p.skip == nullptr ? p.q_scale * y[0] : fmaf(skip, v, p.q_scale * y[0]);
+    out += p.ld_y;
   }
   WaitForCopies<0>();  // no copy may be open at the end
   MoveState<kGroups, true>(p, state, column, s);

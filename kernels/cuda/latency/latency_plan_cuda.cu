@@ -64,10 +64,6 @@ void PlaceInShared(const StepModel& model, LatencyPlan* p) {
     *where = at;
     at += RoundUp(floats, 4);
   };
-  int sampling = 0;  // comes first
-  place(&sampling, static_cast<int>((sizeof(RowShared) + 3) / 4));
-  p->ld_x = RoundUp(model.hidden, 4) + 4;
-  place(&p->x, p->rows * p->ld_x);
   // Rows begin 4 words further in the banks than the row before, so that a fragment meets all.
   const int widest = std::max({model.hidden, model.ffn, layout.heads * v});
   const int words = model.type == WeightType::kF16 ? RoundUp(widest, 32) / 2 : RoundUp(widest, 4);
@@ -78,6 +74,10 @@ void PlaceInShared(const StepModel& model, LatencyPlan* p) {
   place(&p->phi, p->rows * 2 * f);
   place(&p->sums, p->rows * p->groups * v);
   place(&p->dot, p->rows * p->dots);
+  // What comes first is of use within a layer only, and sampling has the same memory.
+  at = std::max(at, static_cast<int>(sizeof(RowShared) / sizeof(float)));
+  p->ld_x = RoundUp(model.hidden, 4) + 4;
+  place(&p->x, p->rows * p->ld_x);
   place(&p->outputs, model.head.n <= kLocalHead ? model.head.n : 0);
   place(&p->rows_at, kLatencyMaxRows * 4);  // positions, tokens, slots
   p->ld_state = RoundUp(f * v + f, 4);

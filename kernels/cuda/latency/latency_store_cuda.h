@@ -11,7 +11,7 @@
 
 namespace rivulet::kernels {
 
-static_assert(kLatencyThreads == kRowThreads);
+static_assert(kLatencyThreads <= kMostRowThreads);
 
 // The four arrows of a layer, in the exchange.
 struct LayerWords {
@@ -83,7 +83,8 @@ __device__ __noinline__ inline void SampleAndSend(const LatencyArgs& p, int row,
   args.fed = p.step.tokens;
   args.next = p.step;
   uint64_t* const to = p.exchange + p.plan.tokens_at + row;
-  SampleRow(args, row, *static_cast<RowShared*>(SharedMemory()), [&](bool goes_on, int32_t token) {
+  // Few loads on their way, for short code: these vocabularies are small.
+  SampleRow<1>(args, row, [&](bool goes_on, int32_t token) {
     Send(to, static_cast<uint32_t>(goes_on ? token : -1), flag);
   });
 }

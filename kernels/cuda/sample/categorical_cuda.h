@@ -1,136 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of token models (categorical.h) with a block of 128 threads a row. Included by
-// sample_row_cuda.h only. Thread t owns the ids t C .. t C + C - 1, C = ceil(n / 128). All
-// functions are called by the whole block and give every thread the same result. Loops over a
-// thread's ids are not unrolled: in the end they run a few times, and their code is long.
+// The head of token models (categorical.h) with a block a row. Included by sample_row_cuda.h and
+// latency_plan_cuda.cu only. All functions are called by the whole block and give every thread the
+// same result.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 
 #include "kernels/categorical.h"
-#include "kernels/cuda/common/block_sums_cuda.h"
+#include "kernels/cuda/sample/row_sums_cuda.h"
+#include "kernels/cuda/sample/threshold_cuda.h"
 
 namespace rivulet::kernels {
 
-// ArgMax(logits, n, banned), and its value.
-__device__ inline Best RowArgMax(const float* logits, int n, int32_t banned, RowShared& shared) {
-  Best best = {0, -1};
-  const Ids ids(n);
-#pragma unroll 1
-  for (int i = ids.begin; i < ids.end; ++i) {
-    if (i != banned || n == 1) best = Better(best, {logits[i], i});
-  }
-  return BlockBest(best, shared);
-}
-
-__device__ inline double RowLogSumExp(const float* logits, int n, RowShared& shared) {
-  const float max = RowArgMax(logits, n, -1, shared).value;
-  double sum = 0;
-  const Ids ids(n);
-#pragma unroll 1
-  for (int i = ids.begin; i < ids.end; ++i) sum += static_cast<double>(expf(logits[i] - max));
-  return static_cast<double>(max) + log(SumInOrder(sum, ids, shared));
-}
-
-// KeepLargest(weights, n, by_count, target); a thread touches its own ids only.
-__device__ inline void RowKeepLargest(float* weights, int n, bool by_count, double target,
-                                      RowShared& shared) {
-  const Ids ids(n);
-  uint32_t low = 0, high = 0x3F800001u;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    const float threshold = __uint_as_float(middle);
-    double measure = 0;
-#pragma unroll 1
-    for (int i = ids.begin; i < ids.end; ++i) {
-      if (weights[i] >= threshold) measure += by_count ? 1.0 : static_cast<double>(weights[i]);
+// What a pass over a row of logits tells.
+struct RowLook {
+  bool finite;
+  int32_t likeliest;  // ArgMax(row, n, banned), and its value
+  float largest;
+};
+template <int kAhead>
+__device__ __noinline__ RowLook LookAtRow(const float* row, int n, int32_t banned) {
+  float zero = 0, largest = -INFINITY;  // zero: NaN once a value is infinite or NaN
+  int32_t place = -1;                   // of the first quad with this thread's largest
+  ForEachQuad<kAhead>(row, n, [&](int first, Quad q) {
+    FillTail(first, n, -FLT_MAX, q);
+    zero = fmaf(q.v[0], 0.0f, fmaf(q.v[1], 0.0f, fmaf(q.v[2], 0.0f, fmaf(q.v[3], 0.0f, zero))));
+    if (first <= banned && banned < first + 4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) q.v[i] = first + i == banned ? -INFINITY : q.v[i];
     }
-    (SumInTree(measure, shared) >= target ? low : high) = middle;
+    const float of_quad = fmaxf(fmaxf(q.v[0], q.v[1]), fmaxf(q.v[2], q.v[3]));
+    if (of_quad > largest) largest = of_quad, place = first;
+  });
+  RowLook look;
+  look.finite = __syncthreads_or(zero == 0 ? 0 : 1) == 0;
+  const Ranked best = BlockBest(place < 0 ? 0 : RankOf(largest, place));
+  look.likeliest = banned == 0 && n > 1 ? 1 : 0;  // where nothing is more than minus infinity
+  look.largest = -INFINITY;
+  if (best == 0) return look;
+  look.largest = RankedValue(best);
+  const Quad q = LoadQuad(row + RankedId(best));
+#pragma unroll
+  for (int i = 3; i >= 0; --i) {
+    const int32_t id = RankedId(best) + i;
+    if (id < n && id != banned && q.v[i] == look.largest) look.likeliest = id;
   }
-  const float threshold = __uint_as_float(low);
-  double above = 0;
-  int32_t ties = 0;
-#pragma unroll 1
-  for (int i = ids.begin; i < ids.end; ++i) {
-    if (weights[i] > threshold) above += by_count ? 1.0 : static_cast<double>(weights[i]);
-    if (weights[i] == threshold) ++ties;
+  return look;
+}
+
+// What a value of a row counts for in a sum: a logit its weight, e^((logit - max) / temperature) or
+// 0 where it is banned, and a weight itself, if `cut` keeps it and it is not above `most`.
+struct RowTerm {
+  bool of_logit;
+  float max, temperature, inverse;  // inverse: 1 / temperature
+  int32_t banned;
+  Cut cut;
+  float most = 1;
+
+  __device__ __forceinline__ float OfLogit(float logit, int32_t id) const {
+    // (logit - max) / temperature, rounded as a division, without its many instructions. (What is
+    // far below makes no weight, and may be infinite.)
+    const float relative = logit - max, about = relative * inverse;
+    const float exact = fmaf(fmaf(-about, temperature, relative), inverse, about);
+    const float weight = expf(about > -200.0f ? exact : about);
+    return id == banned ? 0.0f : weight;
   }
-  above = SumInTree(above, shared);
-  // How many ties stay: the first `keep` by id, so many that the measure reaches the target.
-  shared.counts[RowThread()] = ties;
-  __syncthreads();
-  int32_t before = 0;
-#pragma unroll 1
-  for (int t = 0; t < RowThread(); ++t) before += shared.counts[t];
-  const double each = by_count ? 1.0 : static_cast<double>(threshold);
-  double keep = each > 0 ? ceil((target - above) / each) : 0;  // (weights of 0 are 0 either way)
-  if (keep > 0 && above + (keep - 1) * each >= target) keep -= 1;
-  if (above + keep * each < target) keep += 1;
-#pragma unroll 1
-  for (int i = ids.begin; i < ids.end; ++i) {
-    if (weights[i] > threshold) continue;
-    if (weights[i] == threshold && static_cast<double>(before) < keep) {
-      ++before;
+  __device__ __forceinline__ float OfWeight(float weight, int32_t id) const {
+    return cut.Keeps(weight, id) & (weight <= most) ? weight : 0.0f;
+  }
+  __device__ __forceinline__ Quad operator()(int first, const Quad& q) const {
+    Quad terms;
+    if (of_logit) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) terms.v[i] = OfLogit(q.v[i], first + i);
     } else {
-      weights[i] = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) terms.v[i] = OfWeight(q.v[i], first + i);
     }
+    return terms;
   }
-  __syncthreads();  // counts are read
+};
+__device__ __forceinline__ RowTerm TermOfLogits(float max, float temperature, int32_t banned) {
+  return {true, max, temperature, 1.0f / temperature, banned, {}};
 }
 
-// SampleCategorical(p, logits, n, random): draws from adjusted logits, which are overwritten. They
-// were written by the threads that own their ids, or before a barrier.
-__device__ inline int32_t RowSample(const CategoricalParams& p, float* logits, int n,
-                                    PhiloxWords random, RowShared& shared) {
-  const Best likeliest = RowArgMax(logits, n, p.banned, shared);
-  if (p.temperature == 0) return likeliest.index;
-  const Ids ids(n);
-  double mine = 0;
-#pragma unroll 1
-  for (int i = ids.begin; i < ids.end; ++i) {
-    logits[i] = i == p.banned ? 0.0f : expf((logits[i] - likeliest.value) / p.temperature);
-    mine += static_cast<double>(logits[i]);
-  }
-  const bool by_count = p.top_k > 0 && p.top_k < n;
+// What many call, with its code there once: the sum of the terms, which are written to `terms` as
+// well, unless that is null (it may be `row`) ...
+template <int kAhead>
+__device__ __noinline__ double SumTerms(const float* row, int n, RowTerm term, float* terms) {
+  return SumRow<kAhead>(row, n, term, terms);
+}
+// ... and after it the first id at which the running sum reaches `target`, or `otherwise`.
+__device__ __noinline__ inline int32_t FindTerm(const float* row, int n, RowTerm term,
+                                                double target, int32_t otherwise) {
+  return FindId(row, n, term, target, otherwise);
+}
+
+// `largest`: of the logits other than `banned`.
+template <int kAhead>
+__device__ __forceinline__ double RowLogSumExp(const float* logits, int n, int32_t banned,
+                                               float largest) {
+  if (banned >= 0 && banned < n) largest = fmaxf(largest, logits[banned]);
+  const double sum = SumTerms<kAhead>(logits, n, TermOfLogits(largest, 1, -1), nullptr);
+  return static_cast<double>(largest) + log(sum);
+}
+
+// What KeepLargest(weights, n, by_count, target) keeps of what `cut` keeps. Without `by_count` the
+// target is a share of the sum.
+template <int kAhead>
+__device__ __forceinline__ Cut RowKeepLargest(const float* weights, int n, const Cut& cut,
+                                              bool by_count, double target) {
+  const Threshold t = FindThreshold<kAhead>(weights, n, cut, by_count, target);
+  const float threshold = __uint_as_float(t.bits);
+  const double weight = static_cast<double>(threshold), each = by_count ? 1.0 : weight;
+  RowTerm ties = {};
+  ties.cut = threshold > cut.threshold ? Cut{threshold, INT32_MAX} : cut;
+  if (t.above + (t.equal - each) < t.target) return ties.cut;  // all equal ones are needed
+  // Else the first by id, so many that the measure reaches the target.
+  double keep = ceil((t.target - t.above) / each);
+  if (t.above + (keep - 1) * each >= t.target) keep -= 1;
+  if (t.above + keep * each < t.target) keep += 1;
+  ties.most = threshold;  // so none is above
+  SumTerms<kAhead>(weights, n, ties, nullptr);
+  ties.cut.last = FindTerm(weights, n, ties, keep * weight, ties.cut.last);
+  return ties.cut;
+}
+
+// The filters: writes weights of the logits to `weights`, and says which of them to keep.
+template <int kAhead>
+__device__ __forceinline__ Cut RowFilters(const CategoricalParams& p, const float* logits, int n,
+                                          RowTerm term, float* weights) {
+  SumTerms<kAhead>(logits, n, term, weights);
 #pragma unroll 1
   for (int filter = 0; filter < 2; ++filter) {  // top_k, top_p
-    double target = p.top_k;
-    if (filter == 0 ? !by_count : !(p.top_p < 1)) continue;
-    if (filter == 1) {
-      mine = 0;
-#pragma unroll 1
-      for (int i = ids.begin; i < ids.end; ++i) mine += static_cast<double>(logits[i]);
-      target = static_cast<double>(p.top_p) * SumInOrder(mine, ids, shared);
-    }
-    RowKeepLargest(logits, n, filter == 0, target, shared);
+    const bool by_count = filter == 0;
+    if (by_count ? p.top_k <= 0 || p.top_k >= n : !(p.top_p < 1)) continue;
+    const double target = by_count ? p.top_k : static_cast<double>(p.top_p);
+    term.cut = RowKeepLargest<kAhead>(weights, n, term.cut, by_count, target);
   }
-  if (by_count || p.top_p < 1 || p.min_p > 0) {
-    mine = 0;
-#pragma unroll 1
-    for (int i = ids.begin; i < ids.end; ++i) {
-      if (logits[i] < p.min_p) logits[i] = 0;
-      mine += static_cast<double>(logits[i]);
-    }
+  if (p.min_p > term.cut.threshold) term.cut = {p.min_p, INT32_MAX};
+  return term.cut;
+}
+
+// SampleCategorical(p, logits, n, random): draws from adjusted logits. `look`: at them. `weights`:
+// [n], used where there are filters; may be the logits.
+template <int kAhead>
+__device__ __forceinline__ int32_t RowSample(const CategoricalParams& p, const float* logits,
+                                             const RowLook& look, float* weights, int n,
+                                             PhiloxWords random) {
+  if (p.temperature == 0) return look.likeliest;
+  RowTerm term = TermOfLogits(look.largest, p.temperature, p.banned);
+  const float* row = logits;
+  if ((p.top_k > 0 && p.top_k < n) || p.top_p < 1 || p.min_p > 0) {
+    term.cut = RowFilters<kAhead>(p, logits, n, term, weights);
+    term.of_logit = false;
+    row = weights;
   }
-  if (RowThread() == 0) shared.chosen = likeliest.index;
-  const double total = SumInOrder(mine, ids, shared);
-  const double target = UniformOpen(random.word[0], random.word[1]) * total;
-  double cumulative = RowThread() == 0 ? 0 : shared.sums[RowThread() - 1];
-  // One thread's ids hold the first running sum that reaches the target.
-  if (shared.sums[RowThread()] >= target && (RowThread() == 0 || cumulative < target)) {
-#pragma unroll 1
-    for (int i = ids.begin; i < ids.end; ++i) {
-      if (!(logits[i] > 0)) continue;
-      cumulative += static_cast<double>(logits[i]);
-      shared.chosen = i;  // the last one, should the sum round to just below
-      if (cumulative >= target) break;
-    }
-  }
-  __syncthreads();
-  const int32_t chosen = shared.chosen;
-  __syncthreads();
-  return chosen;
+  const double sum = SumTerms<kAhead>(row, n, term, nullptr);
+  const double target = UniformOpen(random.word[0], random.word[1]) * sum;
+  return FindTerm(row, n, term, target, look.likeliest);
 }
 
 }  // namespace rivulet::kernels

@@ -5,20 +5,33 @@
 namespace rivulet::kernels {
 namespace {
 
-__global__ void __launch_bounds__(kRowThreads, 6) Sample(CudaSampleArgs p) {
+constexpr int kCountThreads = 128;
+// Few threads for a short row, as their barriers then cost more than its loads. Rows of mixtures
+// count as short, however many they are of.
+constexpr int kShortRow = 2048, kShortRowThreads = 128;
+constexpr int kLongAhead = 4;  // loads of a thread on their way
+int threads_for_test = 0;
+
+__global__ void __launch_bounds__(kShortRowThreads, 5) Sample(CudaSampleArgs p) {
   WaitForPredecessor();
-  RowShared& shared = *static_cast<RowShared*>(SharedMemory());
-  SampleRow(p, static_cast<int>(blockIdx.x), shared, [](bool, int32_t) {});
+  SampleRow<1>(p, static_cast<int>(blockIdx.x), [](bool, int32_t) {});
 }
 
-__global__ void __launch_bounds__(kRowThreads) CountTokens(CudaCountArgs p) {
+// At least one block a multiprocessor: unasked, the compiler would spill to make room for two.
+__global__ void __launch_bounds__(kMostRowThreads, 1) SampleLong(CudaSampleArgs p) {
+  p.mixture.mixtures = 0;  // the compiler leaves their code out
+  WaitForPredecessor();
+  SampleRow<kLongAhead>(p, static_cast<int>(blockIdx.x), [](bool, int32_t) {});
+}
+
+__global__ void __launch_bounds__(kCountThreads) CountTokens(CudaCountArgs p) {
   WaitForPredecessor();
   const CudaSegment segment = p.segments[blockIdx.x];
   if (segment.num_rows == 0) return;
   uint32_t* seen = p.samplers[segment.slot].seen;
   if (seen == nullptr) return;
   const bool as_output = p.as_output[segment.row] != 0;
-  for (int i = static_cast<int>(threadIdx.x); i < segment.num_rows; i += kRowThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < segment.num_rows; i += kCountThreads) {
     uint32_t* word = seen + p.tokens[segment.first_row + i];
     if (as_output) {
       atomicAdd(word, 1u);
@@ -30,20 +43,36 @@ __global__ void __launch_bounds__(kRowThreads) CountTokens(CudaCountArgs p) {
 
 }  // namespace
 
-cudaError_t PrepareSampleCuda() { return PrepareKernels(Sample, CountTokens); }
+cudaError_t PrepareSampleCuda() { return PrepareKernels(Sample, SampleLong, CountTokens); }
 
 cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args) {
   const int tokens = args.mixture.mixtures > 0 ? args.mixture.levels : args.num_outputs;
+  const auto in_quads = [](const float* rows, int ld) {
+    return reinterpret_cast<uintptr_t>(rows) % 16 == 0 && ld % 4 == 0;
+  };
+  if (!in_quads(args.outputs, args.ld_outputs) || !in_quads(args.scratch, args.ld_scratch)) {
+    return cudaErrorInvalidValue;
+  }
   if (args.rows < 0 || args.num_outputs < 1 || args.ld_outputs < args.num_outputs ||
       args.ld_scratch < tokens ||
       (args.mixture.mixtures > 0 && args.num_outputs != 3 * args.mixture.mixtures)) {
     return cudaErrorInvalidValue;
   }
-  return LaunchBlocks(launch, Sample, args.rows, kRowThreads, sizeof(RowShared), args);
+  const bool mixture = args.mixture.mixtures > 0;
+  const bool is_short = mixture || args.num_outputs <= kShortRow;
+  int threads = is_short ? kShortRowThreads : kMostRowThreads;
+  if (threads_for_test > 0 && !mixture) threads = threads_for_test;
+  if (is_short && threads <= kShortRowThreads) {
+    return LaunchBlocks(launch, Sample, args.rows, threads, RowSharedBytes(1, threads), args);
+  }
+  return LaunchBlocks(launch, SampleLong, args.rows, threads, RowSharedBytes(kLongAhead, threads),
+                      args);
 }
 
 cudaError_t CountTokensCuda(const CudaLaunch& launch, const CudaCountArgs& args) {
-  return LaunchBlocks(launch, CountTokens, args.num_segments, kRowThreads, 0, args);
+  return LaunchBlocks(launch, CountTokens, args.num_segments, kCountThreads, 0, args);
 }
+
+void SetCudaSampleThreadsForTest(int threads) { threads_for_test = threads; }
 
 }  // namespace rivulet::kernels

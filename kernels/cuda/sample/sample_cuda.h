@@ -2,10 +2,11 @@
 // From head outputs to records on the GPU: scoring of given tokens, drawing of next ones, and what
 // the next step feeds. The mathematics is that of categorical.h and mixture_of_logistics.h.
 //
-// One block a row of outputs. Sums over a vocabulary run in double: thread t adds the ids t C ..
-// t C + C - 1 in order, C = ceil(n / 128), and the threads' sums are added in their order, so up to
-// 128 ids the operations are those of the host functions in their order. (KeepLargest folds in a
-// tree.) Results differ from the host's where expf does, by an ulp, or where such sums round apart.
+// One block a row of outputs: 128 threads, or 512 where the row is long. A draw reads the row
+// twice: to check it and find its largest, then for the sum of the weights. Penalties and bias add
+// two passes; filters one that writes the weights, and three each (threshold_cuda.h). Sums over a
+// vocabulary run in double, in a fixed order that is not the host's (row_sums_cuda.h). So results
+// differ from the host's where expf does, by an ulp, or where such sums round apart.
 //
 // Order within a row: the fed token is counted; outputs are checked for NaN and infinity; the
 // target is scored; a token is drawn; the records are written; the next step's inputs are. A
@@ -100,7 +101,8 @@ struct CudaStepRows {
 };
 
 struct CudaSampleArgs {
-  const float* outputs = nullptr;  // [rows, ld_outputs] raw head outputs
+  // [rows, ld_outputs] raw head outputs; 16-byte aligned, ld_outputs a multiple of 4, as scratch.
+  const float* outputs = nullptr;
   int rows = 0, num_outputs = 0, ld_outputs = 0;
   MixtureHead mixture;                   // mixtures = 0: a categorical head of num_outputs tokens
   const CudaOutputWork* work = nullptr;  // [rows]
@@ -118,6 +120,9 @@ struct CudaSampleArgs {
 // Once a device, before the first launch of SampleCuda or CountTokensCuda.
 cudaError_t PrepareSampleCuda();
 cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args);
+// For tests: threads of a block, a multiple of 32 up to 512, from 129 on with the kernel of long
+// rows; 0: chosen by size. Thread: none may call SampleCuda.
+void SetCudaSampleThreadsForTest(int threads);
 
 // Counts the tokens of segments, for slots whose samplers have `seen`.
 struct CudaCountArgs {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of head outputs to its records (sample_cuda.h), by a block of kRowThreads threads: the
-// body of Sample() and the end of a step of Latency(). Included by .cu files only.
+// One row of head outputs to its records (sample_cuda.h), by a block: the body of Sample() and the
+// end of a step of Latency(). Included by .cu files only.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,10 @@ struct RowLikelihood {
 
   __device__ float Of(int32_t token) const {
     if (mixture.mixtures > 0) return MixtureLogProb(mixture, outputs, token);
-    return static_cast<float>(static_cast<double>(outputs[token]) - normalizer);
+    return OfOutput(outputs[token]);
+  }
+  __device__ float OfOutput(float output) const {
+    return static_cast<float>(static_cast<double>(output) - normalizer);
   }
 };
 
@@ -37,74 +40,90 @@ __device__ inline void WriteWord(CudaRecord* to, int32_t token, uint32_t flags, 
 }
 
 // The `count` likeliest tokens, by ln p, then by id. `scratch`: [tokens], used for a mixture.
-__device__ inline void FillTop(const RowLikelihood& likelihood, int tokens, int count,
-                               float* scratch, CudaTopLogprob* top, RowShared& shared) {
-  const Ids ids(tokens);
-  const bool mixture = likelihood.mixture.mixtures > 0;
+template <int kAhead>
+__device__ __forceinline__ void FillTop(const RowLikelihood& likelihood, int tokens, int count,
+                                        float* scratch, CudaTopLogprob* top) {
   if (count == 0) return;
-  if (mixture) {  // own ids only: no barrier needed
+  const bool mixture = likelihood.mixture.mixtures > 0;
+  if (mixture) {
 #pragma unroll 1
-    for (int i = ids.begin; i < ids.end; ++i) scratch[i] = likelihood.Of(i);
+    for (int i = RowThread(); i < tokens; i += RowThreads()) scratch[i] = likelihood.Of(i);
+    __syncthreads();
   }
-  Best last = {0, -1};
-  for (int rank = 0; rank < count; ++rank) {
-    Best best = {0, -1};
+  // A thread's likeliest that is not listed yet. Only the thread whose own was listed looks again.
+  Ranked last = ~Ranked{0}, mine = last;
 #pragma unroll 1
-    for (int i = ids.begin; i < ids.end; ++i) {
-      const float v = mixture ? scratch[i] : likelihood.Of(i);
-      const bool taken =
-          last.index >= 0 && (v > last.value || (v == last.value && i <= last.index));
-      if (!taken) best = Better(best, {v, i});
+  for (int rank = 0; rank < count; ++rank) {
+    if (mine == last) {
+      mine = 0;
+      ForEachQuad<kAhead>(
+          mixture ? scratch : likelihood.outputs, tokens, [&](int first, const Quad& q) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const Ranked r = RankOf(mixture ? q.v[i] : likelihood.OfOutput(q.v[i]), first + i);
+              if (first + i < tokens && r < last && r > mine) mine = r;
+            }
+          });
     }
-    last = BlockBest(best, shared);
-    if (RowThread() == 0) top[rank] = {last.index, last.value};
+    last = BlockBest(mine);
+    if (RowThread() == 0) top[rank] = {RankedId(last), RankedValue(last)};
   }
 }
 
 __device__ inline bool IsStop(const CudaSampler& sampler, int32_t token) {
   bool stop = false;
 #pragma unroll 1
-  for (int i = RowThread(); i < sampler.num_stop_ids; i += kRowThreads) {
+  for (int i = RowThread(); i < sampler.num_stop_ids; i += RowThreads()) {
     stop = stop || sampler.stop_ids[i] == token;
   }
   return __syncthreads_or(stop ? 1 : 0) != 0;
 }
 
-// Draws the next token; the same on all threads.
-__device__ inline int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampler,
-                               int64_t position, const float* outputs, float* scratch,
-                               RowShared& shared) {
+// Logits with penalties and bias, to `scratch`.
+template <int kAhead>
+__device__ __forceinline__ void AdjustRow(const CudaSampler& sampler, const float* outputs, int n,
+                                          float* scratch) {
+  ForEachQuad<kAhead>(outputs, n, [&](int first, Quad q) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t seen = sampler.seen != nullptr && first + i < n ? sampler.seen[first + i] : 0;
+      q.v[i] = AdjustLogit(sampler.params, q.v[i], (seen & kSeenInPrompt) != 0,
+                           static_cast<int32_t>(seen & ~kSeenInPrompt));
+    }
+    StoreQuad(scratch + first, q);
+  });
+  if (sampler.num_bias == 0) return;  // the same for the whole block
+  __syncthreads();
+#pragma unroll 1
+  for (int i = RowThread(); i < sampler.num_bias; i += RowThreads()) {
+    scratch[sampler.bias[i].token] += sampler.bias[i].bias;
+  }
+}
+
+// Draws the next token; the same on all threads. `look`: at the outputs.
+template <int kAhead>
+__device__ __forceinline__ int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampler,
+                                        int64_t position, RowLook look, const float* outputs,
+                                        float* scratch) {
   const PhiloxWords random =
       DrawWords(sampler.seed, static_cast<uint64_t>(position), sampler.sample_index, /*draw=*/0);
   if (p.mixture.mixtures > 0) {
     if (RowThread() == 0) {
-      shared.chosen = SampleMixture(p.mixture, outputs, sampler.params.temperature, random);
+      OfRow().chosen = SampleMixture(p.mixture, outputs, sampler.params.temperature, random);
     }
     __syncthreads();
-    const int32_t chosen = shared.chosen;
+    const int32_t chosen = OfRow().chosen;
     __syncthreads();
     return chosen;
   }
-  const Ids ids(p.num_outputs);
-#pragma unroll 1
-  for (int i = ids.begin; i < ids.end; ++i) {
-    float logit = outputs[i];
-    if (sampler.seen != nullptr) {
-      const uint32_t seen = sampler.seen[i];
-      logit = AdjustLogit(sampler.params, logit, (seen & kSeenInPrompt) != 0,
-                          static_cast<int32_t>(seen & ~kSeenInPrompt));
-    }
-    scratch[i] = logit;
-  }
-  if (sampler.num_bias > 0) {  // the same for the whole block
+  const float* logits = outputs;
+  if (sampler.seen != nullptr || sampler.num_bias > 0) {
+    AdjustRow<kAhead>(sampler, outputs, p.num_outputs, scratch);
     __syncthreads();
-#pragma unroll 1
-    for (int i = RowThread(); i < sampler.num_bias; i += kRowThreads) {
-      scratch[sampler.bias[i].token] += sampler.bias[i].bias;
-    }
-    __syncthreads();
+    logits = scratch;
+    look = LookAtRow<kAhead>(scratch, p.num_outputs, sampler.params.banned);
   }
-  return RowSample(sampler.params, scratch, p.num_outputs, random, shared);
+  return RowSample<kAhead>(sampler.params, logits, look, scratch, p.num_outputs, random);
 }
 
 // What row `work.row` feeds next, after it drew `token`, if it goes on. One thread.
@@ -123,31 +142,30 @@ __device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork&
   next.positions[work.row] = work.position;
 }
 
-// All of row `row` of `p`. As soon as the draw is known, and before the record is written, thread 0
-// calls on_draw(goes_on, token): whether the row feeds `token` next. Not called where nothing is
-// drawn.
-template <class OnDraw>
-__device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared,
-                          const OnDraw& on_draw) {
-  const CudaOutputWork work = p.work[row];
-  const bool draws = work.draws_left > 0, scores = work.target >= 0;
+// All of row `row` of `p`, with kAhead loads of a thread on their way. As soon as the draw is
+// known, and before the record is written, thread 0 calls on_draw(goes_on, token): whether the row
+// feeds `token` next. Not called where nothing is drawn.
+template <int kAhead, class OnDraw>
+__device__ void SampleRow(const CudaSampleArgs& p, int row, const OnDraw& on_draw) {
+  const bool draws = p.work[row].draws_left > 0, scores = p.work[row].target >= 0;
   if (!draws && !scores) return;  // the whole block
-  const CudaSampler sampler = p.samplers[work.slot];
-  if (draws && p.fed != nullptr && sampler.seen != nullptr && RowThread() == 0) {
-    ++sampler.seen[p.fed[row]];  // read after the barrier below
+  if (RowThread() == 0) {
+    OfRow().work = p.work[row];
+    OfRow().sampler = p.samplers[OfRow().work.slot];
+    uint32_t* const seen = OfRow().sampler.seen;
+    if (draws && p.fed != nullptr && seen != nullptr) ++seen[p.fed[row]];
   }
+  __syncthreads();
+  const CudaOutputWork& work = OfRow().work;
+  const CudaSampler& sampler = OfRow().sampler;
   const float* outputs = p.outputs + At(row, p.ld_outputs);
   float* scratch = p.scratch + At(row, p.ld_scratch);
-  bool strange = false;
-#pragma unroll 1
-  for (int i = RowThread(); i < p.num_outputs; i += kRowThreads) {
-    strange = strange || !(outputs[i] * 0.0f == 0.0f);
-  }
-  const bool finite = __syncthreads_or(strange ? 1 : 0) == 0;
-
+  const RowLook look = LookAtRow<kAhead>(outputs, p.num_outputs, sampler.params.banned);
+  const bool finite = look.finite;
   RowLikelihood likelihood = {outputs, p.mixture, 0};
   if (finite && p.mixture.mixtures == 0 && (scores || sampler.want_logprobs != 0)) {
-    likelihood.normalizer = RowLogSumExp(outputs, p.num_outputs, shared);
+    likelihood.normalizer =
+        RowLogSumExp<kAhead>(outputs, p.num_outputs, sampler.params.banned, look.largest);
   }
   // The target, then the draw: a loop, so that the likelihood's code is there once.
 #pragma unroll 1
@@ -155,7 +173,7 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared,
     int32_t token = draw != 0 ? 0 : work.target;
     uint32_t flags = (finite ? 0u : kRecordNonFinite) | (draw != 0 ? 0u : kRecordScored);
     if (draw != 0 && finite) {
-      token = Draw(p, sampler, work.position, outputs, scratch, shared);
+      token = Draw<kAhead>(p, sampler, work.position, look, outputs, scratch);
       if (IsStop(sampler, token)) flags |= kRecordStopped;
     }
     const bool goes_on = draw != 0 && flags == 0 && work.draws_left > 1;
@@ -168,8 +186,8 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared,
       count = count < tokens ? count : tokens;
       count = count < p.top_stride ? count : p.top_stride;
       if (RowThread() == 0) record->logprob = likelihood.Of(token), record->num_top = count;
-      FillTop(likelihood, tokens, count, scratch, p.top + At(work.draw_record, p.top_stride),
-              shared);
+      FillTop<kAhead>(likelihood, tokens, count, scratch,
+                      p.top + At(work.draw_record, p.top_stride));
     }
     if (RowThread() != 0) continue;
     WriteWord(record, token, flags, work.sequence);

@@ -160,6 +160,7 @@ T atomicOr(T* p, T value) {
   *p = before | value;
   return before;
 }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline unsigned __float_as_uint(float f) { return rivulet::cuda_emulator::Bits<unsigned>(f); }
 inline float __uint_as_float(unsigned u) { return rivulet::cuda_emulator::Bits<float>(u); }
 inline double sinpi(double x) { return std::sin((x - 2 * std::rint(x / 2)) * M_PI); }
