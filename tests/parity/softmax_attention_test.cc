@@ -191,6 +191,12 @@ TEST(SoftmaxAttentionTest, LargeScoresAndWhatIsNotFinite) {
         EXPECT_EQ(std::isfinite(some.y[size_t(t * 5)]), t != 3) << target << " token " << t;
       }
     }
+    Case broken = c;
+    broken.rows[size_t(3 * c.ld + c.k())] = std::numeric_limits<float>::quiet_NaN();  // a key
+    const Result all = RunCase(broken, 130, SoftmaxAttentionCpu);
+    for (int t = 0; t < c.tokens; ++t) {
+      EXPECT_EQ(std::isfinite(all.y[size_t(t * 5)]), t < 3) << target << " token " << t;
+    }
   });
 }
 
