@@ -110,6 +110,45 @@ TEST_P(BackendContractTest, AWrittenStateGoesOnBitForBit) {
   EXPECT_EQ(State(1), State(4));
 }
 
+// Of a state that grows, what the longer one held behind the shorter one is gone.
+TEST_P(BackendContractTest, AShorterStateLeavesNothingOfTheLongerOneInItsPlace) {
+  Start(GetParam().Config());
+  std::vector<int32_t> tokens(150);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * 7 % 11);
+  const std::vector<int32_t> shorter = {0, 3, 4}, more(tokens.begin(), tokens.begin() + 70);
+  Draw(1, 0, tokens, 0);
+  Draw(2, 0, shorter, 0);
+  for (const Slot slot : {3, 4}) ASSERT_TRUE(backend_->WriteSlot(slot, State(1)).ok());
+  ASSERT_TRUE(backend_->WriteSlot(3, State(2)).ok());
+  ASSERT_TRUE(backend_->CopySlot(2, 4).ok());
+  for (const Slot slot : {2, 3, 4}) Draw(slot, 3, more, 0);
+  EXPECT_EQ(State(3), State(2)) << "written";
+  EXPECT_EQ(State(4), State(2)) << "copied";
+}
+
+TEST_P(BackendContractTest, ASequenceEndsAtTheContext) {
+  Start(GetParam().Config());
+  const int64_t context = backend_->limits().context;
+  if (context == 0) return;
+  for (const auto& [position, samples, good] : {std::tuple{context - 2, 1, true},
+                                                {context - 2, 2, true},
+                                                {context - 2, 3, false},
+                                                {context - 1, 1, true},
+                                                {context, 0, false}}) {
+    const std::vector<int32_t> token = {1};
+    rivulet::Run run;
+    RunRow& row = run.rows.emplace_back();
+    row.slot = 1;
+    row.position = position;
+    row.tokens = token;
+    row.sample = samples > 0;
+    row.max_samples = samples;
+    run.num_steps = std::max(1, samples);
+    EXPECT_EQ(backend_->Submit(run).ok(), good) << position << " " << samples;
+    if (good) PollAll(*backend_);
+  }
+}
+
 TEST_P(BackendContractTest, SeedAndSampleIndexChangeTheDraws) {
   Start(GetParam().Config());
   std::vector<std::vector<int32_t>> draws;
