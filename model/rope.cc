@@ -87,8 +87,10 @@ absl::Status ApplyYarn(JsonReader* object, double factor, double theta, double m
 }
 
 std::vector<double> Frequencies(double theta, int dims) {
-  std::vector<double> frequencies;
-  for (int i = 0; i < dims / 2; ++i) frequencies.push_back(std::pow(theta, -2.0 * i / dims));
+  std::vector<double> frequencies(size_t(dims) / 2);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = std::pow(theta, -2.0 * double(i) / dims);
+  }
   return frequencies;
 }
 

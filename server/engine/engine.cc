@@ -208,7 +208,8 @@ std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
       Emitter::Threads::kOwn, std::move(disk), std::move(warm));
 }
 
-std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextTokenizer* tokenizer,
+std::unique_ptr<Engine> CreateEngineForConfig(const ModelConfig& config,
+                                              const TextTokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
                                               DiskTier disk, std::vector<WarmState> warm) {
@@ -217,7 +218,7 @@ std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextToke
                                       std::move(warm));
 }
 
-std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config,
+std::unique_ptr<SteppedEngine> CreateSteppedEngine(const ModelConfig& config,
                                                    const TextTokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,

@@ -16,7 +16,8 @@ namespace rivulet {
 // `tokenizer` is borrowed; null where the content is not text. Any thread may call `clock`. While
 // nothing runs, the loop sleeps in real time: it notices a deadline once as much real time has
 // passed, or at the next call of the engine.
-std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextTokenizer* tokenizer,
+std::unique_ptr<Engine> CreateEngineForConfig(const ModelConfig& config,
+                                              const TextTokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
                                               DiskTier disk = {}, std::vector<WarmState> warm = {});
@@ -35,7 +36,7 @@ class SteppedEngine : public Engine {
   virtual void Emit() = 0;
 };
 
-std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config,
+std::unique_ptr<SteppedEngine> CreateSteppedEngine(const ModelConfig& config,
                                                    const TextTokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,
