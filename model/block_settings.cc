@@ -599,7 +599,7 @@ absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& given) {
   }
   RIVULET_ASSIGN_OR_RETURN(JsonReader settings, JsonReader::Of(kSettingsRules, json, ""));
   ModelConfig config;
-  config.network = BlockConfig();
+  config.network.emplace<BlockConfig>();
   RIVULET_ASSIGN_OR_RETURN(config.block().kind, KindOf(json, &settings));
   RIVULET_RETURN_IF_ERROR(ParseCommon(&settings, &config));
   RIVULET_RETURN_IF_ERROR(config.block().kind->read_settings(&settings, &config));

@@ -60,6 +60,8 @@ StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const A
     attention = kept;
     place += kept.floats_per_block() * size_t(std::max<int64_t>(kept.ring(), 1));
   }
+  // A state is never empty: that means "there is none".
+  if (fixed_floats == 0) fixed_floats = 16;
 }
 
 const StatePart* StateParts::Find(absl::string_view name) const {

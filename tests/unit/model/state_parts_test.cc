@@ -61,6 +61,9 @@ TEST(StatePartsTest, KeysAndValuesLieBehindWhatDoesNotGrow) {
   EXPECT_FALSE(size.Fits(size.At(65) - 4, 100));
   EXPECT_FALSE(size.Fits(0, 100));
 
+  const StateParts none({{false}, {true}}, {}, {2, 8, 16, 0});
+  EXPECT_EQ(none.size().At(0), 64u) << "never empty";
+
   // The token of a block's first position sees window - 1 positions before it.
   for (const auto& [window, blocks] : {std::pair{1, 1}, {2, 2}, {65, 2}, {66, 3}, {129, 3}}) {
     const StateParts ring(mix, {{"a", {5}}}, {2, 8, 16, window});

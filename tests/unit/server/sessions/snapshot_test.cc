@@ -284,7 +284,7 @@ TEST_F(SnapshotTest, AStateThatGrowsHasTheSizeOfItsTokens) {
   const StateSize size = model->config().state().size();
   for (const int64_t fed : {1, 9}) {
     snapshot_.fed = fed;
-    snapshot_.state.assign(size.per_block / sizeof(float), 0.25f);
+    snapshot_.state.assign(size.At(fed) / sizeof(float), 0.25f);
     const std::string bytes = EncodeSnapshot(snapshot_, "");
     EXPECT_EQ(bytes[8], 3) << "the version";
     const auto decoded = DecodeSnapshot(bytes, "");
