@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -376,11 +377,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
-  if (config.state().attention) {
+  const auto* const block = std::get_if<BlockConfig>(&config.network);
+  // A hybrid also without a layer that attends: its multipliers are unknown here.
+  if (config.state().attention || (block != nullptr && block->kind->hybrid)) {
     return MakeError(absl::StatusCode::kUnimplemented,
-                     absl::StrCat("a model of kind ", config.kind(),
-                                  " has softmax attention, which the backend cuda does not have; "
-                                  "set backend to cpu"),
+                     absl::StrCat("the backend cuda does not have models of kind ", config.kind(),
+                                  "; set backend to cpu"),
                      {"UNSUPPORTED_MODEL", "backend", {}});
   }
   auto state = std::make_unique<OnDevice>();

@@ -5,16 +5,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "model/base/file.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/cuda/cuda_need.h"
 #include "model/cuda/cuda_outputs.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #include "tests/support/cuda_patience.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -478,6 +484,27 @@ TEST_F(CudaEmulatedTest, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(field([](auto* o) { o->max_steps = 0; }), "max_steps");
   EXPECT_EQ(field([](auto* o) { o->preferred_steps = 9; }), "preferred_steps");
   EXPECT_EQ(field([](auto* o) { o->patience = absl::ZeroDuration(); }), "patience");
+}
+
+TEST_F(CudaEmulatedTest, HybridsAndSoftmaxAttentionAreRefusedByName) {
+  const std::string conformance = SourcePath("tests/conformance/");
+  // A hybrid of recurrent layers alone.
+  TempDir recurrent;
+  std::filesystem::copy(conformance + "hybrid/granite-nope", recurrent.path(),
+                        std::filesystem::copy_options::recursive);
+  std::string text = *ReadSmallFile(recurrent.File("config.json"), 1 << 20);
+  text = absl::StrReplaceAll(text, {{"\"attention\"", "\"mamba\""}});
+  ASSERT_TRUE(WriteFile(recurrent.File("config.json"), text).ok());
+  for (const auto& [directory, kind] : {std::pair{conformance + "softmax/full", "softmax"},
+                                        {conformance + "softmax/window4", "softmax"},
+                                        {conformance + "hybrid/lfm2-bf16", "lfm2"},
+                                        {recurrent.path(), "granitemoehybrid"}}) {
+    const auto model = Model::Load(directory);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const absl::Status status = CreateCudaBackend(*model, Options()).status();
+    EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_MODEL") << directory;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(kind)) << directory;
+  }
 }
 
 TEST_F(CudaEmulatedTest, TheNumericsIdNamesPrecisionPlanAndArchitecture) {
