@@ -11,12 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
 #include "model/config.h"
 
 namespace rivulet {
+
+class JsonReader;
 
 // `text` as JSON. A bare Infinity, which older versions of transformers write, counts as
 // {"__float__": "Infinity"}, which newer ones write. Errors: those of ParseStrictJson.
@@ -34,6 +37,9 @@ std::string ArchitecturesOf(const JsonValue& config);
 
 // The `model_type` of a configuration that has one, for messages, with its architectures.
 std::string DescribeModelType(const JsonValue& config);
+
+// `time_step_limit` or `dt_limit`, of kinds with Mamba-2. Errors: INVALID_ARGUMENT.
+absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config);
 
 // Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
 // mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know

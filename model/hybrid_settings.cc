@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
+#include "model/block_settings.h"
 #include "model/rope.h"
 
 namespace rivulet {
@@ -89,8 +90,9 @@ absl::Status CheckSoftmaxSizes(const JsonReader& settings, const ModelConfig& co
                           softmax.head_dim, " values each: too many columns");
 }
 
-// Mamba-2 within Granite.
-absl::Status ParseGraniteMamba(JsonReader* settings, ModelConfig* config) {
+// Mamba-2 within Granite and Falcon-H1. `own_width`: the setting that may give the width of all
+// heads together; else it is mamba_expand * hidden_size.
+absl::Status ParseMamba(JsonReader* settings, const char* own_width, ModelConfig* config) {
   BlockConfig& block = config->block();
   RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_heads", 1, kMostColumns, &config->num_heads, 128));
   RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_state", 1, kMostColumns, &config->key_dim, 256));
@@ -98,10 +100,15 @@ absl::Status ParseGraniteMamba(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_conv", 1, 8, &block.conv_width, 4));
   RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_conv_bias", &block.conv_bias, true));
   RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_proj_bias", &block.projection_bias, false));
-  block.out_bias = block.projection_bias;
   int expand = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("mamba_expand", 1, 1024, &expand, 2));
-  const int64_t values = int64_t{expand} * config->hidden_size;
+  int64_t values = int64_t{expand} * config->hidden_size;
+  const bool own = own_width != nullptr && settings->Find(own_width) != nullptr;
+  if (own) {
+    int width = 0;
+    RIVULET_RETURN_IF_ERROR(settings->Int(own_width, 1, kMostColumns, &width));
+    values = width;
+  }
   const JsonValue* head = settings->Find("mamba_d_head");
   if (head == nullptr || head->text == "auto") {
     config->value_dim = static_cast<int>(values / config->num_heads);
@@ -109,9 +116,10 @@ absl::Status ParseGraniteMamba(JsonReader* settings, ModelConfig* config) {
     RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_head", 1, kMostColumns, &config->value_dim));
   }
   if (int64_t{config->num_heads} * config->value_dim != values) {
-    return settings->Invalid("mamba_n_heads", "is ", config->num_heads, ", of ", config->value_dim,
-                             " values each; allowed: mamba_expand * hidden_size = ", values,
-                             " values");
+    return settings->Invalid(
+        "mamba_n_heads", "is ", config->num_heads, ", of ", config->value_dim,
+        " values each; allowed: ", own ? own_width : "mamba_expand * hidden_size", " = ", values,
+        " values");
   }
   if (config->num_heads % block.num_groups != 0) {
     return settings->Invalid("mamba_n_groups", "is ", block.num_groups, "; mamba_n_heads, ",
@@ -170,7 +178,8 @@ absl::Status ParseGranite(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(
       settings->Int("shared_intermediate_size", 1, kMostColumns, &config->ffn_size, 1024));
   RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
-  RIVULET_RETURN_IF_ERROR(ParseGraniteMamba(settings, config));
+  RIVULET_RETURN_IF_ERROR(ParseMamba(settings, nullptr, config));
+  block.out_bias = block.projection_bias;
   return ParseGraniteAttention(settings, trained, config);
 }
 
@@ -313,64 +322,41 @@ absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
 
 namespace {
 
-// An array of numbers above 0.
+// An array of `count` numbers above 0; ones where it is missing.
 absl::Status ParseMultipliers(JsonReader* settings, absl::string_view name, size_t count,
                               std::vector<float>* out) {
   out->assign(count, 1);
-  if (settings->Find(name) == nullptr) return absl::OkStatus();
-  out->clear();
-  const auto add = [&](const JsonValue& item, absl::string_view path) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list,
+                           settings->Get(name, Kind::kArray, /*may_miss=*/true));
+  if (list == nullptr) return absl::OkStatus();
+  if (list->items.size() != count) {
+    return settings->Invalid(name, "has ", list->items.size(), " entries; allowed: ", count);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const JsonValue& item = list->items[i];
     if (!item.is_number() || !(item.number > 0)) {
-      return settings->Invalid(name, "holds ", Describe(item), " at ", path,
+      return settings->Invalid(name, "holds ", Describe(item), " at ", i,
                                "; allowed: numbers above 0");
     }
-    out->push_back(static_cast<float>(item.number));
-    return absl::OkStatus();
-  };
-  RIVULET_RETURN_IF_ERROR(settings->ForEach(name, add));
-  if (out->size() == count) return absl::OkStatus();
-  return settings->Invalid(name, "has ", out->size(), " entries; allowed: ", count);
+    (*out)[i] = static_cast<float>(item.number);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ParseFalconMamba(JsonReader* settings, ModelConfig* config) {
   BlockConfig& block = config->block();
-  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_heads", 1, kMostColumns, &config->num_heads, 128));
-  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_state", 1, kMostColumns, &config->key_dim, 256));
-  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_n_groups", 1, kMostColumns, &block.num_groups, 1));
-  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_conv", 1, 8, &block.conv_width, 4));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_conv_bias", &block.conv_bias, true));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_proj_bias", &block.projection_bias, false));
-  int expand = 0, values = 0;
-  RIVULET_RETURN_IF_ERROR(settings->Int("mamba_expand", 1, 1024, &expand, 2));
-  RIVULET_RETURN_IF_ERROR(settings->Int(
-      "mamba_d_ssm", 1, kMostColumns, &values,
-      static_cast<int>(std::min(kMostColumns, int64_t{expand} * config->hidden_size))));
-  const JsonValue* head = settings->Find("mamba_d_head");
-  config->value_dim = values / config->num_heads;
-  if (head != nullptr && head->text != "auto") {
-    RIVULET_RETURN_IF_ERROR(settings->Int("mamba_d_head", 1, kMostColumns, &config->value_dim));
-  }
-  if (int64_t{config->num_heads} * config->value_dim != values) {
-    return settings->Invalid("mamba_n_heads", "is ", config->num_heads, ", of ", config->value_dim,
-                             " values each; allowed: mamba_d_ssm = ", values, " values");
-  }
-  if (config->num_heads % block.num_groups != 0) {
-    return settings->Invalid("mamba_n_groups", "is ", block.num_groups, "; mamba_n_heads, ",
-                             config->num_heads, ", does not divide by it");
-  }
+  RIVULET_RETURN_IF_ERROR(ParseMamba(settings, "mamba_d_ssm", config));
   bool norm = false, first = true;
   RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_rms_norm", &norm, false));
   RIVULET_RETURN_IF_ERROR(settings->Bool("mamba_norm_before_gate", &first, true));
   block.mamba_norm = !norm   ? MambaNorm::kNone
                      : first ? MambaNorm::kNormFirst
                              : MambaNorm::kGateFirst;
-  block.output_gate = true;
   RIVULET_RETURN_IF_ERROR(settings->Positive("ssm_in_multiplier", &block.mamba_input_scale, 1.0f));
   RIVULET_RETURN_IF_ERROR(
       ParseMultipliers(settings, "ssm_multipliers", 5, &block.mamba_multipliers));
   for (float& multiplier : block.mamba_multipliers) multiplier *= block.mamba_input_scale;
-  RIVULET_RETURN_IF_ERROR(settings->Positive("ssm_out_multiplier", &block.mixer_multiplier, 1.0f));
-  return ParseTimeStepLimit(settings, config);
+  return settings->Positive("ssm_out_multiplier", &block.mixer_multiplier, 1.0f);
 }
 
 absl::Status ParseFalconAttention(JsonReader* settings, int trained, ModelConfig* config) {
@@ -434,14 +420,15 @@ absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& 
                          "has its settings there");
   }
   JsonValue own = *text;
-  // The outer setting decides.
-  const JsonValue* tied = config.Find("tie_word_embeddings");
-  for (size_t i = 0; tied != nullptr && i < own.keys.size(); ++i) {
-    if (own.keys[i] == "tie_word_embeddings") own.items[i] = *tied;
-  }
-  if (tied != nullptr && own.Find("tie_word_embeddings") == nullptr) {
-    own.keys.emplace_back("tie_word_embeddings");
-    own.items.push_back(*tied);
+  constexpr char kTied[] = "tie_word_embeddings";
+  const JsonValue* outer = config.Find(kTied);  // decides
+  if (outer == nullptr) return own;
+  const auto inner = std::find(own.keys.begin(), own.keys.end(), kTied);
+  if (inner != own.keys.end()) {
+    own.items[size_t(inner - own.keys.begin())] = *outer;
+  } else {
+    own.keys.emplace_back(kTied);
+    own.items.push_back(*outer);
   }
   return own;
 }

@@ -24,7 +24,4 @@ absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& 
 // vision tower or of multi-token prediction, or a head beside a tied embedding.
 bool IsSkippedTensor(const ModelConfig& config, absl::string_view name);
 
-// Of block_settings.cc: `time_step_limit` or `dt_limit`.
-absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config);
-
 }  // namespace rivulet

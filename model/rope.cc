@@ -86,27 +86,30 @@ absl::Status ApplyYarn(JsonReader* object, double factor, double theta, double m
   return absl::OkStatus();
 }
 
-std::vector<double> Frequencies(double theta, int dims) {
-  std::vector<double> frequencies(size_t(dims) / 2);
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    frequencies[i] = std::pow(theta, -2.0 * double(i) / dims);
+// Those of the first `partial` of a head, before any type changes them. `object`: that has the
+// setting, for the error.
+absl::Status SetFrequencies(const JsonReader& object, int head_dim, double theta, double partial,
+                            RopeConfig* rope) {
+  const int dims = int(head_dim * partial);
+  if (partial > 1 || dims < 2 || dims % 2 != 0) {
+    return object.Invalid("partial_rotary_factor", "is ", partial, ", of heads of ", head_dim,
+                          " values; allowed: what makes an even number of them");
   }
-  return frequencies;
+  rope->frequencies.resize(size_t(dims) / 2);
+  for (size_t i = 0; i < rope->frequencies.size(); ++i) {
+    rope->frequencies[i] = std::pow(theta, -2.0 * double(i) / dims);
+  }
+  return absl::OkStatus();
 }
 
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
-// `object`: that of the settings, or the settings themselves where they have none.
+// `object`: rope_parameters or rope_scaling. `theta` and `partial`: where it has none.
 absl::Status ReadRope(JsonReader* object, int head_dim, double theta, double partial,
                       double max_positions, RopeConfig* rope) {
   RIVULET_RETURN_IF_ERROR(object->Positive("rope_theta", &theta, theta));
   RIVULET_RETURN_IF_ERROR(object->Positive("partial_rotary_factor", &partial, partial));
-  const int dims = int(head_dim * partial);
-  if (partial > 1 || dims < 2 || dims % 2 != 0) {
-    return object->Invalid("partial_rotary_factor", "is ", partial, ", of heads of ", head_dim,
-                           " values; allowed: what makes an even number of them");
-  }
-  rope->frequencies = Frequencies(theta, dims);
+  RIVULET_RETURN_IF_ERROR(SetFrequencies(*object, head_dim, theta, partial, rope));
   const char* const name = object->Find("rope_type") == nullptr && object->Find("type") != nullptr
                                ? "type"
                                : "rope_type";
@@ -144,8 +147,7 @@ absl::Status ParseRope(JsonReader* settings, int head_dim, double default_partia
     RIVULET_RETURN_IF_ERROR(ReadRope(&object, head_dim, theta, partial, max_positions, rope));
     return object.CheckNoOthers();
   }
-  rope->frequencies = Frequencies(theta, int(head_dim * partial));
-  return absl::OkStatus();
+  return SetFrequencies(*settings, head_dim, theta, partial, rope);
 }
 
 }  // namespace rivulet

@@ -34,8 +34,10 @@ inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_
 
 // Positions that each slot has room for: at most `most`, and few enough that `slots` states, twice
 // as many of replies that gave up their slots and one kept state fit into `left_bytes`; but 2,048,
-// or `most`, at least: fewer slots come first.
-inline int64_t AutoContext(int64_t left_bytes, const StateSize& size, int64_t most, int slots) {
+// or `most`, at least: fewer slots come first. 0: a state does not grow.
+inline int64_t AutoContext(int64_t left_bytes, const StateSize& size, int64_t most,
+                           int slots = 16) {
+  if (size.per_block == 0) return 0;
   constexpr int64_t kLeast = 2048;
   const int64_t states = 3 * int64_t{slots} + 1;
   const int64_t room = left_bytes / states - static_cast<int64_t>(size.fixed);

@@ -60,7 +60,7 @@ StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const A
     attention = kept;
     place += kept.floats_per_block() * size_t(std::max<int64_t>(kept.ring(), 1));
   }
-  // A state is never empty: that means "there is none".
+  // An empty list of values means that there is no state.
   if (fixed_floats == 0) fixed_floats = 16;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of the layers of the family and of hybrids, as checkpoints have them. Errors of all:
-// TensorPacker's. `prefix`, `mixer`, `attn`, `mlp`: what the names of the tensors begin with, with
-// the dot.
+// TensorPacker's. `mixer`: what the names of the tensors begin with, with the dot.
 #pragma once
 
 #include <string>
@@ -63,8 +62,14 @@ absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channel
                       CpuLayer* layer);
 // exp(A_log), one a head, `repeat` times.
 absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat, CpuLayer* layer);
-// gate_proj, up_proj and down_proj.
-absl::Status ReadSwiglu(TensorPacker* reader, const std::string& mlp, CpuLayer* layer);
+// What CpuLayer::up and CpuLayer::down are made of. Biases: of gate and, PaddedColumns(ffn_size)
+// behind its first, of up; of down; or empty.
+struct SwigluTensors {
+  TensorRows gate, up;  // ffn_size rows each
+  std::string down;
+  std::vector<float> up_bias = {}, down_bias = {};
+};
+absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, CpuLayer* layer);
 absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
                              InputColumns* columns);
 

@@ -353,11 +353,10 @@ absl::Status OutOfMemory(absl::string_view message) {
 int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& config,
                       int64_t left_bytes) {
   const StateSize size = config.state().size();
-  if (size.per_block == 0) return 0;
-  if (!options.max_context) {
-    constexpr int kSlots = 16;
-    return AutoContext(left_bytes, size, config.context, options.num_slots.value_or(kSlots));
-  }
+  const int64_t automatic = options.num_slots
+                                ? AutoContext(left_bytes, size, config.context, *options.num_slots)
+                                : AutoContext(left_bytes, size, config.context);
+  if (automatic == 0 || !options.max_context) return automatic;
   return config.max_positions == 0 ? *options.max_context
                                    : std::min(*options.max_context, config.max_positions);
 }

@@ -191,16 +191,17 @@ void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int 
   args.weight = weight.data();
   args.x_stride = args.y_stride = size_t(ld);
   args.rows = count;
-  args.size = p.config.value_dim;
+  args.size = int(weight.size());
   args.eps = p.config.norm_eps;
   kernels::RmsNormCpu(args);
 }
 
-void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, float* o, int count) {
+void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, int n, float* o,
+              int count) {
   kernels::ActivationArgs args;
   args.kind = sigmoid ? kernels::Activation::kSigmoid : kernels::Activation::kSilu;
   args.rows = count;
-  args.n = p.config.value_dim;
+  args.n = n;
   args.x = gate;
   args.times = args.y = o;
   args.x_stride = size_t(ld_gate);
@@ -237,7 +238,8 @@ void MixGated(const CpuPass& p, const CpuLayer& layer, int index) {
     if (kind.norm_all_heads) return;
     NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
     if (!c.block().output_gate) return;
-    GateHead(p, false, in + p.columns.gate + head * c.value_dim, p.a.in.ld, args.y, args.tokens);
+    GateHead(p, false, in + p.columns.gate + head * c.value_dim, p.a.in.ld, c.value_dim, args.y,
+             args.tokens);
   });
   p.Wait();
   if (!kind.norm_all_heads) return;
@@ -289,8 +291,8 @@ void MixDelta(const CpuPass& p, const CpuLayer& layer, int index) {
     NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
     if (!c.block().output_gate) return;
     const float* const gate = low_rank ? p.a.gate.row(row) : p.a.in.row(row) + p.columns.gate;
-    GateHead(p, low_rank, gate + head * c.value_dim, low_rank ? p.a.gate.ld : p.a.in.ld, args.y,
-             args.tokens);
+    GateHead(p, low_rank, gate + head * c.value_dim, low_rank ? p.a.gate.ld : p.a.in.ld,
+             c.value_dim, args.y, args.tokens);
   });
   p.Wait();
 }

@@ -157,10 +157,12 @@ void Scale(float* x, int ld, int n, int count, float by);
 // 2021, half-split].
 void Rotate(const CpuPass& p, float* x, int ld, int row, int count);
 
-// y = x / sqrt(mean(x^2) + eps) * weight, of the head's columns of `count` rows, in place.
+// y = x / sqrt(mean(x^2) + eps) * weight, of as many columns as `weight` has, of `count` rows, in
+// place.
 void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count);
 
-// o *= f(gate) of the head's columns.
-void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, float* o, int count);
+// o *= f(gate) of `n` columns of `count` rows; o within a.o.
+void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, int n, float* o,
+              int count);
 
 }  // namespace rivulet

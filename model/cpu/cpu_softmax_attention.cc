@@ -3,8 +3,6 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/activation.h"
-#include "kernels/rms_norm.h"
 #include "model/cpu/cpu_pass.h"
 
 namespace rivulet {
@@ -45,30 +43,6 @@ void MixSoftmax(const CpuPass& p, int index) {
 
 namespace {
 
-void NormRows(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
-  if (weight.empty()) return;
-  kernels::RmsNormArgs args;
-  args.x = args.y = x;
-  args.weight = weight.data();
-  args.x_stride = args.y_stride = size_t(ld);
-  args.rows = count;
-  args.size = int(weight.size());
-  args.eps = p.config.norm_eps;
-  kernels::RmsNormCpu(args);
-}
-
-void GateHeads(const CpuPass& p, const float* gate, int n, float* y, int count) {
-  kernels::ActivationArgs args;
-  args.kind = kernels::Activation::kSigmoid;
-  args.rows = count;
-  args.n = n;
-  args.x = gate;
-  args.times = args.y = y;
-  args.x_stride = size_t(p.a.in.ld);
-  args.times_stride = args.y_stride = size_t(p.a.o.ld);
-  kernels::ActivationCpu(args);
-}
-
 // One head of keys and values.
 void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSegment& segment,
                 int row, int head) {
@@ -80,12 +54,12 @@ void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSeg
   float* const in = p.a.in.row(row);
   float* const q = in + columns.q + head * queries * dim;
   float* const k = in + columns.k + head * dim;
-  for (int i = 0; i < queries; ++i) {
-    NormRows(p, layer.q_norm, q + i * dim, ld, args.tokens);
-    Rotate(p, q + i * dim, ld, row, args.tokens);
-  }
-  NormRows(p, layer.k_norm, k, ld, args.tokens);
-  Rotate(p, k, ld, row, args.tokens);
+  const auto prepare = [&](const std::vector<float>& norm, float* x) {
+    if (softmax.head_norm) NormHead(p, norm, x, ld, args.tokens);
+    Rotate(p, x, ld, row, args.tokens);
+  };
+  for (int i = 0; i < queries; ++i) prepare(layer.q_norm, q + i * dim);
+  prepare(layer.k_norm, k);
   args.q = {q, size_t(ld)};
   args.k = {k, size_t(ld)};
   args.v = {in + columns.v + head * dim, size_t(ld)};
@@ -94,7 +68,8 @@ void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSeg
   args.y_stride = size_t(p.a.o.ld);
   kernels::SoftmaxAttentionCpu(args);
   if (softmax.gate) {
-    GateHeads(p, in + columns.gate + head * queries * dim, queries * dim, args.y, args.tokens);
+    GateHead(p, true, in + columns.gate + head * queries * dim, ld, queries * dim, args.y,
+             args.tokens);
   }
   const float scale = softmax.output_scale;
   if (scale != 1) Scale(args.y, p.a.o.ld, queries * dim, args.tokens, scale);

@@ -59,13 +59,12 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
   return absl::OkStatus();
 }
 
-absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, CpuLayer* layer) {
+absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, CpuLayer* layer) {
   const ModelConfig& c = reader->config;
   const int padded = kernels::PaddedColumns(c.ffn_size);
-  RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{{prefix + "gate_proj.weight", c.ffn_size}, 0},
-                                                {{prefix + "up_proj.weight", c.ffn_size}, padded}},
-                                               c.hidden_size, padded + c.ffn_size, &layer->up));
-  return reader->Matrix({{prefix + "down_proj.weight", c.hidden_size}}, c.ffn_size, &layer->down);
+  RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{from.gate, 0}, {from.up, padded}}, c.hidden_size,
+                                               padded + c.ffn_size, &layer->up, from.up_bias));
+  return reader->Matrix({{from.down, c.hidden_size}}, c.ffn_size, &layer->down, from.down_bias);
 }
 
 // `mixer`: what its tensors' names begin with.
@@ -206,7 +205,12 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, CpuLayer* layer, Inpu
   RIVULET_RETURN_IF_ERROR(reader->Values(norm, {norm_size}, &layer->out_norm));
   RIVULET_RETURN_IF_ERROR(
       reader->Matrix({{attn + "o_proj.weight", c.hidden_size}}, c.values(), &layer->out));
-  return ReadSwiglu(reader, prefix + "mlp.", layer);
+  const std::string mlp = prefix + "mlp.";
+  return ReadSwiglu(reader,
+                    {{mlp + "gate_proj.weight", c.ffn_size},
+                     {mlp + "up_proj.weight", c.ffn_size},
+                     mlp + "down_proj.weight"},
+                    layer);
 }
 
 absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,

@@ -72,7 +72,6 @@ class HybridReader {
   absl::Status ReadSoftmax(const std::string& attn, CpuLayer* layer);
   absl::Status ReadSoftmaxInputs(const std::string& attn, CpuLayer* layer);
   absl::Status ReadFfn(const std::string& layer_name, CpuLayer* layer);
-  absl::Status ReadGraniteFfn(const std::string& mlp, CpuLayer* layer);
 
   TensorPacker* const reader_;
   CpuWeights* const weights_;
@@ -211,34 +210,29 @@ absl::Status HybridReader::ReadMixer(const std::string& layer_name, CpuLayer* la
   }
 }
 
-// Gate and up are halves of one matrix.
-absl::Status HybridReader::ReadGraniteFfn(const std::string& mlp, CpuLayer* layer) {
-  const int ffn = config_.ffn_size, padded = kernels::PaddedColumns(ffn);
-  const std::string input = mlp + "input_linear.weight";
-  RIVULET_RETURN_IF_ERROR(
-      reader_->PlacedMatrix({{{input, ffn, 0, 2 * ffn}, 0}, {{input, ffn, ffn, 2 * ffn}, padded}},
-                            config_.hidden_size, padded + ffn, &layer->up));
-  return reader_->Matrix({{mlp + "output_linear.weight", config_.hidden_size}}, ffn, &layer->down);
-}
-
 absl::Status HybridReader::ReadFfn(const std::string& layer_name, CpuLayer* layer) {
-  if (names_.mlp[0] == nullptr) return ReadGraniteFfn(layer_name + "shared_mlp.", layer);
+  const int ffn = config_.ffn_size;
+  if (names_.mlp[0] == nullptr) {  // gate and up are halves of one tensor
+    const std::string mlp = layer_name + "shared_mlp.", input = mlp + "input_linear.weight";
+    return ReadSwiglu(
+        reader_,
+        {{input, ffn, 0, 2 * ffn}, {input, ffn, ffn, 2 * ffn}, mlp + "output_linear.weight"},
+        layer);
+  }
   const BlockConfig& block = config_.block();
-  const int ffn = config_.ffn_size, padded = kernels::PaddedColumns(ffn);
   const std::string gate = layer_name + names_.mlp[0], up = layer_name + names_.mlp[1],
                     down = layer_name + names_.mlp[2];
-  std::vector<float> bias, second;
+  SwigluTensors from = {{gate + ".weight", ffn}, {up + ".weight", ffn}, down + ".weight"};
   if (block.ffn_bias) {
-    RIVULET_RETURN_IF_ERROR(ReadBias(gate, ffn, 1, &bias));
-    bias.resize(size_t(padded));
+    std::vector<float> second;
+    RIVULET_RETURN_IF_ERROR(ReadBias(gate, ffn, 1, &from.up_bias));
+    from.up_bias.resize(size_t(kernels::PaddedColumns(ffn)));
     RIVULET_RETURN_IF_ERROR(ReadBias(up, ffn, 1, &second));
-    bias.insert(bias.end(), second.begin(), second.end());
-    RIVULET_RETURN_IF_ERROR(ReadBias(down, config_.hidden_size, block.ffn_multiplier, &second));
+    from.up_bias.insert(from.up_bias.end(), second.begin(), second.end());
+    RIVULET_RETURN_IF_ERROR(
+        ReadBias(down, config_.hidden_size, block.ffn_multiplier, &from.down_bias));
   }
-  RIVULET_RETURN_IF_ERROR(
-      reader_->PlacedMatrix({{{gate + ".weight", ffn}, 0}, {{up + ".weight", ffn}, padded}},
-                            config_.hidden_size, padded + ffn, &layer->up, bias));
-  return reader_->Matrix({{down + ".weight", config_.hidden_size}}, ffn, &layer->down, second);
+  return ReadSwiglu(reader_, from, layer);
 }
 
 absl::Status HybridReader::ReadLayer(int index, CpuLayer* layer) {

@@ -31,15 +31,6 @@ std::string ContentName(const ContentConfig& content) {
   return "tokens";
 }
 
-// The positions that `--max-context auto` and `--slots auto` would give a slot on the CPU here and
-// now; 0: no limit.
-int64_t ContextThatFits(int64_t weight_bytes, const ModelConfig& config) {
-  constexpr int kSlots = 16;
-  const StateSize size = config.state().size();
-  if (size.per_block == 0) return 0;
-  return AutoContext(ReadHostMemory().available - weight_bytes, size, config.context, kSlots);
-}
-
 // The slots that `--slots auto` would make on the CPU here and now; none where not even one fits.
 SlotChoice SlotsThatFit(int64_t weight_bytes, int64_t state_bytes) {
   const HostMemory memory = ReadHostMemory();
@@ -90,7 +81,8 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   description.dtypes = TypesOf(model->tensors());
   description.num_parameters = model->tensors().num_parameters();
   const StateSize size = config.state().size();
-  description.context = ContextThatFits(description.weight_bytes, config);
+  description.context =
+      AutoContext(ReadHostMemory().available - description.weight_bytes, size, config.context);
   description.fixed_bytes = static_cast<int64_t>(size.fixed);
   description.token_bytes = static_cast<int64_t>(size.per_token());
   description.state_bytes = static_cast<int64_t>(size.At(description.context));

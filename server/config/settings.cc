@@ -161,10 +161,9 @@ std::vector<Setting> ServingSettings() {
        &C::weights},
       {"max-context",
        "N",
-       "Tokens of the longest sequence of a model with softmax attention, which keeps keys and "
-       "values of all of them: every slot has room for so many. auto: at most 8,192, and as many "
-       "as "
-       "let 16 slots and their paused replies fit into memory, but at least 2,048",
+       "Most tokens of a sequence, for models with softmax attention: each slot reserves memory "
+       "for the keys and values of so many. auto: at most 8,192, and no more than lets 16 slots "
+       "and their paused replies fit into memory, but at least 2,048",
        &C::max_context,
        {},
        1,

@@ -47,8 +47,8 @@ absl::Status CheckFits(absl::string_view field, int64_t count, const ModelConfig
   return MakeError(
       absl::StatusCode::kOutOfRange,
       absl::StrCat(field, " holds ", count, " tokens; ",
-                   of_model ? "the model's sequences end at " : "sequences here end at ", *limit,
-                   of_model ? "." : " (--max-context); send fewer, or ask for a server with more."),
+                   of_model ? "the model's sequences end at " : "this server allows ", *limit,
+                   of_model ? "." : " in a sequence. Send fewer, or raise --max-context."),
       detail);
 }
 

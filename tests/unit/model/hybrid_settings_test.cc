@@ -181,6 +181,9 @@ TEST(HybridSettingsTest, WhatIsNotSupportedIsNamed) {
                       invalid, "full_attn_idxs", "0 to 2");
   ExpectRefusedHybrid(With(kLfm2, R"("block_ff_dim")", R"("use_pos_enc": false, "block_ff_dim")"),
                       unsupported, "use_pos_enc", "false");
+  ExpectRefusedHybrid(With(granite("\"nope\"", "\"rope\"").c_str(), R"("num_attention_heads": 4)",
+                           R"("num_attention_heads": 16)"),
+                      invalid, "partial_rotary_factor", "heads of 3 values");
   ExpectRefusedHybrid(qwen(R"("attn_output_gate": false)"), unsupported, "attn_output_gate",
                       "false");
   ExpectRefusedHybrid(qwen(R"("mlp_only_layers": [1])"), unsupported, "mlp_only_layers", "[]");
