@@ -113,7 +113,7 @@ TEST_P(BackendContractTest, AWrittenStateGoesOnBitForBit) {
 // Of a state that grows, what the longer one held behind the shorter one is gone.
 TEST_P(BackendContractTest, AShorterStateLeavesNothingOfTheLongerOneInItsPlace) {
   Start(GetParam().Config());
-  std::vector<int32_t> tokens(150);
+  std::vector<int32_t> tokens(90);  // two blocks; a tested backend takes 97 at once
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * 7 % 11);
   const std::vector<int32_t> shorter = {0, 3, 4}, more(tokens.begin(), tokens.begin() + 70);
   Draw(1, 0, tokens, 0);
