@@ -125,6 +125,7 @@ TEST_P(EngineSessionStateTest, APublishedStateIsThatOfItsSequence) {
 // What is refused changes nothing: not one bit of any slot, no session, not the next token.
 TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
   options_.max_pending_bytes = 16;
+  options_.reader_timeout = absl::Hours(1);  // the reader below takes nothing until the end
   Start();
   const SessionRef session = ManyCalls();
   const auto image = client_->Snapshot(session);
@@ -146,7 +147,8 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
     EXPECT_FALSE(status.ok());
     return ReasonOf(status);
   };
-  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+  // Each bit of the header, then one of each byte: a checksum sees every bit alike.
+  for (size_t bit = 0; bit < good.size() * 8; bit += bit < 4096 ? 1 : 9) {
     std::string flipped = good;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
     // Of two versions whose fields are alike, the version says the kind of the model.
@@ -155,7 +157,7 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
     if (!of_version || reason != "SNAPSHOT_MODEL") {
       EXPECT_THAT(reason, AnyOf("SNAPSHOT_DAMAGED", "SNAPSHOT_VERSION")) << bit;
     }
-    if (bit % 512 == 0) {
+    if (bit % 64 == 0) {
       ASSERT_EQ(probe_->Digests(), before) << bit;
     }
   }
