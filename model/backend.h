@@ -43,6 +43,10 @@ struct BackendLimits {
   std::string slots_choice = {};  // why there are so many slots; human-readable
   std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
   std::string products = {};      // what runs matrix products; human-readable
+
+  StateSize state_size() const {
+    return state.fixed > 0 ? state : StateSize{.fixed = bytes_per_slot};
+  }
 };
 
 // What the penalties know of a token that was fed before: whether it is in the prompt, and how
@@ -132,10 +136,16 @@ class Backend {
   virtual size_t StateFloats(Slot /*slot*/) const {
     return limits().bytes_per_slot / sizeof(float);
   }
-  // Snapshot and restore of a state: `out` is [StateFloats(slot)], `in` what ReadSlot brought of
-  // any slot. Layout: model/state_parts.h, kernels/state_layout.h. Waits for submitted runs.
-  virtual absl::Status ReadSlot(Slot slot, std::span<float> out) = 0;
-  virtual absl::Status WriteSlot(Slot slot, std::span<const float> in) = 0;
+  // Snapshot and restore of a state. Layout: model/state_parts.h, kernels/state_layout.h. Both wait
+  // for submitted runs. `out` is the part of the state that begins `from` floats in; it ends within
+  // StateFloats(slot). `parts`, one after the other, are a whole state of any slot.
+  virtual absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) = 0;
+  virtual absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) = 0;
+  // A whole state: `out` is [StateFloats(slot)].
+  absl::Status ReadSlot(Slot slot, std::span<float> out) { return ReadPart(slot, 0, out); }
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) {
+    return WriteParts(slot, {&in, 1});
+  }
 
   // Starts a run. At most one run is outstanding. A row whose sampled token is a stop id, or that
   // reached max_samples, takes no further step. The last sampled token of a row is reported but not

@@ -25,10 +25,20 @@ size_t AttentionPart::floats_per_block() const {
 int64_t AttentionPart::ring() const { return window == 0 ? 0 : kernels::RingBlocks(window); }
 
 size_t StateSize::At(int64_t positions) const {
-  return fixed + per_block * size_t(kernels::CacheBlocks(positions));
+  return fixed + per_block * size_t((positions + block_tokens - 1) / block_tokens);
 }
 
-size_t StateSize::per_token() const { return per_block / kernels::kCacheBlock; }
+size_t StateSize::per_token() const { return per_block / size_t(block_tokens); }
+
+int64_t StateSize::Segments(int64_t positions) const {
+  return per_block == 0 ? 0 : positions / segment_tokens;
+}
+
+size_t StateSize::segment_bytes() const {
+  return per_block * size_t(segment_tokens / block_tokens);
+}
+
+static_assert(kernels::kCacheBlock == StateSize().block_tokens);
 
 bool StateSize::Fits(size_t bytes, int64_t most) const {
   if (per_block == 0 || bytes <= fixed) return bytes == fixed;

@@ -71,7 +71,8 @@ class CpuBackend final : public Backend {
   absl::Status CopySlot(Slot from, Slot to) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(from));
     RIVULET_RETURN_IF_ERROR(CheckSlot(to));
-    Fill(to, State(from), Used(from));
+    const std::span<const float> whole(State(from), Used(from) / sizeof(float));
+    Fill(to, {&whole, 1});
     samplers_[size_t(to)].in_prompt = samplers_[size_t(from)].in_prompt;
     samplers_[size_t(to)].output_count = samplers_[size_t(from)].output_count;
     return absl::OkStatus();
@@ -79,18 +80,21 @@ class CpuBackend final : public Backend {
 
   size_t StateFloats(Slot slot) const override { return Used(slot) / sizeof(float); }
 
-  absl::Status ReadSlot(Slot slot, std::span<float> out) override {
+  absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (out.size_bytes() != Used(slot)) return absl::InternalError("ReadSlot: wrong size");
-    std::memcpy(out.data(), State(slot), out.size_bytes());
+    if (from * sizeof(float) + out.size_bytes() > Used(slot))
+      return absl::InternalError("ReadPart: wrong size");
+    std::memcpy(out.data(), State(slot) + from, out.size_bytes());
     return absl::OkStatus();
   }
 
-  absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
+  absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (!limits_.state.Fits(in.size_bytes(), limits_.context))
-      return absl::InternalError("WriteSlot: wrong size");
-    Fill(slot, in.data(), in.size_bytes());
+    size_t bytes = 0;
+    for (const auto& part : parts) bytes += part.size_bytes();
+    if (!limits_.state.Fits(bytes, limits_.context))
+      return absl::InternalError("WriteParts: wrong size");
+    Fill(slot, parts);
     return absl::OkStatus();
   }
 
@@ -122,10 +126,12 @@ class CpuBackend final : public Backend {
   };
   // Bytes of the slot that its sequence has filled; those behind them are zeros.
   size_t Used(Slot slot) const { return used_[size_t(slot)]; }
-  void Fill(Slot slot, const float* state, size_t bytes) {
-    std::memcpy(State(slot), state, bytes);
+  void Fill(Slot slot, std::span<const std::span<const float>> parts) {
+    float* at = State(slot);
+    for (const auto& part : parts) at = std::copy(part.begin(), part.end(), at);
+    const size_t bytes = size_t(at - State(slot)) * sizeof(float);
     size_t& used = used_[size_t(slot)];
-    if (used > bytes) std::memset(State(slot) + bytes / sizeof(float), 0, used - bytes);
+    if (used > bytes) std::memset(at, 0, used - bytes);
     used = bytes;
   }
 

@@ -100,20 +100,21 @@ class CudaBackend final : public Backend {
     return Poisoning(state_->slots.Copy(from, to, state_->queue));
   }
 
-  absl::Status ReadSlot(Slot slot, std::span<float> out) override {
+  absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) override {
     RIVULET_RETURN_IF_ERROR(Enter());
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (out.size_bytes() != limits_.bytes_per_slot)
-      return absl::InternalError("ReadSlot: wrong size");
-    return Poisoning(state_->slots.Read(slot, out, state_->queue));
+    if (from * sizeof(float) + out.size_bytes() > limits_.bytes_per_slot)
+      return absl::InternalError("ReadPart: wrong size");
+    return Poisoning(state_->slots.Read(slot, from, out, state_->queue));
   }
 
-  absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
+  absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) override {
     RIVULET_RETURN_IF_ERROR(Enter());
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (in.size_bytes() != limits_.bytes_per_slot)
-      return absl::InternalError("WriteSlot: wrong size");
-    return Poisoning(state_->slots.Write(slot, in, state_->queue));
+    size_t bytes = 0;
+    for (const auto& part : parts) bytes += part.size_bytes();
+    if (bytes != limits_.bytes_per_slot) return absl::InternalError("WriteParts: wrong size");
+    return Poisoning(state_->slots.Write(slot, parts, state_->queue));
   }
 
   absl::Status Submit(const Run& run) override {

@@ -172,20 +172,26 @@ absl::Status CudaSlots::Ready(Slot slot, CudaQueue& queue) {
   return absl::OkStatus();
 }
 
-absl::Status CudaSlots::Read(Slot slot, std::span<float> out, CudaQueue& queue) const {
+absl::Status CudaSlots::Read(Slot slot, size_t from, std::span<float> out, CudaQueue& queue) const {
   // In pieces, so that a state of any size fits the readback.
   constexpr size_t kPiece = 4096;
-  const float* const state = states() + size_t(slot) * floats_;
-  for (size_t at = 0; at < floats_; at += kPiece) {
+  const float* const state = states() + size_t(slot) * floats_ + from;
+  for (size_t at = 0; at < out.size(); at += kPiece) {
     float* const to = out.data() + at;
-    const size_t count = std::min(kPiece, floats_ - at);
+    const size_t count = std::min(kPiece, out.size() - at);
     RIVULET_RETURN_IF_ERROR(queue.CopyOut(state + at, count, count, {&to, 1}));
   }
   return queue.Flush();
 }
 
-absl::Status CudaSlots::Write(Slot slot, std::span<const float> in, CudaQueue& queue) {
-  return queue.CopyIn(states() + size_t(slot) * floats_, in.data(), in.size_bytes());
+absl::Status CudaSlots::Write(Slot slot, std::span<const std::span<const float>> parts,
+                              CudaQueue& queue) {
+  float* at = states() + size_t(slot) * floats_;
+  for (const auto& part : parts) {
+    RIVULET_RETURN_IF_ERROR(queue.CopyIn(at, part.data(), part.size_bytes()));
+    at += part.size();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace rivulet

@@ -37,8 +37,9 @@ class CudaSlots {
   absl::Status Copy(Slot from, Slot to, CudaQueue& queue);
   // Errors: INVALID_ARGUMENT where the sampler asks for more than kCudaMaxTop.
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
-  absl::Status Read(Slot slot, std::span<float> out, CudaQueue& queue) const;
-  absl::Status Write(Slot slot, std::span<const float> in, CudaQueue& queue);
+  // The part of the state that begins `from` floats in.
+  absl::Status Read(Slot slot, size_t from, std::span<float> out, CudaQueue& queue) const;
+  absl::Status Write(Slot slot, std::span<const std::span<const float>> parts, CudaQueue& queue);
 
   // Before a run uses `slot`: the device's sampler becomes what the calls above made of it.
   absl::Status Ready(Slot slot, CudaQueue& queue);

@@ -252,7 +252,8 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
         session->Restore(std::move(shared->history), std::move(shared->marks));
         session->seed = shared->seed;
         if (!shared->state.empty()) {
-          session->Keep({shared->fed, table->states()->Keep(std::move(shared->state))});
+          session->Keep(
+              {shared->fed, table->states()->KeepWhole(std::move(shared->state), shared->fed)});
         }
         *info = session->Info(now);
         return absl::OkStatus();

@@ -139,10 +139,13 @@ SessionInfo Session::Info(absl::Time now) const {
   info.idle_timeout = idle_timeout;
   info.busy = active != nullptr;
   info.idle = info.busy ? absl::ZeroDuration() : now - last_used;
+  SharedBytes in_memory, on_disk;
   for (const KeptCheckpoint& kept : checkpoints_) {
-    if (kept.state->in_memory()) info.state_bytes += kept.state->bytes();
-    if (kept.state->on_disk()) info.state_disk_bytes += kept.state->bytes();
+    if (kept.state->in_memory()) in_memory.Add(*kept.state);
+    if (kept.state->on_disk()) on_disk.Add(*kept.state);
   }
+  info.state_bytes = in_memory.bytes();
+  info.state_disk_bytes = on_disk.bytes();
   return info;
 }
 

@@ -78,7 +78,7 @@ class TokenHistory {
 // null: nothing has been fed. Thread: any.
 struct Checkpoint {
   int64_t fed = 0;
-  BlobPtr state;
+  ViewPtr state;
 };
 
 // The same, wherever the state is. Thread: that of its store.
@@ -96,7 +96,8 @@ struct SessionInfo {
   std::map<std::string, int64_t> marks;  // name -> position
   absl::Duration idle_timeout;
   absl::Duration idle;  // since the last request ended
-  // Of its checkpoints: in memory, and only in files. Those that forks share count for each.
+  // Of its checkpoints: in memory, and only in files. Those that forks share count for each; a
+  // segment that checkpoints of this session share counts once.
   int64_t state_bytes = 0, state_disk_bytes = 0;
   bool busy = false;
 };

@@ -166,11 +166,10 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
   }
   EXPECT_EQ(expect_refused(good, "another"), "SNAPSHOT_TENANT");
   SessionImage nan = *image;
-  std::vector<float> values(nan.state.state->values().begin(), nan.state.state->values().end());
+  std::vector<float> values = nan.state.state->values();
   for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
     values[values.size() / 2] = bad;
-    const auto meter = std::make_shared<std::atomic<int64_t>>(0);
-    nan.state.state = std::make_shared<const StateBlob>(values, meter);
+    nan.state.state = std::make_shared<const StateView>(values);
     EXPECT_EQ(expect_refused(ToSnapshotBytes(nan, *engine_)), "SNAPSHOT_DAMAGED") << bad;
   }
   EXPECT_EQ(probe_->Digests(), before);
@@ -197,9 +196,8 @@ TEST_P(EngineSessionStateTest, AForgedStateHarmsItsOwnSessionAlone) {
   Start();
   const SessionRef session = ManyCalls();
   SessionImage forged = *client_->Snapshot(session);
-  const auto meter = std::make_shared<std::atomic<int64_t>>(0);
-  forged.state.state = std::make_shared<const StateBlob>(
-      std::vector<float>(forged.state.state->values().size(), 3e38f), meter);
+  forged.state.state = std::make_shared<const StateView>(
+      std::vector<float>(forged.state.state->values().size(), 3e38f));
   for (int again = 0; again < 3; ++again) {  // in each slot, and in one again
     const auto restored = client_->RestoreBytes(ToSnapshotBytes(forged, *engine_));
     ASSERT_TRUE(restored.ok()) << restored.status();

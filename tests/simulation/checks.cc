@@ -171,7 +171,8 @@ void Checks::AtRest() {
     journal_->Broken("I10: dirty slots at rest");
   CheckStates(load, /*holders=*/0);
   const int64_t state = world_.state_bytes();
-  if (states.memory_bytes != states.in_memory * state || states.writing_bytes != 0) {
+  const bool other = !world_.grows() && states.memory_bytes != states.in_memory * state;
+  if (other || states.writing_bytes != 0) {
     journal_->Broken("I9: ", states.in_memory, " states are in memory, and ", states.memory_bytes,
                      " bytes; ", states.writing_bytes, " on their way to files");
   }
@@ -179,7 +180,9 @@ void Checks::AtRest() {
     journal_->Broken("I9: files of ", engine_.disk()->bytes(), " bytes at rest, said to be ",
                      states.disk_bytes);
   }
-  const int64_t kept = (states.in_memory + states.on_disk) * state - world_.warm_bytes();
+  const int64_t kept =
+      (world_.grows() ? states.memory_bytes : (states.in_memory + states.on_disk) * state) -
+      world_.warm_bytes();
   if (load.client_sessions == 0 && kept > load.cache_bytes) {
     journal_->Broken("I9: ", kept, " bytes of states are kept for nobody");
   }

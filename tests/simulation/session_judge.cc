@@ -8,14 +8,7 @@
 #include "server/sessions/snapshot.h"
 
 namespace rivulet::simulated {
-namespace {
-
-bool IsStateOf(const FakeHistory& history, std::span<const float> state) {
-  const std::vector<float> want = FakeState(history, state.size_bytes());
-  return std::equal(state.begin(), state.end(), want.begin(), want.end());
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void SessionJudge::Open(Asked* asked, const OpenSpec& spec,
                         const absl::StatusOr<SessionInfo>& seen) {
@@ -159,7 +152,8 @@ void SessionJudge::TakeSnapshot(Asked* asked, const SessionRef& ref,
       if (kept.fed < 0 || kept.fed > std::max<int64_t>(0, world_.bos() + state.size() - 1))
         return {};
       if ((kept.fed == 0) != (kept.state == nullptr)) return {};
-      if (kept.state != nullptr && !IsStateOf(truth_.Fed(state, kept.fed), kept.state->values()))
+      if (kept.state != nullptr &&
+          kept.state->values() != FakeState(truth_.Fed(state, kept.fed), world_.state_size()))
         return {};
       return {whole};
     });
@@ -186,6 +180,8 @@ void SessionJudge::Keep(const Client& client, const SessionImage& image) {
   snapshot.weights_sha256 = snapshot.config_sha256 = std::string(64, '0');
   snapshot.numerics_id = "fake";
   snapshot.layout = world_.config.state_layout();
+  snapshot.grows = world_.grows();
+  if (snapshot.grows) snapshot.layout_sha256 = std::string(64, '0');
   snapshot.tenant = image.tenant;
   snapshot.seed = image.seed;
   snapshot.sequence_hash = image.history.hash();
@@ -195,7 +191,7 @@ void SessionJudge::Keep(const Client& client, const SessionImage& image) {
   snapshot.marks = image.marks;
   snapshot.fed = image.state.fed;
   if (image.state.state != nullptr) {
-    snapshot.state.assign(image.state.state->values().begin(), image.state.state->values().end());
+    snapshot.state = image.state.state->values();
   }
   if (snapshots_.size() >= 4) snapshots_.erase(snapshots_.begin());
   SessionState state = client.maybe[0];

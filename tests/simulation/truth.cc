@@ -37,7 +37,7 @@ void SessionState::Cut(int64_t size) {
 }
 
 FakeHistory Truth::Fed(const SessionState& session, int64_t fed) const {
-  FakeHistory history;
+  FakeHistory history = Fresh();
   if (world_.bos() == 1 && fed > 0) history.Feed(*world_.config.bos_token_id, false);
   for (size_t i = 0; static_cast<int64_t>(i) < fed - world_.bos(); ++i) {
     history.Feed(session.tokens[i], session.generated[i]);
@@ -311,11 +311,11 @@ std::optional<ScoreResult> Truth::ScoreSequence(const SessionState& session, int
 std::optional<ScoreResult> Truth::Score(const ScoreSpec& spec) const {
   ScoreResult result;
   bool finite = true;
-  FakeHistory history;
+  FakeHistory history = Fresh();
   const size_t skipped = world_.bos() == 1 ? 0 : std::min<size_t>(1, spec.tokens.size());
   for (size_t k = 0; k + skipped < spec.tokens.size(); ++k) {
     const bool fresh = k == 0 || (spec.window > 0 && k % static_cast<size_t>(spec.window) == 0);
-    if (fresh) history = FakeHistory();
+    if (fresh) history = Fresh();
     const bool feeds_bos = fresh && world_.bos() == 1;
     history.Feed(feeds_bos ? *world_.config.bos_token_id : spec.tokens[k + skipped - 1], false);
     finite &= ScoreToken(history, spec.tokens[k + skipped], spec.want_logprobs,

@@ -62,6 +62,8 @@ class Truth {
  public:
   explicit Truth(const World& world) : world_(world) {}
 
+  // Before the first token.
+  FakeHistory Fresh() const { return {.grows = world_.grows()}; }
   // After the first `fed` tokens of the sequence, the implied bos counted.
   FakeHistory Fed(const SessionState& session, int64_t fed) const;
 

@@ -45,21 +45,22 @@ absl::Status WatchedBackend::CopySlot(Slot from, Slot to) {
   return fake_.CopySlot(from, to);
 }
 
-absl::Status WatchedBackend::ReadSlot(Slot slot, std::span<float> out) {
+absl::Status WatchedBackend::ReadPart(Slot slot, size_t from, std::span<float> out) {
   on_call_();
-  const absl::Status status = fake_.ReadSlot(slot, out);
-  std::vector<float>& before = read_before_[slot];
+  const absl::Status status = fake_.ReadPart(slot, from, out);
+  std::vector<float>& before = read_before_[{slot, from}];
   std::vector<float> now(out.begin(), out.end());
-  if (!before.empty() && Strikes(Mutant::kReadsStale, 1)) {
+  if (before.size() == out.size() && Strikes(Mutant::kReadsStale, 1)) {
     std::copy(before.begin(), before.end(), out.begin());
   }
   before = std::move(now);
   return status;
 }
 
-absl::Status WatchedBackend::WriteSlot(Slot slot, std::span<const float> in) {
+absl::Status WatchedBackend::WriteParts(Slot slot, std::span<const std::span<const float>> parts) {
   on_call_();
-  std::vector<float> values(in.begin(), in.end());
+  std::vector<float> values;
+  for (const auto& part : parts) values.insert(values.end(), part.begin(), part.end());
   if (Strikes(Mutant::kWritesDamage, 3)) values[0] += values[0] > 0 ? -1.0f : 1.0f;
   return fake_.WriteSlot(slot, values);
 }

@@ -25,8 +25,8 @@ enum class Mutant : uint8_t {
   kDoublesRecords,   // every 40th is reported twice
   kEndsEarly,        // a run counts as complete before its last records
   kCopiesNeighbour,  // CopySlot takes the state of the slot before
-  kWritesDamage,     // every third WriteSlot has one wrong value
-  kReadsStale,       // ReadSlot brings what the slot held at the ReadSlot before
+  kWritesDamage,     // every third WriteParts has one wrong value
+  kReadsStale,       // ReadPart brings what the slot held at the ReadPart before
   kKeepsSampler,     // SetSampler leaves the seed of the slot's last user
   kForgetsHistory,   // SetSampler drops the counts of what was fed before
   kHidesFailure,     // Submit and Poll say OK after a device error
@@ -44,8 +44,9 @@ class WatchedBackend final : public Backend {
   absl::Status ZeroSlots(std::span<const Slot> slots) override;
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
   absl::Status CopySlot(Slot from, Slot to) override;
-  absl::Status ReadSlot(Slot slot, std::span<float> out) override;
-  absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
+  size_t StateFloats(Slot slot) const override { return fake_.StateFloats(slot); }
+  absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) override;
+  absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) override;
   absl::Status Submit(const Run& run) override;
   absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
 
@@ -58,7 +59,7 @@ class WatchedBackend final : public Backend {
   const std::function<void()> on_call_;
   int occasions_ = 0;
   bool swap_rows_ = false;
-  std::map<Slot, std::vector<float>> read_before_;
+  std::map<std::pair<Slot, size_t>, std::vector<float>> read_before_;
   std::map<Slot, uint64_t> seeds_;
   std::vector<int32_t> padded_;
 };

@@ -7,6 +7,9 @@
 namespace rivulet {
 namespace {
 
+// More tokens than any sequence of a schedule has.
+constexpr int64_t kLongest = 200;
+
 void DrawBackend(Choices* choices, World* world) {
   const bool with_bos = choices->Below(3) > 0;
   const bool text = choices->OneIn(3);
@@ -24,6 +27,14 @@ void DrawBackend(Choices* choices, World* world) {
   limits.max_steps = choices->Between(1, 5);
   limits.preferred_steps = choices->Between(1, limits.max_steps);
   limits.bytes_per_slot = world->config.state_layout().bytes_per_slot();
+  if (choices->OneIn(2)) {
+    const int block = choices->Between(1, 5);
+    limits.state = {.fixed = limits.bytes_per_slot,
+                    .per_block = static_cast<size_t>(block) * sizeof(float),
+                    .block_tokens = block,
+                    .segment_tokens = block * choices->Between(1, 4)};
+    limits.bytes_per_slot = limits.state.At(kLongest);
+  }
   world->fake.polls_per_run = choices->Between(1, 3);
   if (choices->OneIn(6)) world->fake.fail_at_call = choices->Below(300);
   if (choices->OneIn(8)) world->fake.non_finite_draw_position = choices->Between(3, 20);
@@ -96,11 +107,18 @@ void DrawWarm(Choices* choices, World* world) {
     warm.fed = choices->Between(1, static_cast<int>(tokens.size())) + world->bos();
     SessionState state;
     for (const int32_t token : tokens) state.Append(token, false);
-    warm.state = FakeState(truth.Fed(state, warm.fed), world->fake.limits.bytes_per_slot);
+    warm.state = FakeState(truth.Fed(state, warm.fed), world->state_size());
   }
 }
 
 }  // namespace
+
+int64_t World::warm_bytes() const {
+  int64_t sum = 0;
+  for (const WarmState& state : warm)
+    sum += static_cast<int64_t>(state.state.size() * sizeof(float));
+  return sum;
+}
 
 World DrawWorld(Choices* choices) {
   World world;

@@ -31,8 +31,11 @@ struct World {
 
   static constexpr int kTenants = 3;
   int64_t bos() const { return config.has_bos() ? 1 : 0; }
-  int64_t warm_bytes() const { return std::ssize(warm) * state_bytes(); }
+  int64_t warm_bytes() const;
+  // Of any state, at most.
   int64_t state_bytes() const { return static_cast<int64_t>(fake.limits.bytes_per_slot); }
+  StateSize state_size() const { return fake.limits.state_size(); }
+  bool grows() const { return fake.limits.state.per_block > 0; }
   ParkedRoom parked_room() const { return ParkedRoomOf(options.max_parked_bytes, fake.limits); }
   // That every tenant may begin as much as there are slots.
   bool room_for_all() const {

@@ -23,6 +23,7 @@ uint64_t Mix(uint64_t x) {
 
 void FakeHistory::Feed(int32_t token, bool as_output) {
   hash = Mix(hash ^ (static_cast<uint64_t>(token) << 1));
+  if (grows) kept.push_back(static_cast<uint16_t>(hash));
   ++count;
   Count({token, !as_output, as_output ? 1 : 0});
 }
@@ -50,6 +51,7 @@ int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const Fake
                  const SlotSampler& sampler) {
   if (script) return script(sampler.sample_index, history.count);
   uint64_t hash = Mix(history.hash ^ Mix(sampler.params.seed));
+  for (const uint16_t value : history.kept) hash = Mix(hash ^ value);
   if (sampler.params.has_penalties()) hash = Mix(hash ^ history.CountsHash());
   hash = Mix(hash ^
              Mix((uint64_t{sampler.sample_index} << 40) ^ static_cast<uint64_t>(history.count)));
@@ -59,12 +61,14 @@ int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const Fake
   return is_bos ? static_cast<int32_t>((static_cast<uint64_t>(token) + 1) % choices) : token;
 }
 
-std::vector<float> FakeState(const FakeHistory& history, size_t bytes_per_slot) {
-  std::vector<float> values(bytes_per_slot / sizeof(float));
+std::vector<float> FakeState(const FakeHistory& history, const StateSize& size) {
+  std::vector<float> values(size.At(history.count) / sizeof(float));
   for (size_t i = 0; i < 4; ++i) {  // 16 bits a float: finite and exact
     values[i] = static_cast<float>(history.hash >> (16 * i) & 0xffff);
     values[4 + i] = static_cast<float>(static_cast<uint64_t>(history.count) >> (16 * i) & 0xffff);
   }
+  std::copy(history.kept.begin(), history.kept.end(),
+            values.begin() + static_cast<std::ptrdiff_t>(size.fixed / sizeof(float)));
   return values;
 }
 
@@ -173,7 +177,7 @@ absl::Status FakeBackend::ZeroSlots(std::span<const Slot> slots) {
   for (Slot slot : slots) {
     if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
     state(slot) = SlotState();
-    state(slot).history = FakeHistory();
+    state(slot).history = {.grows = options_.limits.state.per_block > 0};
     state(slot).zeroed = true;
     std::lock_guard<std::mutex> lock(probe_->mutex_);
     ++probe_->zeroed_;
@@ -204,27 +208,42 @@ absl::Status FakeBackend::CopySlot(Slot from, Slot to) {
   return absl::OkStatus();
 }
 
-absl::Status FakeBackend::ReadSlot(Slot slot, std::span<float> out) {
+size_t FakeBackend::StateFloats(Slot slot) const {
+  const int64_t count = slots_[static_cast<size_t>(slot)].history.count;
+  return options_.limits.state_size().At(count) / sizeof(float);
+}
+
+absl::Status FakeBackend::ReadPart(Slot slot, size_t from, std::span<float> out) {
   if (absl::Status status = CountCall(); !status.ok()) return status;
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
-  if (out.size_bytes() != options_.limits.bytes_per_slot) return Violation("ReadSlot: wrong size");
-  const std::vector<float> values = FakeState(state(slot).history, out.size_bytes());
-  std::copy(values.begin(), values.end(), out.begin());
+  const std::vector<float> values = FakeState(state(slot).history, options_.limits.state_size());
+  if (from + out.size() > values.size()) return Violation("ReadPart: wrong size");
+  std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(from), out.size(), out.begin());
   return absl::OkStatus();
 }
 
-absl::Status FakeBackend::WriteSlot(Slot slot, std::span<const float> in) {
+absl::Status FakeBackend::WriteParts(Slot slot, std::span<const std::span<const float>> parts) {
   if (absl::Status status = CountCall(); !status.ok()) return status;
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
-  if (in.size_bytes() != options_.limits.bytes_per_slot) return Violation("WriteSlot: wrong size");
   if (!state(slot).zeroed || state(slot).history.count != 0) {
-    return Violation("WriteSlot to a slot that is in use");
+    return Violation("WriteParts to a slot that is in use");
   }
+  std::vector<float> in;
+  for (const auto& part : parts) in.insert(in.end(), part.begin(), part.end());
+  const StateSize size = options_.limits.state_size();
+  const size_t fixed = size.fixed / sizeof(float);
+  if (in.size() < fixed) return Violation("WriteParts: wrong size");
   FakeHistory& history = state(slot).history;
   history.hash = 0;
   for (size_t i = 0; i < 4; ++i) {
     history.hash |= static_cast<uint64_t>(in[i]) << (16 * i);
     history.count |= static_cast<int64_t>(in[4 + i]) << (16 * i);
+  }
+  if (in.size() * sizeof(float) != size.At(history.count)) {
+    return Violation("WriteParts: wrong size");
+  }
+  for (size_t i = 0; history.grows && i < static_cast<size_t>(history.count); ++i) {
+    history.kept.push_back(static_cast<uint16_t>(in[fixed + i]));
   }
   std::lock_guard<std::mutex> lock(probe_->mutex_);
   probe_->dirty_[static_cast<size_t>(slot)] = true;

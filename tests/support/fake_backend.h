@@ -29,8 +29,11 @@ struct FakeHistory {
   // Stands for the recurrent state: what ReadSlot and WriteSlot carry.
   uint64_t hash = 1;
   int64_t count = 0;  // tokens fed
+  // Stands for keys and values: one a token, where the state grows (BackendLimits::state).
+  bool grows = false;
+  std::vector<uint16_t> kept = {};
   // What the penalties see: by token, whether it was prompt and how often output.
-  std::map<int32_t, std::pair<bool, int32_t>> counts;
+  std::map<int32_t, std::pair<bool, int32_t>> counts = {};
 
   void Feed(int32_t token, bool as_output);
   void Count(const TokenCount& seen);
@@ -67,8 +70,8 @@ struct FakeBackendOptions {
 int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const FakeHistory& history,
                  const SlotSampler& sampler);
 
-// What ReadSlot brings after `history`: [bytes_per_slot / 4].
-std::vector<float> FakeState(const FakeHistory& history, size_t bytes_per_slot);
+// What ReadSlot brings after `history`: [size.At(history.count) / 4].
+std::vector<float> FakeState(const FakeHistory& history, const StateSize& size);
 
 // What a lone session must draw after being fed `feed` (bos included): at most `max_new` tokens; a
 // stop id is the last.
@@ -125,14 +128,16 @@ class FakeBackend final : public Backend {
   absl::Status ZeroSlots(std::span<const Slot> slots) override;
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
   absl::Status CopySlot(Slot from, Slot to) override;
-  absl::Status ReadSlot(Slot slot, std::span<float> out) override;
-  absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
+  size_t StateFloats(Slot slot) const override;
+  absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) override;
+  absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) override;
   absl::Status Submit(const Run& run) override;
   absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
 
  private:
   struct SlotState {
-    FakeHistory history{0xbadbadbad, 777, {}};  // what a slot holds that nobody has zeroed
+    FakeHistory history{.hash = 0xbadbadbad,
+                        .count = 777};  // what a slot holds that nobody has zeroed
     bool zeroed = false, has_sampler = false;
     SlotSampler sampler;
   };

@@ -150,17 +150,17 @@ absl::Status HostileBackend::CopySlot(Slot from, Slot to) {
   return backend_->CopySlot(from, to);
 }
 
-absl::Status HostileBackend::ReadSlot(Slot slot, std::span<float> out) {
+absl::Status HostileBackend::ReadPart(Slot slot, size_t from, std::span<float> out) {
   Before(BackendCall::kRead);
   const Lock lock(probe_->mutex_);
-  return backend_->ReadSlot(slot, out);
+  return backend_->ReadPart(slot, from, out);
 }
 
-absl::Status HostileBackend::WriteSlot(Slot slot, std::span<const float> in) {
+absl::Status HostileBackend::WriteParts(Slot slot, std::span<const std::span<const float>> parts) {
   Before(BackendCall::kWrite);
   const Lock lock(probe_->mutex_);
   Use(slot);
-  return backend_->WriteSlot(slot, in);
+  return backend_->WriteParts(slot, parts);
 }
 
 absl::Status HostileBackend::Submit(const Run& run) {

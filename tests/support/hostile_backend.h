@@ -62,8 +62,8 @@ class HostileBackend final : public Backend {
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
   absl::Status CopySlot(Slot from, Slot to) override;
   size_t StateFloats(Slot slot) const override { return backend_->StateFloats(slot); }
-  absl::Status ReadSlot(Slot slot, std::span<float> out) override;
-  absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
+  absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) override;
+  absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) override;
   absl::Status Submit(const Run& run) override;
   absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
 

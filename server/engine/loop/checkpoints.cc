@@ -9,23 +9,23 @@
 
 namespace rivulet {
 
-Checkpoints::Checkpoints(const EngineOptions& options, bool with_bos, StateStamp stamp,
-                         DiskTier disk, std::function<void()> wake)
-    : states_(options.states, std::move(stamp), std::move(disk), std::move(wake)),
+Checkpoints::Checkpoints(const EngineOptions& options, const StateSize& size, bool with_bos,
+                         StateStamp stamp, DiskTier disk, std::function<void()> wake)
+    : states_(options.states, size, std::move(stamp), std::move(disk), std::move(wake)),
       cache_(options.prefix_cache),
       bos_(with_bos ? 1 : 0) {}
 
 void Checkpoints::KeepWarm(WarmState warm) {
   const auto seen = static_cast<size_t>(std::max<int64_t>(0, warm.fed - bos_));
   cache_.Share(std::span<const int32_t>(warm.tokens).first(seen),
-               states_.Pin(std::move(warm.state)));
+               states_.Pin(std::move(warm.state), warm.fed));
 }
 
 std::optional<FoundState> Checkpoints::Find(Request* request) {
   const KeptCheckpoint best = request->BestState(&cache_);
   if (best.state == nullptr) return FoundState{best, nullptr};
-  BlobPtr blob = states_.Use(best.state.get());
-  if (blob != nullptr) return FoundState{best, std::move(blob)};
+  ViewPtr view = states_.Use(best.state.get());
+  if (view != nullptr) return FoundState{best, std::move(view)};
   states_.Fetch(best.state.get());
   fetching_.push_back({request, best});
   return std::nullopt;
@@ -43,10 +43,10 @@ bool Checkpoints::TakeFetched(std::vector<Fetched>* fetched) {
   return true;
 }
 
-std::optional<Checkpoint> Checkpoints::FindBetter(Request* request) {
+std::optional<FoundState> Checkpoints::FindBetter(Request* request) {
   const KeptCheckpoint best = request->BestState(&cache_);
   if (best.fed <= request->start.fed || !best.state->in_memory()) return std::nullopt;
-  return Checkpoint{best.fed, states_.Use(best.state.get())};
+  return FoundState{best, states_.Use(best.state.get())};
 }
 
 void Checkpoints::CountUse(const Request& request) {
@@ -54,14 +54,16 @@ void Checkpoints::CountUse(const Request& request) {
   ++(request.start.fed > 0 ? hits_ : misses_);
 }
 
-absl::Status Checkpoints::KeepAfterRun(const Sequence& sequence, Slots* slots) {
-  Request* const request = sequence.request;
-  const int64_t fed = sequence.fed();
+absl::Status Checkpoints::KeepAfterRun(Sequence* sequence, Slots* slots) {
+  Request* const request = sequence->request;
+  const int64_t fed = sequence->fed();
   if (!request->keep.Due(fed)) return absl::OkStatus();
   // What was drawn and is held back may yet be dropped.
   if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, slots->Read(sequence.slot));
-  request->KeepState(fed, states_.Keep(std::move(values)), &cache_);
+  RIVULET_ASSIGN_OR_RETURN(StatePtr state,
+                           slots->Keep({sequence->slot, {}, sequence->segments}, fed, &states_));
+  sequence->segments = state->segments();
+  request->KeepState(fed, std::move(state), &cache_);
   return absl::OkStatus();
 }
 
@@ -80,8 +82,9 @@ absl::StatusOr<std::vector<Session*>> Checkpoints::Save(Slots* slots) {
     // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
     const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
     if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
-    RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, slots->Read(std::move(saving.left)));
-    saving.session->Keep({saving.fed, states_.Keep(std::move(values))});
+    RIVULET_ASSIGN_OR_RETURN(StatePtr state,
+                             slots->Keep(std::move(saving.left), saving.fed, &states_));
+    saving.session->Keep({saving.fed, std::move(state)});
   }
   return ForgetUnsaved();
 }
@@ -93,9 +96,10 @@ std::vector<Session*> Checkpoints::ForgetUnsaved() {
   return sessions;
 }
 
-void Checkpoints::Leave(const Request& request) {
-  if (request.life.state() != RequestLife::State::kFetchesState) return;
-  std::erase_if(fetching_, [&](const Fetching& entry) { return entry.request == &request; });
+void Checkpoints::Leave(Request* request) {
+  request->kept_segments.clear();
+  if (request->life.state() != RequestLife::State::kFetchesState) return;
+  std::erase_if(fetching_, [&](const Fetching& entry) { return entry.request == request; });
 }
 
 }  // namespace rivulet

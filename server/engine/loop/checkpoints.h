@@ -24,20 +24,25 @@
 
 namespace rivulet {
 
-// What a request continues from. `blob` null: nothing has been fed, or the state was lost.
+// What a request continues from. `view` null: nothing has been fed, or the state was lost.
 struct FoundState {
   KeptCheckpoint kept;
-  BlobPtr blob;  // of kept.state, in memory
+  ViewPtr view;  // of kept.state, in memory
+
+  Checkpoint checkpoint() const { return {kept.fed, view}; }
+  std::vector<StatePtr> segments() const {
+    return kept.state == nullptr ? std::vector<StatePtr>() : kept.state->segments();
+  }
 };
 
 // Thread: the loop. Requests are borrowed: Leave comes before their end. Errors are those of the
 // backend.
 class Checkpoints {
  public:
-  // `stamp`: of the files of `disk`, which may be empty. Another thread calls `wake` when
-  // TakeFetched has something to do.
-  Checkpoints(const EngineOptions& options, bool with_bos, StateStamp stamp, DiskTier disk,
-              std::function<void()> wake);
+  // `size`: of all states. `stamp`: of the files of `disk`, which may be empty. Another thread
+  // calls `wake` when TakeFetched has something to do.
+  Checkpoints(const EngineOptions& options, const StateSize& size, bool with_bos, StateStamp stamp,
+              DiskTier disk, std::function<void()> wake);
 
   StateStore* store() { return &states_; }
   // A state that every tenant's requests may continue from; never forgotten.
@@ -48,19 +53,19 @@ class Checkpoints {
   std::optional<FoundState> Find(Request* request);
   struct Fetched {
     Request* request;
-    FoundState found;  // blob null: it could not be read, so Find has to look again
+    FoundState found;  // view null: it could not be read, so Find has to look again
   };
   // Returns the states that were read since the last call, in the order of the calls of Find. True:
   // the disk tier has done something.
   bool TakeFetched(std::vector<Fetched>* fetched);
   // A state in memory that saves more than request->start, left meanwhile by a request that began
   // with the same tokens; nullopt: none.
-  std::optional<Checkpoint> FindBetter(Request* request);
+  std::optional<FoundState> FindBetter(Request* request);
   // Counts a hit or a miss, if `request` uses the prefix cache.
   void CountUse(const Request& request);
 
   // Keeps the state of the slot of `sequence`, if its request wants that at this position.
-  absl::Status KeepAfterRun(const Sequence& sequence, Slots* slots);
+  absl::Status KeepAfterRun(Sequence* sequence, Slots* slots);
 
   // `sequence` of a request with a session has ended: Save will keep `left`.
   void SaveSoon(const Sequence& sequence, LeftState left);
@@ -71,7 +76,7 @@ class Checkpoints {
   std::vector<Session*> ForgetUnsaved();
 
   // `request` ends.
-  void Leave(const Request& request);
+  void Leave(Request* request);
 
   int64_t hits() const { return hits_; }
   int64_t misses() const { return misses_; }

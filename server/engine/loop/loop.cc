@@ -89,7 +89,9 @@ std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Tim
             [](const Session* a, const Session* b) { return a->use > b->use; });
   if (states.failing()) worth.clear();
   size_t next = 0;
-  while (next < worth.size() && states.has_room()) states.Publish(worth[next++]);
+  while (next < worth.size() && states.has_room(*states.WorthPublishing(*worth[next]).state)) {
+    states.Publish(worth[next++]);
+  }
   return states.under_way() + static_cast<int>(worth.size() - next) + CountUnwritten(table);
 }
 
@@ -104,13 +106,13 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       meters_(meters),
       slots_(backend),
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
-      checkpoints_(options, with_bos, stamp, std::move(disk), [queue] { queue->Wake(); }),
+      checkpoints_(options, backend->limits().state_size(), with_bos, stamp, std::move(disk),
+                   [queue] { queue->Wake(); }),
       sessions_(options.sessions, with_bos, checkpoints_.store(), options.session_store != nullptr),
       sharing_(options.session_store == nullptr
                    ? nullptr
-                   : std::make_unique<Sharing>(
-                         options, &sessions_, identity, stamp, checkpoints_.store(),
-                         static_cast<int64_t>(backend->limits().bytes_per_slot), clock_, queue)),
+                   : std::make_unique<Sharing>(options, &sessions_, identity, stamp,
+                                               checkpoints_.store(), clock_, queue)),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
@@ -336,8 +338,8 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
   // A state of the prefix cache serves the session from now on.
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
-  const absl::Status status =
-      request->StartFrom({found.kept.fed, std::move(found.blob)}, &sessions_, now_);
+  const absl::Status status = request->StartFrom(found.checkpoint(), &sessions_, now_);
+  request->kept_segments = found.segments();
   if (!status.ok() || request->num_slots == 0) {
     checkpoints_.CountUse(*request);
     return EndRequest(request, OfClaim(*request, status));
@@ -356,7 +358,7 @@ bool Loop::TakeFetchedStates() {
   std::vector<Checkpoints::Fetched> fetched;
   if (!checkpoints_.TakeFetched(&fetched)) return false;
   for (auto& [request, found] : fetched) {
-    if (found.blob == nullptr) {
+    if (found.view == nullptr) {
       FindState(request);  // it could not be read: another one, or none
     } else {
       ContinueFrom(request, std::move(found));
@@ -420,11 +422,16 @@ absl::Status Loop::AdmitWaiting() {
       meters_->NoteQueueTime(now_ - request->times.arrival);
       // Requests that began alike may have left a better state since it came. With that, too, it
       // feeds at least one token, so nothing of this ends it.
-      std::optional<Checkpoint> better;
+      std::optional<FoundState> better;
       if (request->looks_again) better = checkpoints_.FindBetter(request);
-      if (better) request->StartFrom(std::move(*better), &sessions_, now_).IgnoreError();
+      if (better) {
+        request->StartFrom(better->checkpoint(), &sessions_, now_).IgnoreError();
+        request->kept_segments = better->segments();
+      }
       checkpoints_.CountUse(*request);
       request->CreateSequences();
+      for (auto& sequence : request->sequences) sequence->segments = request->kept_segments;
+      request->kept_segments.clear();
     }
     if (request->life.paused()) admission_.EndQuantum(*id);
     for (auto& sequence : request->sequences) {
@@ -501,7 +508,7 @@ void Loop::Flush(Sequence* sequence) {
 
 absl::Status Loop::AfterRun() {
   while (Sequence* const sequence = run_.TakeDone()) {
-    RIVULET_RETURN_IF_ERROR(checkpoints_.KeepAfterRun(*sequence, &slots_));
+    RIVULET_RETURN_IF_ERROR(checkpoints_.KeepAfterRun(sequence, &slots_));
     const Sequence::Next next = sequence->OnRunDone();
     if (sequence->finished) {
       EndSequence(sequence);
@@ -509,7 +516,7 @@ absl::Status Loop::AfterRun() {
       RIVULET_RETURN_IF_ERROR(slots_.Fork(*sequence));
       for (auto& forked : sequence->request->sequences) forked->OnForked();
     } else if (next == Sequence::Next::kZero) {
-      slots_.ZeroSoon(*sequence);
+      slots_.ZeroSoon(sequence);
     }
   }
   slots_.ForgetEnded();
@@ -540,7 +547,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
     if (!sequence->ended) FreeSlot(sequence.get());
   }
   if (request->life.waits_for_slots()) admission_.Remove(request->id);
-  checkpoints_.Leave(*request);
+  checkpoints_.Leave(request);
   readers_.Leave(request);
   Session* const session = request->session;
   if (session != nullptr) SessionTable::Leave(session, request);

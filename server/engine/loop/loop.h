@@ -44,11 +44,9 @@ namespace rivulet {
 // Sessions in a store that replicas share.
 struct Sharing {
   Sharing(const EngineOptions& options, SessionTable* table, const SharedIdentity& identity,
-          const StateStamp& stamp, StateStore* kept, int64_t state_bytes, const Clock& clock,
-          RequestQueue* queue)
+          const StateStamp& stamp, StateStore* kept, const Clock& clock, RequestQueue* queue)
       : mailbox(std::make_shared<LoopMailbox>([queue] { queue->Wake(); })),
-        states(options.state_archive, options.publish, stamp, kept, state_bytes, clock, mailbox,
-               &totals),
+        states(options.state_archive, options.publish, stamp, kept, clock, mailbox, &totals),
         sessions(options.session_store.get(), table, &states, identity, mailbox, &totals),
         lookups(options.session_store.get(), table, identity, clock, mailbox, &totals) {}
   ~Sharing() { mailbox->Close(); }

@@ -2,10 +2,13 @@
 #include "server/engine/loop/shared_states.h"
 
 #include <algorithm>
+#include <functional>
 #include <span>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "server/base/mutex.h"
 #include "server/engine/loop/shared_sessions.h"
 
 namespace rivulet {
@@ -15,16 +18,68 @@ constexpr double kLasting = 0.95;  // of a weighted sum, at each addition
 
 void Add(double value, double* sum) { *sum = *sum * kLasting + value; }
 
+// The parts of a state that come one after the other, on threads of the archive.
+class Gathered {
+ public:
+  using Done = std::function<void(absl::StatusOr<CutState>)>;
+  Gathered(size_t parts, Done done) : done_(std::move(done)), parts_(parts), left_(parts) {}
+
+  void Put(size_t part, absl::StatusOr<std::vector<float>> values) {
+    MutexLock lock(&mutex_);
+    if (values.ok()) parts_[part] = *std::move(values);
+    status_.Update(values.status());
+    if (--left_ > 0) return;
+    if (!status_.ok()) return done_(status_);
+    CutState state;
+    state.own = std::move(parts_.back());
+    parts_.pop_back();
+    state.segments = std::move(parts_);
+    done_(std::move(state));
+  }
+
+ private:
+  const Done done_;
+  Mutex mutex_;
+  std::vector<std::vector<float>> parts_ ABSL_GUARDED_BY(mutex_);
+  size_t left_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
 }  // namespace
 
+struct SharedStates::Publication {
+  Published state;
+  int64_t bytes;
+  absl::Time begun;
+  size_t left;  // parts that are not there yet
+  absl::Status status = {};
+};
+
+struct SharedStates::Place {
+  StateStamp model;
+  std::string tenant;
+  std::vector<int32_t> tokens;
+  int64_t bos;
+
+  StateStamp Stamp(const Part& part) const {
+    const auto seen = static_cast<size_t>(std::max<int64_t>(0, part.fed - bos));
+    return SharedStateStamp(model, tenant, std::span(tokens).first(seen));
+  }
+  static uint64_t Number(const Part& part) {
+    return part.segment ? SharedSegmentNumber(part.fed) : SharedStateNumber(part.fed);
+  }
+  std::string Name(const Part& part) const {
+    return SharedStateName(Stamp(part), Number(part), part.values);
+  }
+};
+
 SharedStates::SharedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
-                           StateStamp model, StateStore* store, int64_t state_bytes, Clock clock,
+                           StateStamp model, StateStore* store, Clock clock,
                            std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
     : archive_(std::move(archive)),
       options_(options),
       model_(std::move(model)),
       store_(store),
-      state_bytes_(state_bytes),
       clock_(std::move(clock)),
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
@@ -44,84 +99,113 @@ KeptCheckpoint SharedStates::WorthPublishing(const Session& session) const {
   if (options_.after_tokens) return saved >= *options_.after_tokens ? latest : KeptCheckpoint();
   if (saved <= 0 || fed_ <= 0) return {};
   const double recomputing = static_cast<double>(saved) * fed_seconds_ / fed_;
-  const double writing = static_cast<double>(state_bytes_) * written_seconds_ / written_bytes_;
+  const double writing =
+      static_cast<double>(latest.state->bytes()) * written_seconds_ / written_bytes_;
   return recomputing > 2 * writing ? latest : KeptCheckpoint();  // it is read, too
 }
 
-bool SharedStates::has_room() const {
-  return under_way_ == 0 || (under_way_ + 1) * state_bytes_ <= options_.max_pending_bytes;
+bool SharedStates::has_room(const KeptState& state) const {
+  return under_way_ == 0 || under_way_bytes_ + state.bytes() <= options_.max_pending_bytes;
 }
 
 void SharedStates::Publish(Session* session) {
   const KeptCheckpoint latest = WorthPublishing(*session);
   if (latest.state == nullptr) return;
-  if (!has_room()) {
+  if (!has_room(*latest.state)) {
     ++totals_->states_skipped;
     return;
   }
+  const int64_t bytes = latest.state->bytes();
   ++under_way_;
+  under_way_bytes_ += bytes;
   session->shared->publishing = latest.fed;
   const int64_t seen = session->Seen(latest.fed);
-  const auto tokens = session->history.tokens().first(static_cast<size_t>(seen));
-  const Published state{session->id, latest.fed, session->history.HashAt(seen)};
-  archive_->Put(
-      // With long sessions it takes milliseconds, so not here.
-      [model = model_, tenant = session->tenant,
-       tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
-       number = static_cast<uint64_t>(latest.fed), blob = store_->Use(latest.state.get())] {
-        const StateStamp stamp = SharedStateStamp(model, tenant, tokens);
-        return ArchivedState{SharedStateName(stamp, number, blob->values().size()),
-                             EncodeStateFile(stamp, number, blob->values())};
-      },
-      // As long as the session's record; beyond the lease nothing happens to an idle session.
-      session->idle_timeout,
-      Posting<absl::Status>(mailbox_, [this, state, begun = clock_()](const absl::Status& status) {
-        OnPut(state, begun, status);
-      }));
+  const std::vector<Part> parts = PartsOf(latest.fed);
+  const auto publication = std::make_shared<Publication>(Publication{
+      {session->id, latest.fed, session->history.HashAt(seen)}, bytes, clock_(), parts.size()});
+  const auto place = PlaceOf(*session, latest.fed);
+  const ViewPtr view = store_->Use(latest.state.get());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    archive_->Put(
+        // With long sessions it takes milliseconds, so not here.
+        [place, part = parts[i], view, i] {
+          return ArchivedState{
+              place->Name(part),
+              EncodeStateFile(place->Stamp(part), Place::Number(part), view->part(i))};
+        },
+        // As long as the session's record; beyond the lease nothing happens to an idle session.
+        session->idle_timeout,
+        Posting<absl::Status>(mailbox_, [this, publication](const absl::Status& status) {
+          OnPut(publication.get(), status);
+        }));
+  }
 }
 
-void SharedStates::OnPut(const Published& state, absl::Time begun, const absl::Status& status) {
+void SharedStates::OnPut(Publication* publication, const absl::Status& status) {
+  publication->status.Update(status);
+  if (--publication->left > 0) return;
   --under_way_;
-  failing_ = !status.ok();
-  published_.push_back(state);
+  under_way_bytes_ -= publication->bytes;
+  failing_ = !publication->status.ok();
+  published_.push_back(publication->state);
   if (failing_) {
     ++totals_->states_failed;
     published_.back().fed = 0;
     return;
   }
   ++totals_->states_published;
-  totals_->states_published_bytes += state_bytes_;
-  Add(static_cast<double>(state_bytes_), &written_bytes_);
-  Add(absl::ToDoubleSeconds(clock_() - begun), &written_seconds_);
+  totals_->states_published_bytes += publication->bytes;
+  Add(static_cast<double>(publication->bytes), &written_bytes_);
+  Add(absl::ToDoubleSeconds(clock_() - publication->begun), &written_seconds_);
+}
+
+std::vector<SharedStates::Part> SharedStates::PartsOf(int64_t fed) const {
+  const StateSize& size = store_->size();
+  std::vector<Part> parts;
+  for (int64_t i = 1; i <= size.Segments(fed); ++i) {
+    parts.push_back({i * size.segment_tokens, true, size.segment_bytes() / sizeof(float)});
+  }
+  parts.push_back({fed, false, static_cast<size_t>(store_->OwnBytes(fed)) / sizeof(float)});
+  return parts;
+}
+
+std::shared_ptr<const SharedStates::Place> SharedStates::PlaceOf(const Session& session,
+                                                                 int64_t fed) const {
+  const int64_t seen = session.Seen(fed);
+  const auto tokens = session.history.tokens().first(static_cast<size_t>(seen));
+  return std::make_shared<const Place>(
+      Place{model_, session.tenant, {tokens.begin(), tokens.end()}, fed - seen});
 }
 
 void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
   if (archive_ == nullptr) return;
   for (const int64_t count : fed) {
     if (count > session->total() || session->Keeps(count)) continue;
-    const auto seen = static_cast<size_t>(session->Seen(count));
-    const StateStamp stamp =
-        SharedStateStamp(model_, session->tenant, session->history.tokens().first(seen));
-    const size_t values = static_cast<size_t>(state_bytes_) / sizeof(float);
-    std::string name = SharedStateName(stamp, static_cast<uint64_t>(count), values);
-    session->Keep({count, store_->KeepPublished(state_bytes_, ReadOf(std::move(name), values))});
+    const KeptCheckpoint earlier = session->From(count);
+    session->Keep(
+        {count, store_->KeepPublished(count, earlier.state.get(), ReadOf(*session, count))});
   }
 }
 
-PublishedRead SharedStates::ReadOf(std::string name, size_t num_values) {
-  using Values = absl::StatusOr<std::vector<float>>;
-  return [archive = archive_, mailbox = mailbox_, totals = totals_, name = std::move(name),
-          num_values](const std::function<void(Values)>& done) {
-    archive->Get(name, [archive, mailbox, totals, name, num_values,
-                        done](const absl::StatusOr<std::string>& bytes) {
-      Values values = absl::NotFoundError("it is not there");
-      if (!bytes.ok()) values = bytes.status();
-      if (bytes.ok() && !bytes->empty()) values = DecodeSharedState(*bytes, name, num_values);
-      const absl::Status status = values.status();
-      if (absl::IsDataLoss(status)) archive->Drop(name);
-      mailbox->Post([totals, status] { totals->CountStateRead(status); });
-      done(std::move(values));
-    });
+PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
+  return [archive = archive_, mailbox = mailbox_, totals = totals_, place = PlaceOf(session, fed),
+          parts = PartsOf(fed)](const std::function<void(absl::StatusOr<CutState>)>& done) {
+    const auto gathered = std::make_shared<Gathered>(
+        parts.size(), [mailbox, totals, done](absl::StatusOr<CutState> state) {
+          mailbox->Post([totals, status = state.status()] { totals->CountStateRead(status); });
+          done(std::move(state));
+        });
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const std::string name = place->Name(parts[i]);
+      archive->Get(name, [archive, gathered, name, i,
+                          values = parts[i].values](const absl::StatusOr<std::string>& bytes) {
+        absl::StatusOr<std::vector<float>> part = absl::NotFoundError("it is not there");
+        if (!bytes.ok()) part = bytes.status();
+        if (bytes.ok() && !bytes->empty()) part = DecodeSharedState(*bytes, name, values);
+        if (absl::IsDataLoss(part.status())) archive->Drop(name);
+        gathered->Put(i, std::move(part));
+      });
+    }
   };
 }
 

@@ -2,7 +2,7 @@
 // SharedStates: the states of sessions in an archive that replicas share (state_archive.h).
 //
 // When a request on a session has ended, its last state is published if computing it again takes
-// longer than writing and reading it. The session's record then names it (SessionRecord::states),
+// longer than writing and reading it: each segment, unless it is there, and what else it holds. The session's record then names it (SessionRecord::states),
 // and a replica that takes the session over continues from there. A state that is not in the
 // archive any more, or not as it was published, is computed again from the session's tokens.
 #pragma once
@@ -35,7 +35,7 @@ class SharedStates {
   // this model; its owner is not used. What is borrowed outlives it. The archive's threads post to
   // `mailbox`.
   SharedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
-               StateStamp model, StateStore* store, int64_t state_bytes, Clock clock,
+               StateStamp model, StateStore* store, Clock clock,
                std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
 
   // A run took this long and fed so many prompt tokens.
@@ -50,9 +50,9 @@ class SharedStates {
     uint64_t sequence_hash = 0;  // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
-  // Being published, and whether another one may be.
+  // Being published, and whether this one may be, too.
   int under_way() const { return under_way_; }
-  bool has_room() const;
+  bool has_room(const KeptState& state) const;
   // The last one that ended has failed.
   bool failing() const { return failing_; }
   // The session's latest state, if that is in memory and worth it, however much room there is; else
@@ -64,14 +64,27 @@ class SharedStates {
   void Adopt(Session* session, const std::vector<int64_t>& fed);
 
  private:
-  void OnPut(const Published& state, absl::Time begun, const absl::Status& status);
-  PublishedRead ReadOf(std::string name, size_t num_values);
+  struct Publication;
+  void OnPut(Publication* publication, const absl::Status& status);
+  // A segment of a state, or what else the state holds, in the archive: tokens fed where it ends,
+  // whether it is a segment, floats.
+  struct Part {
+    int64_t fed = 0;
+    bool segment = false;
+    size_t values = 0;
+  };
+  // In the order of StateView::part.
+  std::vector<Part> PartsOf(int64_t fed) const;
+  // Where parts are found: of which model and tenant, after which tokens. Thread: any.
+  struct Place;
+  std::shared_ptr<const Place> PlaceOf(const Session& session, int64_t fed) const;
+  PublishedRead ReadOf(const Session& session, int64_t fed);
 
   const std::shared_ptr<StateArchive> archive_;
   const PublishOptions options_;
   const StateStamp model_;
   StateStore* const store_;
-  const int64_t state_bytes_;
+  int64_t under_way_bytes_ = 0;
   const Clock clock_;
   const std::shared_ptr<LoopMailbox> mailbox_;
   SharedTotals* const totals_;

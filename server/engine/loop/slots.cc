@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/loop/slots.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -49,8 +51,9 @@ absl::Status Slots::Prepare() {
       RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->host_state));
     } else if (const Sequence* const first_sample = sequence->copies_from()) {
       RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
+      sequence->segments = first_sample->segments;
     } else if (start.state != nullptr) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, start.state->values()));
+      RIVULET_RETURN_IF_ERROR(backend_->WriteParts(sequence->slot, start.state->pieces()));
     }
     const std::optional<SlotSampler> sampler = sequence->Sampler();
     if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
@@ -67,17 +70,44 @@ absl::StatusOr<std::vector<float>> Slots::Read(Slot slot) {
   return values;
 }
 
-absl::StatusOr<std::vector<float>> Slots::Read(LeftState left) {
-  if (!left.values.empty()) return std::move(left.values);
-  return Read(left.slot);
+absl::StatusOr<StatePtr> Slots::Keep(LeftState left, int64_t fed, StateStore* store) {
+  // What the state holds from there on.
+  const auto read = [&](size_t from, std::span<float> out) -> absl::Status {
+    if (out.empty()) return absl::OkStatus();
+    if (left.values.empty()) return backend_->ReadPart(left.slot, from, out);
+    std::copy_n(left.values.begin() + static_cast<std::ptrdiff_t>(from), out.size(), out.begin());
+    return absl::OkStatus();
+  };
+  const StateSize& size = store->size();
+  const size_t front = size.fixed / sizeof(float), each = size.segment_bytes() / sizeof(float);
+  left.segments.resize(static_cast<size_t>(size.Segments(fed)));
+  size_t at = front;
+  for (StatePtr& segment : left.segments) {
+    if (segment == nullptr || segment->forgotten()) {
+      std::vector<float> values(each);
+      RIVULET_RETURN_IF_ERROR(read(at, values));
+      segment = store->KeepSegment(std::move(values));
+    }
+    at += each;
+  }
+  std::vector<float> own(size.At(fed) / sizeof(float) - (at - front));
+  RIVULET_RETURN_IF_ERROR(read(0, std::span(own).first(front)));
+  RIVULET_RETURN_IF_ERROR(read(at, std::span(own).subspan(front)));
+  return store->Keep(std::move(own), std::move(left.segments));
 }
 
 absl::Status Slots::Fork(const Sequence& first) {
   for (const auto& sequence : first.request->sequences) {
     if (sequence.get() == &first) continue;
     RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first.slot, sequence->slot));
+    sequence->segments = first.segments;
   }
   return absl::OkStatus();
+}
+
+void Slots::ZeroSoon(Sequence* sequence) {
+  to_zero_.push_back(sequence->slot);
+  sequence->segments.clear();
 }
 
 absl::Status Slots::MoveToHost(const Request& request) {
@@ -99,7 +129,7 @@ absl::Status Slots::MoveToHost(const Request& request) {
 
 LeftState Slots::TakeBack(Sequence* sequence) {
   LeftState left = {std::exchange(sequence->slot, kGuardSlot),
-                    std::exchange(sequence->host_state, {})};
+                    std::exchange(sequence->host_state, {}), std::exchange(sequence->segments, {})};
   if (left.slot != kGuardSlot) freed_.push_back(left.slot);
   if (!left.values.empty()) --in_host_memory_;
   sequence->ended = true;

@@ -17,13 +17,15 @@
 #include "absl/status/statusor.h"
 #include "model/backend.h"
 #include "server/engine/sequences/request.h"
+#include "server/sessions/store/state_store.h"
 
 namespace rivulet {
 
 // The state that a sequence leaves behind.
 struct LeftState {
-  Slot slot = kGuardSlot;     // that holds it until ZeroFreed
-  std::vector<float> values;  // [bytes_per_slot / 4], where it was in host memory; else empty
+  Slot slot = kGuardSlot;               // that holds it until ZeroFreed
+  std::vector<float> values = {};       // the whole state, where it was in host memory; else empty
+  std::vector<StatePtr> segments = {};  // Sequence::segments
 };
 
 // Thread: the loop. Sequences are borrowed: TakeBack and then ForgetEnded come before their end.
@@ -50,15 +52,14 @@ class Slots {
   // with which each sequence begins or continues.
   absl::Status Prepare();
 
-  // The values of a slot that is held, or freed and not yet zeroed: [bytes_per_slot / 4]. Waits for
-  // submitted runs.
-  absl::StatusOr<std::vector<float>> Read(Slot slot);
-  // The values of what TakeBack returned; call it before the next ZeroFreed.
-  absl::StatusOr<std::vector<float>> Read(LeftState left);
+  // Keeps the state of a slot that is held, or freed and not yet zeroed: `left` is what TakeBack
+  // returned, or the slot and segments of a sequence. Only what is not kept yet is copied.
+  // REQUIRES: the state has seen `fed` tokens. Waits for submitted runs.
+  absl::StatusOr<StatePtr> Keep(LeftState left, int64_t fed, StateStore* store);
   // Copies the slot of `first` to the other sequences of its request.
   absl::Status Fork(const Sequence& first);
   // The next ZeroFreed zeroes the slot of `sequence`, which keeps the slot.
-  void ZeroSoon(const Sequence& sequence) { to_zero_.push_back(sequence.slot); }
+  void ZeroSoon(Sequence* sequence);
 
   // Takes the slots of all sequences of `request` that have not ended. Their states go to host
   // memory; Prepare writes them back when they get slots again. After an error nothing was taken.
@@ -74,6 +75,7 @@ class Slots {
   void Abandon();
 
  private:
+  absl::StatusOr<std::vector<float>> Read(Slot slot);
   // Makes the freed slots free.
   void Recycle();
 

@@ -127,7 +127,9 @@ class Request : public Outlet {
   std::optional<CachedPrompt> cached;  // absent: it does without the prefix cache
   bool looks_again = false;            // for a better state there, when it gets its slots
   Checkpoint start;                    // what it continues from, once that is known
-  KeepPlan keep;                       // which of its states are kept on the way
+  // Of that state, until its sequences have them.
+  std::vector<StatePtr> kept_segments;
+  KeepPlan keep;  // which of its states are kept on the way
 
   absl::Status status;  // how it ended; set before the end is handed over
   Usage usage;          // likewise

@@ -37,6 +37,8 @@ class Sequence {
   bool got_records = false;
   // The state of its slot when the slot was taken from it; empty: it has its slot.
   std::vector<float> host_state;
+  // Of that state: the segments that are kept, from the first one on. Some may be forgotten.
+  std::vector<StatePtr> segments;
 
   // False while it can feed nothing (its prompt is being fed by sample 0).
   virtual bool runnable() const { return true; }

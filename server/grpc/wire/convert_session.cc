@@ -147,8 +147,7 @@ Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_
   snapshot.marks = image.marks;
   if (image.state.state != nullptr) {
     snapshot.fed = image.state.fed;
-    const auto values = image.state.state->values();
-    snapshot.state.assign(values.begin(), values.end());
+    snapshot.state = image.state.state->values();
   }
   return snapshot;
 }

@@ -21,7 +21,7 @@ namespace rivulet {
 
 struct StateArchiveLimits {
   int64_t max_bytes = int64_t{1} << 30;  // of all states of all replicas
-  // So that making room takes Redis some milliseconds at most.
+  // ... and segments, so that making room takes Redis some milliseconds at most.
   int64_t max_states = 4096;
 };
 

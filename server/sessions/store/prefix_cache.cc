@@ -23,8 +23,13 @@ std::string PrefixCache::Scope(absl::string_view tenant, absl::string_view salt)
 }
 
 int64_t PrefixCache::BytesOf(const Node& node) {
-  const int64_t state = node.state == nullptr ? 0 : node.state->bytes();
-  return static_cast<int64_t>(sizeof(Node) + node.label.size() * sizeof(int32_t)) + state;
+  return static_cast<int64_t>(sizeof(Node) + node.label.size() * sizeof(int32_t));
+}
+
+void PrefixCache::Put(Node* node, StatePtr state) {
+  if (node->state != nullptr) states_.Remove(*node->state);
+  node->state = std::move(state);
+  if (node->state != nullptr) states_.Add(*node->state);
 }
 
 PrefixCache::Match PrefixCache::Find(absl::string_view scope, std::span<const int32_t> tokens,
@@ -66,27 +71,26 @@ void PrefixCache::Keep(absl::string_view scope, std::span<const int32_t> tokens,
   if (root == nullptr) {
     root = std::make_unique<Node>();
     root->scope = std::string(scope);
-    bytes_ += BytesOf(*root);
+    nodes_bytes_ += BytesOf(*root);
   }
   Node* const node = Insert(root.get(), tokens);
   if (node->state == nullptr) {
     node->place = order_.insert(order_.end(), node);
-    bytes_ += state->bytes();
-    node->state = std::move(state);
+    Put(node, std::move(state));
   } else {
     order_.splice(order_.end(), order_, node->place);
-    if (node->state->forgotten()) node->state = std::move(state);
+    if (node->state->forgotten()) Put(node, std::move(state));
   }
   // What the store has forgotten is of no use; it was used long ago, too.
-  while (!order_.empty() && (bytes_ > limits_.max_bytes || order_.front()->state->forgotten())) {
+  while (!order_.empty() && (bytes() > limits_.max_bytes || order_.front()->state->forgotten())) {
     Remove(order_.front());
   }
 }
 
 void PrefixCache::Share(std::span<const int32_t> tokens, StatePtr state) {
-  const int64_t bytes = bytes_;
+  const int64_t bytes = nodes_bytes_;
   Insert(&shared_, tokens)->state = std::move(state);
-  bytes_ = bytes;
+  nodes_bytes_ = bytes;
 }
 
 // The node of exactly these tokens.
@@ -100,7 +104,7 @@ PrefixCache::Node* PrefixCache::Insert(Node* root, std::span<const int32_t> toke
       child->label.assign(left.begin(), left.end());
       child->depth = node->depth + static_cast<int64_t>(left.size());
       child->parent = node;
-      bytes_ += BytesOf(*child);
+      nodes_bytes_ += BytesOf(*child);
       return child.get();
     }
     const size_t common = CommonPrefix(left, child->label);
@@ -121,13 +125,12 @@ PrefixCache::Node* PrefixCache::Split(Node* child, size_t at) {
   child->parent = middle.get();
   middle->children[child->label.front()] = std::move(place);
   place = std::move(middle);
-  bytes_ += static_cast<int64_t>(sizeof(Node));
+  nodes_bytes_ += static_cast<int64_t>(sizeof(Node));
   return place.get();
 }
 
 void PrefixCache::Remove(Node* node) {
-  bytes_ -= node->state->bytes();
-  node->state = nullptr;
+  Put(node, nullptr);
   order_.erase(node->place);
   Shrink(node);
 }
@@ -135,7 +138,7 @@ void PrefixCache::Remove(Node* node) {
 // Takes out nodes that hold nothing: leaves, and those with one child, which takes their tokens.
 void PrefixCache::Shrink(Node* node) {
   while (node->state == nullptr && node->children.empty()) {
-    bytes_ -= BytesOf(*node);
+    nodes_bytes_ -= BytesOf(*node);
     Node* const parent = node->parent;
     if (parent == nullptr) {
       roots_.erase(std::string(node->scope));
@@ -148,7 +151,7 @@ void PrefixCache::Shrink(Node* node) {
   std::unique_ptr<Node> child = std::move(node->children.begin()->second);
   child->label.insert(child->label.begin(), node->label.begin(), node->label.end());
   child->parent = node->parent;
-  bytes_ -= static_cast<int64_t>(sizeof(Node));
+  nodes_bytes_ -= static_cast<int64_t>(sizeof(Node));
   std::unique_ptr<Node>& place = node->parent->children[child->label.front()];
   place = std::move(child);
 }

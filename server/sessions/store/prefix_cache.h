@@ -51,7 +51,7 @@ class PrefixCache {
   void Share(std::span<const int32_t> tokens, StatePtr state);
 
   const PrefixCacheLimits& limits() const { return limits_; }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return nodes_bytes_ + states_.bytes(); }
   int64_t num_states() const { return static_cast<int64_t>(order_.size()); }
 
  private:
@@ -71,6 +71,7 @@ class PrefixCache {
                       Node** found);
   Node* Insert(Node* root, std::span<const int32_t> tokens);
   Node* Split(Node* child, size_t at);
+  void Put(Node* node, StatePtr state);
   void Remove(Node* node);
   void Shrink(Node* node);
   static int64_t BytesOf(const Node& node);
@@ -79,7 +80,8 @@ class PrefixCache {
   absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;  // by scope
   Node shared_;                                                    // root of what all share
   Order order_;  // nodes with states, used longest ago first
-  int64_t bytes_ = 0;
+  int64_t nodes_bytes_ = 0;
+  SharedBytes states_;
 };
 
 }  // namespace rivulet

@@ -35,8 +35,14 @@ StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id);
 // `model` with the owner of a shared state: the tenant and the tokens that the state has seen.
 StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
                             std::span<const int32_t> tokens);
-// The name of a shared state of so many values, `number` tokens fed with the implied bos: SHA-256,
-// lower-case hex, of all that its bytes hold before the values.
+// The `number` of what replicas share: a state after `fed` tokens, the implied bos counted, without
+// its segments; and the segment that ends there.
+inline uint64_t SharedStateNumber(int64_t fed) { return static_cast<uint64_t>(fed); }
+inline uint64_t SharedSegmentNumber(int64_t fed) {
+  return uint64_t{1} << 63 | static_cast<uint64_t>(fed);
+}
+// The name of a shared state, or segment, of so many values: SHA-256, lower-case hex, of all that
+// its bytes hold before the values.
 std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
 
 // The values of a shared state with this name. Errors: DATA_LOSS, unless the bytes are whole, what

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/store/state_store.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "model/base/error.h"
 #include "server/base/mutex.h"
 
 namespace rivulet {
@@ -12,10 +15,18 @@ namespace rivulet {
 struct StateStore::Done {
   Background::Kind kind;
   uint64_t number;
-  int64_t bytes;  // of the state
-  absl::Status status;
-  std::vector<float> values;  // of a read
-  bool published = false;     // of a state that is not in a file
+  int64_t bytes = 0;  // of a write
+  absl::Status status = {};
+  // Of a read: by part; null: it could not be read, and why is in `status`.
+  std::vector<BlobPtr> parts = {};
+  bool published = false;  // of a state that is not in files
+};
+
+// One part that a read shall bring.
+struct StateStore::Wanted {
+  BlobPtr blob;  // it is in memory; else null:
+  uint64_t number;
+  int64_t bytes;
 };
 
 // Results of other threads. It outlives the store where they hold it.
@@ -63,20 +74,26 @@ class StateStore::Disk {
     tier_.background->Run(Background::Kind::kWrite, [this, number, blob = std::move(blob)] {
       const std::string bytes = EncodeStateFile(stamp_, number, blob->values());
       inbox_->Put(
-          {Background::Kind::kWrite, number, blob->bytes(), tier_.files->Write(number, bytes), {}});
+          {Background::Kind::kWrite, number, blob->bytes(), tier_.files->Write(number, bytes)});
     });
   }
-  void Read(uint64_t number, int64_t bytes) {
-    tier_.background->Run(Background::Kind::kRead, [this, number, bytes] {
-      Done done{Background::Kind::kRead, number, bytes, absl::OkStatus(), {}};
-      const absl::StatusOr<std::string> file = tier_.files->Read(number);
-      auto values = file.ok() ? DecodeStateFile(*file, stamp_, number,
-                                                static_cast<size_t>(bytes) / sizeof(float))
-                              : file.status();
-      done.status = values.status();
-      if (values.ok()) done.values = *std::move(values);
-      inbox_->Put(std::move(done));
-    });
+  // All parts in one piece of work, so that none leaves memory before the last has come.
+  void Read(uint64_t read, std::vector<Wanted> parts, StateBlob::Meter meter) {
+    tier_.background->Run(
+        Background::Kind::kRead, [this, read, parts = std::move(parts), meter = std::move(meter)] {
+          Done done{Background::Kind::kRead, read};
+          for (const Wanted& part : parts) {
+            done.parts.push_back(part.blob);
+            if (part.blob != nullptr) continue;
+            auto values = ReadFile(part);
+            if (values.ok()) {
+              done.parts.back() = std::make_shared<const StateBlob>(*std::move(values), meter);
+            } else {
+              done.status.Update(values.status());
+            }
+          }
+          inbox_->Put(std::move(done));
+        });
   }
   void Remove(uint64_t number) {
     tier_.background->Run(Background::Kind::kRemove,
@@ -84,6 +101,12 @@ class StateStore::Disk {
   }
 
  private:
+  absl::StatusOr<std::vector<float>> ReadFile(const Wanted& part) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string file, tier_.files->Read(part.number));
+    return DecodeStateFile(file, stamp_, part.number,
+                           static_cast<size_t>(part.bytes) / sizeof(float));
+  }
+
   const StateStamp stamp_;
   const std::shared_ptr<Inbox> inbox_;
   DiskTier tier_;  // last: its work ends before what it uses
@@ -96,11 +119,81 @@ StateBlob::StateBlob(std::vector<float> values, Meter meter)
 
 StateBlob::~StateBlob() { *meter_ -= bytes(); }
 
+StateView::StateView(BlobPtr own, size_t front, std::vector<BlobPtr> segments)
+    : own_(std::move(own)),
+      front_(segments.empty() ? own_->values().size() : front),
+      segments_(std::move(segments)) {}
+
+StateView::StateView(std::vector<float> values)
+    : StateView(std::make_shared<const StateBlob>(std::move(values),
+                                                  std::make_shared<std::atomic<int64_t>>(0)),
+                0, {}) {}
+
+std::vector<std::span<const float>> StateView::pieces() const {
+  std::vector<std::span<const float>> pieces = {own_->values().first(front_)};
+  for (const BlobPtr& segment : segments_) pieces.push_back(segment->values());
+  pieces.push_back(own_->values().subspan(front_));
+  return pieces;
+}
+
+std::vector<float> StateView::values() const {
+  std::vector<float> all;
+  all.reserve(static_cast<size_t>(bytes()) / sizeof(float));
+  for (const auto& piece : pieces()) all.insert(all.end(), piece.begin(), piece.end());
+  return all;
+}
+
+int64_t StateView::bytes() const {
+  int64_t sum = own_->bytes();
+  for (const BlobPtr& segment : segments_) sum += segment->bytes();
+  return sum;
+}
+
+KeptState::KeptState(StateStore* store, int64_t own_bytes, std::vector<StatePtr> segments)
+    : store_(store), own_bytes_(own_bytes), segments_(std::move(segments)) {}
+
 KeptState::~KeptState() { store_->Forget(this); }
 
-StateStore::StateStore(const StateLimits& limits, StateStamp stamp, DiskTier disk,
-                       std::function<void()> wake)
-    : limits_(limits), inbox_(std::make_shared<Inbox>(std::move(wake))) {
+int64_t KeptState::bytes() const {
+  int64_t sum = own_bytes_;
+  for (const StatePtr& segment : segments_) sum += segment->own_bytes_;
+  return sum;
+}
+
+bool KeptState::in_memory() const {
+  return blob_ != nullptr && std::all_of(segments_.begin(), segments_.end(),
+                                         [](const StatePtr& part) { return part->in_memory(); });
+}
+
+bool KeptState::on_disk() const {
+  const auto there = [](const KeptState& part) {
+    return part.blob_ != nullptr || part.number_ != 0;
+  };
+  return !in_memory() && there(*this) &&
+         std::all_of(segments_.begin(), segments_.end(),
+                     [&](const StatePtr& part) { return there(*part); });
+}
+
+void SharedBytes::Add(const KeptState& state) {
+  bytes_ += state.own_bytes();
+  for (const StatePtr& segment : state.segments()) {
+    if (segments_[segment.get()]++ == 0) bytes_ += segment->own_bytes();
+  }
+}
+
+void SharedBytes::Remove(const KeptState& state) {
+  bytes_ -= state.own_bytes();
+  for (const StatePtr& segment : state.segments()) {
+    const auto held = segments_.find(segment.get());
+    if (--held->second > 0) continue;
+    bytes_ -= segment->own_bytes();
+    segments_.erase(held);
+  }
+}
+
+StateStore::StateStore(const StateLimits& limits, const StateSize& size, StateStamp stamp,
+                       DiskTier disk, std::function<void()> wake)
+    : limits_(limits), size_(size), inbox_(std::make_shared<Inbox>(std::move(wake))) {
   if (disk.files == nullptr) return;
   if (disk.background == nullptr) disk.background = StartBackgroundThread();
   disk_ = std::make_unique<Disk>(std::move(disk), std::move(stamp), inbox_);
@@ -108,28 +201,90 @@ StateStore::StateStore(const StateLimits& limits, StateStamp stamp, DiskTier dis
 
 StateStore::~StateStore() { inbox_->Close(); }
 
-StatePtr StateStore::Keep(std::vector<float> values) {
-  StatePtr state = Pin(std::move(values));
+BlobPtr StateStore::Blob(std::vector<float> values) const {
+  return std::make_shared<const StateBlob>(std::move(values), meter_);
+}
+
+StatePtr StateStore::KeepSegment(std::vector<float> values) {
+  BlobPtr blob = Blob(std::move(values));
+  auto segment = std::make_shared<KeptState>(this, blob->bytes(), std::vector<StatePtr>());
+  segment->is_segment_ = true;
+  SetBlob(segment.get(), std::move(blob));
+  EnterMemoryOrder(segment.get());
+  return segment;
+}
+
+StatePtr StateStore::Keep(std::vector<float> own, std::vector<StatePtr> segments) {
+  for (const StatePtr& segment : segments) UseLast(segment.get());
+  BlobPtr blob = Blob(std::move(own));
+  auto state = std::make_shared<KeptState>(this, blob->bytes(), std::move(segments));
+  SetBlob(state.get(), std::move(blob));
   EnterMemoryOrder(state.get());
+  largest_ = std::max(largest_, state->bytes());
   Fit();
   return state;
 }
 
-StatePtr StateStore::Pin(std::vector<float> values) {
-  auto blob = std::make_shared<const StateBlob>(std::move(values), meter_);
-  auto state = std::make_shared<KeptState>(this, blob->bytes());
-  SetBlob(state.get(), std::move(blob));
+int64_t StateStore::OwnBytes(int64_t fed) const {
+  return static_cast<int64_t>(size_.At(fed)) -
+         size_.Segments(fed) * static_cast<int64_t>(size_.segment_bytes());
+}
+
+StatePtr StateStore::New(int64_t fed, std::vector<StatePtr> segments) {
+  segments.resize(static_cast<size_t>(size_.Segments(fed)));
+  for (StatePtr& segment : segments) {
+    if (segment != nullptr) continue;
+    segment = std::make_shared<KeptState>(this, static_cast<int64_t>(size_.segment_bytes()),
+                                          std::vector<StatePtr>());
+    segment->is_segment_ = true;
+  }
+  return std::make_shared<KeptState>(this, OwnBytes(fed), std::move(segments));
+}
+
+StatePtr StateStore::Pin(std::vector<float> values, int64_t fed) {
+  StatePtr state = New(fed, {});
+  const auto take = [&](size_t from, size_t count) {
+    const auto at = values.begin() + static_cast<std::ptrdiff_t>(from);
+    return std::vector<float>(at, at + static_cast<std::ptrdiff_t>(count));
+  };
+  const size_t each = size_.segment_bytes() / sizeof(float);
+  size_t at = size_.fixed / sizeof(float);
+  for (const StatePtr& segment : state->segments_) {
+    SetBlob(segment.get(), Blob(take(at, each)));
+    at += each;
+  }
+  if (!state->segments_.empty()) {  // what is left are its own values
+    values.erase(values.begin() + static_cast<std::ptrdiff_t>(size_.fixed / sizeof(float)),
+                 values.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  SetBlob(state.get(), Blob(std::move(values)));
   return state;
 }
 
-StatePtr StateStore::KeepPublished(int64_t bytes, PublishedRead read) {
-  auto state = std::make_shared<KeptState>(this, bytes);
+StatePtr StateStore::KeepWhole(std::vector<float> values, int64_t fed) {
+  StatePtr state = Pin(std::move(values), fed);
+  largest_ = std::max(largest_, state->bytes());
+  state->ForEachPart([this](KeptState* part) { EnterMemoryOrder(part); });
+  Fit();
+  return state;
+}
+
+StatePtr StateStore::KeepPublished(int64_t fed, const KeptState* earlier, PublishedRead read) {
+  StatePtr state = New(fed, earlier == nullptr ? std::vector<StatePtr>() : earlier->segments_);
   state->published_ = std::move(read);
   return state;
 }
 
-BlobPtr StateStore::Use(KeptState* state) {
-  if (state->blob_ == nullptr) return nullptr;
+ViewPtr StateStore::Use(KeptState* state) {
+  if (!state->in_memory()) return nullptr;
+  state->ForEachPart([this](KeptState* part) { UseLast(part); });
+  std::vector<BlobPtr> segments;
+  for (const StatePtr& segment : state->segments_) segments.push_back(segment->blob_);
+  return std::make_shared<const StateView>(state->blob_, size_.fixed / sizeof(float),
+                                           std::move(segments));
+}
+
+void StateStore::UseLast(KeptState* state) {
   if (state->in_disk_order_) {
     disk_order_.splice(disk_order_.end(), disk_order_, state->disk_place_);
   }
@@ -138,22 +293,31 @@ BlobPtr StateStore::Use(KeptState* state) {
   } else if (state->writing_) {
     EnterMemoryOrder(state);  // it was leaving
   }
-  return state->blob_;
 }
 
 void StateStore::Fetch(KeptState* state) {
   if (state->reading_) return;
   state->reading_ = true;
+  const uint64_t read = state->read_ = ++last_number_;
+  numbered_[read] = state;
   if (state->published_ == nullptr) {
-    LeaveDiskOrder(state);  // its file is not the one to make room
-    return disk_->Read(state->number_, state->bytes_);
+    std::vector<Wanted> parts;
+    state->ForEachPart([&](KeptState* part) {
+      parts.push_back({part->blob_, part->number_, part->own_bytes_});
+      if (part->blob_ == nullptr) LeaveDiskOrder(part);  // its file is not the one to make room
+    });
+    return disk_->Read(read, std::move(parts), meter_);
   }
-  const uint64_t number = state->published_read_ = ++last_number_;
-  files_[number] = state;
-  const PublishedRead read = std::exchange(state->published_, nullptr);
-  read([inbox = inbox_, number, bytes = state->bytes_](absl::StatusOr<std::vector<float>> values) {
-    Done done{Background::Kind::kRead, number, bytes, values.status(), {}, /*published=*/true};
-    if (values.ok()) done.values = *std::move(values);
+  std::exchange(state->published_,
+                nullptr)([inbox = inbox_, read, meter = meter_](absl::StatusOr<CutState> cut) {
+    Done done{Background::Kind::kRead, read, 0, cut.status(), {}, /*published=*/true};
+    const auto add = [&](std::vector<float> values) {
+      done.parts.push_back(std::make_shared<const StateBlob>(std::move(values), meter));
+    };
+    if (cut.ok()) {
+      for (std::vector<float>& segment : cut->segments) add(std::move(segment));
+      add(std::move(cut->own));
+    }
     inbox->Put(std::move(done));
   });
 }
@@ -161,8 +325,8 @@ void StateStore::Fetch(KeptState* state) {
 bool StateStore::Collect() {
   std::vector<Done> all = inbox_->Take();
   for (Done& done : all) {
-    const auto found = files_.find(done.number);
-    KeptState* const state = found == files_.end() ? nullptr : found->second;
+    const auto found = numbered_.find(done.number);
+    KeptState* const state = found == numbered_.end() ? nullptr : found->second;
     if (!done.status.ok() && !done.published) CountError(done.status);
     if (done.kind == Background::Kind::kWrite) writing_bytes_ -= done.bytes;
     if (state == nullptr) continue;  // nobody needs it any more
@@ -187,15 +351,23 @@ void StateStore::EndWrite(KeptState* state, const Done& done) {
 
 void StateStore::EndRead(KeptState* state, Done* done) {
   state->reading_ = false;
-  if (done->published) files_.erase(std::exchange(state->published_read_, 0));
-  if (done->status.ok()) {
-    SetBlob(state, std::make_shared<const StateBlob>(std::move(done->values), meter_));
-    EnterMemoryOrder(state);
-    if (!done->published) EnterDiskOrder(state);
-  } else if (!done->published) {
-    DropFile(state);
-    ++counted_.forgotten;
-  }
+  numbered_.erase(std::exchange(state->read_, 0));
+  if (done->published && !done->status.ok()) return;
+  bool lost = false;
+  auto blob = done->parts.begin();
+  state->ForEachPart([&](KeptState* part) {
+    BlobPtr read = std::move(*blob++);
+    if (part->blob_ != nullptr) return;  // another state's read has brought it, too
+    if (read == nullptr) {
+      DropFile(part);
+      lost = true;
+      return;
+    }
+    SetBlob(part, std::move(read));
+    EnterMemoryOrder(part);
+    if (part->number_ != 0 && !part->in_disk_order_) EnterDiskOrder(part);
+  });
+  if (lost) ++counted_.forgotten;
 }
 
 void StateStore::Fit() {
@@ -216,8 +388,9 @@ void StateStore::LeaveMemory(KeptState* state) {
 bool StateStore::StartWriting(KeptState* state) {
   if (disk_ == nullptr) return false;
   const bool others = writing_bytes_ > 0;
-  if (others && writing_bytes_ + state->bytes_ > limits_.max_writing_bytes) return false;
-  const int64_t need = disk_->FileBytes(static_cast<size_t>(state->bytes_) / sizeof(float));
+  const int64_t most = std::max(limits_.max_writing_bytes, largest_);
+  if (others && writing_bytes_ + state->own_bytes_ > most) return false;
+  const int64_t need = disk_->FileBytes(static_cast<size_t>(state->own_bytes_) / sizeof(float));
   while (disk_bytes_ + need > limits_.max_disk_bytes && !disk_order_.empty()) {
     KeptState* const oldest = disk_order_.front();
     DropFile(oldest);
@@ -227,26 +400,31 @@ bool StateStore::StartWriting(KeptState* state) {
   state->number_ = ++last_number_;
   state->file_bytes_ = need;
   state->writing_ = true;
-  files_[state->number_] = state;
+  numbered_[state->number_] = state;
   disk_bytes_ += need;
-  writing_bytes_ += state->bytes_;
+  writing_bytes_ += state->own_bytes_;
   disk_->Write(state->number_, state->blob_);
   return true;
 }
 
 void StateStore::DropFile(KeptState* state) {
   if (state->number_ == 0) return;
-  if (state->blob_ == nullptr) --counted_.on_disk;
+  if (state->blob_ == nullptr && !state->is_segment_) --counted_.on_disk;
   LeaveDiskOrder(state);
   disk_->Remove(state->number_);
-  files_.erase(state->number_);
+  numbered_.erase(state->number_);
   disk_bytes_ -= state->file_bytes_;
   state->number_ = 0;
   state->file_bytes_ = 0;
 }
 
 void StateStore::Forget(KeptState* state) {
-  if (state->published_read_ != 0) files_.erase(state->published_read_);
+  if (state->read_ != 0) {
+    numbered_.erase(state->read_);
+    for (const StatePtr& segment : state->segments_) {
+      if (segment->on_disk() && !segment->in_disk_order_) EnterDiskOrder(segment.get());
+    }
+  }
   LeaveMemoryOrder(state);
   SetBlob(state, nullptr);
   DropFile(state);
@@ -258,9 +436,10 @@ void StateStore::CountError(const absl::Status& status) {
 
 void StateStore::SetBlob(KeptState* state, BlobPtr blob) {
   const int change = int{blob != nullptr} - int{state->blob_ != nullptr};
+  state->blob_ = std::move(blob);
+  if (state->is_segment_) return;
   counted_.in_memory += change;
   if (state->number_ != 0) counted_.on_disk -= change;
-  state->blob_ = std::move(blob);
 }
 
 void StateStore::EnterMemoryOrder(KeptState* state) {

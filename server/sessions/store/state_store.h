@@ -2,6 +2,10 @@
 // StateStore: every state that an engine keeps between runs, of sessions and of cached prompts, in
 // one order of use and within limits in bytes.
 //
+// A state that grows with its tokens consists of segments (model/state_parts.h) and what else it
+// holds, its own values. States with the same first tokens share segments: each is in memory once,
+// in one file and counted once. A state is in memory when all of its parts are.
+//
 //   Keep --> in memory --(used longest ago, memory full)--> being written --> in a file
 //                ^                                                               |
 //                +---------------------- being read <---- Fetch -----------------+
@@ -23,13 +27,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/state_parts.h"
 #include "server/sessions/store/state_file.h"
 #include "server/sessions/store/state_files.h"
 
 namespace rivulet {
 
-// The state of one slot in memory, laid out as kernels/state_layout.h says. Immutable; its bytes
-// are counted while it lives. Thread: any.
+// A part of a state in memory. Immutable; its bytes are counted while it lives. Thread: any.
 class StateBlob {
  public:
   using Meter = std::shared_ptr<std::atomic<int64_t>>;  // bytes of all blobs alive
@@ -47,25 +51,60 @@ class StateBlob {
 };
 using BlobPtr = std::shared_ptr<const StateBlob>;
 
+// A whole state in memory, which stays there as long as this does. Thread: any.
+class StateView {
+ public:
+  // `own`: what is not in `segments`, of which the first `front` floats come before them.
+  StateView(BlobPtr own, size_t front, std::vector<BlobPtr> segments);
+  // A state without segments.
+  explicit StateView(std::vector<float> values);
+
+  // What a slot holds, laid out as kernels/state_layout.h says, one piece after the other.
+  std::vector<std::span<const float>> pieces() const;
+  // ... in one copy.
+  std::vector<float> values() const;
+  // As it is kept: of each segment, then its own values.
+  std::span<const float> part(size_t i) const {
+    return (i < segments_.size() ? segments_[i] : own_)->values();
+  }
+  int64_t bytes() const;
+
+ private:
+  const BlobPtr own_;
+  const size_t front_;
+  const std::vector<BlobPtr> segments_;
+};
+using ViewPtr = std::shared_ptr<const StateView>;
+
 class StateStore;
 
-// Reads a published state. `done` is called once, on any thread, however late. Errors: any.
-using PublishedRead =
-    std::function<void(std::function<void(absl::StatusOr<std::vector<float>>)> done)>;
+// A state in the parts in which it is kept.
+struct CutState {
+  std::vector<std::vector<float>> segments;
+  std::vector<float> own;
+};
 
-// One kept state, in memory, in a file or published. It is forgotten with the last pointer to it.
-// Thread: that of its store, which outlives it.
+// Reads a published state. `done` is called once, on any thread, however late. Errors: any.
+using PublishedRead = std::function<void(std::function<void(absl::StatusOr<CutState>)> done)>;
+
+class KeptState;
+using StatePtr = std::shared_ptr<KeptState>;
+
+// One kept state, or a segment of some, in memory, in a file or published. It is forgotten with the
+// last pointer to it. Thread: that of its store, which outlives it.
 class KeptState {
  public:
-  KeptState(StateStore* store, int64_t bytes) : store_(store), bytes_(bytes) {}
+  KeptState(StateStore* store, int64_t own_bytes, std::vector<StatePtr> segments);
   ~KeptState();
   KeptState(const KeptState&) = delete;
   KeptState& operator=(const KeptState&) = delete;
 
-  int64_t bytes() const { return bytes_; }
-  bool in_memory() const { return blob_ != nullptr; }
-  // Only in a file.
-  bool on_disk() const { return blob_ == nullptr && number_ != 0; }
+  const std::vector<StatePtr>& segments() const { return segments_; }
+  int64_t own_bytes() const { return own_bytes_; }  // without its segments
+  int64_t bytes() const;
+  bool in_memory() const;
+  // Some of it is only in a file, and the rest is in memory.
+  bool on_disk() const;
   // It was forgotten and cannot be used; otherwise, if it is not in memory: Fetch it.
   bool forgotten() const { return !in_memory() && !on_disk() && !published_ && !reading_; }
 
@@ -73,25 +112,45 @@ class KeptState {
   friend class StateStore;
   using Order = std::list<KeptState*>;
 
+  // Calls `f` with each segment, then with this.
+  template <typename F>
+  void ForEachPart(const F& f) {
+    for (const StatePtr& segment : segments_) f(segment.get());
+    f(this);
+  }
+
   StateStore* const store_;
-  const int64_t bytes_;
+  const int64_t own_bytes_;
+  const std::vector<StatePtr> segments_;
+  bool is_segment_ = false;
   BlobPtr blob_;
   uint64_t number_ = 0;  // of its file; 0: none
   int64_t file_bytes_ = 0;
-  PublishedRead published_;      // null: it was asked for, or is no published state
-  uint64_t published_read_ = 0;  // number of the read that is under way; 0: none
+  PublishedRead published_;  // null: it was asked for, or is no published state
+  uint64_t read_ = 0;        // number of the read that is under way; 0: none
   bool writing_ = false, reading_ = false;
   bool in_memory_order_ = false, in_disk_order_ = false;
   Order::iterator memory_place_, disk_place_;
 };
-using StatePtr = std::shared_ptr<KeptState>;
+
+// The bytes of states that share segments, each counted once.
+class SharedBytes {
+ public:
+  void Add(const KeptState& state);
+  void Remove(const KeptState& state);  // REQUIRES: it was added
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  absl::flat_hash_map<const KeptState*, int> segments_;  // how many states hold them
+  int64_t bytes_ = 0;
+};
 
 struct StateLimits {
   // Of all blobs, except those being written. Blobs that others hold, and pinned ones, count, too:
   // where they alone exceed the limit, nothing else stays in memory.
   int64_t max_memory_bytes = int64_t{1} << 30;
-  // Of blobs being written, which take this much memory beyond the limit above. One may always be
-  // written, however large it is.
+  // Of blobs being written, which take this much memory beyond the limit above. One state may
+  // always be written, however large it is.
   int64_t max_writing_bytes = int64_t{64} << 20;
   int64_t max_disk_bytes = int64_t{4} << 30;  // of all files
 };
@@ -99,19 +158,27 @@ struct StateLimits {
 // Thread: one, that of the loop.
 class StateStore {
  public:
-  // `disk` may be empty. `wake` is called by other threads when Collect has something to do.
-  StateStore(const StateLimits& limits, StateStamp stamp, DiskTier disk,
+  // `size`: of all states; {}: they have no segments. `disk` may be empty. `wake` is called by
+  // other threads when Collect has something to do.
+  StateStore(const StateLimits& limits, const StateSize& size, StateStamp stamp, DiskTier disk,
              std::function<void()> wake);
   ~StateStore();
 
-  // Keeps a state as the one used last. Others make room for it.
-  StatePtr Keep(std::vector<float> values);
-  // Keeps one that always stays in memory.
-  StatePtr Pin(std::vector<float> values);
-  // One that `read` returns when it is fetched. REQUIRES: so many bytes, if any.
-  StatePtr KeepPublished(int64_t bytes, PublishedRead read);
+  const StateSize& size() const { return size_; }
+  // Bytes of a state after `fed` tokens without its segments.
+  int64_t OwnBytes(int64_t fed) const;
+  // Keeps a state as the one used last. Others make room for it. `own`: what is not in `segments`.
+  StatePtr Keep(std::vector<float> own, std::vector<StatePtr> segments = {});
+  StatePtr KeepSegment(std::vector<float> values);
+  // A whole state, which has seen `fed` tokens.
+  StatePtr KeepWhole(std::vector<float> values, int64_t fed);
+  // The same; it always stays in memory.
+  StatePtr Pin(std::vector<float> values, int64_t fed);
+  // One that `read` returns when it is fetched. It shares the segments of `earlier`, a state of the
+  // first of its tokens; null: there is none.
+  StatePtr KeepPublished(int64_t fed, const KeptState* earlier, PublishedRead read);
   // Its values, which makes it the one used last. Null unless it is in memory.
-  BlobPtr Use(KeptState* state);
+  ViewPtr Use(KeptState* state);
   // Starts to read it into memory. REQUIRES: it is neither there nor forgotten. Once Collect has
   // returned true and `fetching` is false, it is in memory or forgotten.
   void Fetch(KeptState* state);
@@ -125,9 +192,9 @@ class StateStore {
   struct Totals {
     int64_t memory_bytes = 0;            // of all blobs alive
     int64_t writing_bytes = 0;           // of states being written
-    int64_t in_memory = 0, on_disk = 0;  // states; on disk: only there
+    int64_t in_memory = 0, on_disk = 0;  // states, by their own values; on disk: only there
     int64_t disk_bytes = 0;
-    int64_t forgotten = 0;    // for want of room, since start
+    int64_t forgotten = 0;    // states and segments, for want of room, since start
     int64_t file_errors = 0;  // since start
   };
   Totals totals() const;
@@ -139,7 +206,13 @@ class StateStore {
   class Disk;
   class Inbox;
   struct Done;
+  struct Wanted;
 
+  // A state of so many tokens whose parts are nowhere yet, but for `segments`.
+  StatePtr New(int64_t fed, std::vector<StatePtr> segments);
+  BlobPtr Blob(std::vector<float> values) const;
+  // From here on each speaks of one part: a state's own values, or a segment.
+  void UseLast(KeptState* state);
   void Forget(KeptState* state);
   void LeaveMemory(KeptState* state);
   bool StartWriting(KeptState* state);
@@ -154,12 +227,14 @@ class StateStore {
   void LeaveDiskOrder(KeptState* state);
 
   const StateLimits limits_;
+  const StateSize size_;
   const StateBlob::Meter meter_ = std::make_shared<std::atomic<int64_t>>(0);
-  KeptState::Order memory_order_, disk_order_;       // used longest ago first
-  absl::flat_hash_map<uint64_t, KeptState*> files_;  // by number, and reads of published states
+  KeptState::Order memory_order_, disk_order_;          // used longest ago first
+  absl::flat_hash_map<uint64_t, KeptState*> numbered_;  // files that are written, and reads
   uint64_t last_number_ = 0;
   int64_t writing_bytes_ = 0, disk_bytes_ = 0;
-  Totals counted_;  // all but the bytes
+  int64_t largest_ = 0;  // state so far
+  Totals counted_;       // all but the bytes
   absl::Status file_error_;
   const std::shared_ptr<Inbox> inbox_;
   std::unique_ptr<Disk> disk_;  // null: none

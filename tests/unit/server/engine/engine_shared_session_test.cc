@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "model/base/error.h"
@@ -46,6 +47,8 @@ class SharedSessionTest : public ::testing::Test {
                                         : std::shared_ptr<SessionStore>(replica.store);
       FakeBackendOptions backend;
       backend.limits.numerics_id = numerics_[static_cast<size_t>(i)];
+      backend.limits.state = state_;
+      if (state_.per_block > 0) backend.limits.bytes_per_slot = state_.At(100);
       replica.engine = CreateSteppedEngine(
           config_, nullptr,
           std::make_unique<FakeBackend>(config_, backend, std::make_shared<FakeProbe>()), options,
@@ -117,6 +120,7 @@ class SharedSessionTest : public ::testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1000);
   EngineOptions options_;
   std::vector<std::string> numerics_ = {"fake", "fake"};  // of each replica
+  StateSize state_;                                       // of every replica
   MemoryStoreServer server_{[this] { return now_; }};
   std::deque<ReplyCollector> collectors_;  // outlive the engines
   std::deque<Replica> replicas_;
@@ -346,6 +350,37 @@ TEST_F(PublishedStateTest, AReplicaThatTakesASessionOverContinuesFromItsState) {
   Until([&] { return Totals(0).writes >= 4; });  // open, claim, end, and that names the state
   EXPECT_EQ(FedFor(1, id, {3}), 2) << "the last generated token and the prompt";
   EXPECT_EQ(Totals(1).states_read, 1);
+  EXPECT_EQ(hash_, LoneHash());
+}
+
+// A state that grows by one float a token, with blocks of two tokens and segments of four.
+class PublishedSegmentTest : public PublishedStateTest {
+ protected:
+  PublishedSegmentTest() {
+    state_ = {.fixed = kFakeStateBytes, .per_block = 8, .block_tokens = 2, .segment_tokens = 4};
+  }
+};
+
+TEST_F(PublishedSegmentTest, EachSegmentIsPublishedOnceAndReadByAnotherReplica) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());  // bos, two and four: seven were fed
+  EXPECT_EQ(archive_->states.size(), 2u) << "a segment, and what else the state holds";
+  Until([&] { return Totals(0).writes >= 4; });
+  EXPECT_EQ(FedFor(1, id, {3}), 2) << "the last generated token and the prompt";
+  EXPECT_EQ(Totals(1).states_read, 1);
+  EXPECT_EQ(hash_, LoneHash());
+}
+
+TEST_F(PublishedSegmentTest, AStateWhoseSegmentIsGoneIsComputedAgain) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  Until([&] { return Totals(0).writes >= 4; });
+  const auto segment = std::min_element(
+      archive_->states.begin(), archive_->states.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  archive_->states.erase(segment);
+  EXPECT_EQ(FedFor(1, id, {3}), 9);
+  EXPECT_EQ(Totals(1).states_missing, 1);
   EXPECT_EQ(hash_, LoneHash());
 }
 

@@ -36,7 +36,7 @@ class SessionLimitsTest : public ::testing::Test {
   // Nobody looks into it.
   Request* AnyRequest() { return reinterpret_cast<Request*>(&states_); }
 
-  StateStore states_{{}, {}, {}, [] {}};
+  StateStore states_{{}, {}, {}, {}, [] {}};
   std::optional<SessionTable> table_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };

@@ -50,7 +50,7 @@ TEST(TokenHistoryTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
 
 class SessionTableTest : public ::testing::Test {
  protected:
-  StateStore states_{{}, {}, {}, [] {}};
+  StateStore states_{{}, {}, {}, {}, [] {}};
   SessionTable table_{SmallLimits(), /*with_bos=*/true, &states_};
   const absl::Time start_ = absl::FromUnixSeconds(1000);
 
@@ -105,7 +105,7 @@ TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
 }
 
 TEST_F(SessionTableTest, AForgottenStateIsNoneToGoOnFrom) {
-  StateStore small{StateLimits{4 * 4 * 2, 0, 0}, {}, {}, [] {}};  // two states of four floats
+  StateStore small{StateLimits{4 * 4 * 2, 0, 0}, {}, {}, {}, [] {}};  // two states of four floats
   Session session{{1, 1}, "a", /*with_bos=*/true, 1};
   for (int i = 0; i < 10; ++i) session.history.Append(i, false);
   for (const int64_t fed : {1, 2, 3}) session.Keep({fed, small.Keep({1, 2, 3, 4})});

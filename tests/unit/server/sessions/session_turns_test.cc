@@ -24,7 +24,7 @@ class SessionTurnsTest : public ::testing::Test {
     return GetErrorDetail(table_.Find(session_->id, "tenant").status()).reason;
   }
 
-  StateStore states_{{}, {}, {}, [] {}};
+  StateStore states_{{}, {}, {}, {}, [] {}};
   SessionTable table_{Limits(), /*with_bos=*/false, &states_};
   Session* const session_ = *table_.Open("tenant", absl::Minutes(1), kNow);
   StubRequest one_{1}, two_{2}, three_{3}, four_{4};

@@ -29,8 +29,8 @@ class CheckpointsTest : public ::testing::Test {
     DiskTier disk;
     disk.files = std::make_unique<FakeStateFiles>(disk_);
     disk.background = std::make_unique<ManualBackground>(work_);
-    checkpoints_.emplace(options, /*with_bos=*/false, StateStamp{"w", "c", "n", "o"},
-                         std::move(disk), [] {});
+    checkpoints_.emplace(options, StateSize{.fixed = kFakeStateBytes}, /*with_bos=*/false,
+                         StateStamp{"w", "c", "n", "o"}, std::move(disk), [] {});
     for (int i = 0; i < 20; ++i) session_.history.Append(1, false);
     request_.CreateSequences();
     request_.session = &session_;
@@ -48,7 +48,7 @@ class CheckpointsTest : public ::testing::Test {
     ASSERT_THAT(fetched, IsEmpty());
   }
   static float FirstValue(const FoundState& found) {
-    return found.blob == nullptr ? -2 : found.blob->values()[0];
+    return found.view == nullptr ? -2 : found.view->values()[0];
   }
   void GiveSlot() {
     slots_.Give(request_.sequence(0));
@@ -69,7 +69,7 @@ class CheckpointsTest : public ::testing::Test {
 TEST_F(CheckpointsTest, FindsTheLatestStateThatFits) {
   Make(10);
   ASSERT_TRUE(checkpoints_->Find(&request_).has_value());
-  EXPECT_EQ(checkpoints_->Find(&request_)->blob, nullptr);
+  EXPECT_EQ(checkpoints_->Find(&request_)->view, nullptr);
   KeepState(8, 3);
   KeepState(12, 4);
   request_.most_fed = 11;
@@ -108,7 +108,7 @@ TEST_F(CheckpointsTest, AStateThatCannotBeReadComesWithoutValues) {
   std::vector<Checkpoints::Fetched> fetched;
   EXPECT_TRUE(checkpoints_->TakeFetched(&fetched));
   ASSERT_EQ(fetched.size(), 1u);
-  EXPECT_EQ(fetched[0].found.blob, nullptr);
+  EXPECT_EQ(fetched[0].found.view, nullptr);
   const std::optional<FoundState> next = checkpoints_->Find(&request_);
   ASSERT_TRUE(next.has_value());  // there is no other: it begins with nothing
   EXPECT_EQ(next->kept.fed, 0);
@@ -122,7 +122,7 @@ TEST_F(CheckpointsTest, WhatEndsWhileItsStateIsReadIsForgotten) {
   request_.life.Go(RequestLife::State::kFindsState);
   EXPECT_FALSE(checkpoints_->Find(&request_).has_value());
   request_.life.Go(RequestLife::State::kFetchesState);
-  checkpoints_->Leave(request_);
+  checkpoints_->Leave(&request_);
   work_->RunAll();
   std::vector<Checkpoints::Fetched> fetched;
   EXPECT_TRUE(checkpoints_->TakeFetched(&fetched));
@@ -135,9 +135,9 @@ TEST_F(CheckpointsTest, FindsABetterStateOnlyWhereItIsInMemoryAndSavesMore) {
   request_.start.fed = 8;
   EXPECT_FALSE(checkpoints_->FindBetter(&request_).has_value());
   request_.start.fed = 7;
-  const std::optional<Checkpoint> better = checkpoints_->FindBetter(&request_);
+  const std::optional<FoundState> better = checkpoints_->FindBetter(&request_);
   ASSERT_TRUE(better.has_value());
-  EXPECT_EQ(better->fed, 8);
+  EXPECT_EQ(better->kept.fed, 8);
   PushOut(2);
   EXPECT_FALSE(checkpoints_->FindBetter(&request_).has_value());
 }
@@ -161,15 +161,15 @@ TEST_F(CheckpointsTest, KeepsStatesOnTheWayWhereTheyAreDue) {
   StubSequence* const sequence = request_.sequence(0);
   request_.keep = KeepPlan(0, {6}, 0);
   sequence->position = 5;
-  ASSERT_TRUE(checkpoints_->KeepAfterRun(*sequence, &slots_).ok());
+  ASSERT_TRUE(checkpoints_->KeepAfterRun(sequence, &slots_).ok());
   EXPECT_FALSE(session_.Keeps(5));
   sequence->position = 6;
-  ASSERT_TRUE(checkpoints_->KeepAfterRun(*sequence, &slots_).ok());
+  ASSERT_TRUE(checkpoints_->KeepAfterRun(sequence, &slots_).ok());
   EXPECT_TRUE(session_.Keeps(6));
   // What was drawn and is held back may yet be dropped.
   request_.keep = KeepPlan(6, {21}, 0);
   sequence->position = 21;
-  ASSERT_TRUE(checkpoints_->KeepAfterRun(*sequence, &slots_).ok());
+  ASSERT_TRUE(checkpoints_->KeepAfterRun(sequence, &slots_).ok());
   EXPECT_FALSE(session_.Keeps(21));
 }
 

@@ -18,12 +18,24 @@ using ::testing::IsEmpty;
 
 class SlotsTest : public ::testing::Test {
  protected:
+  explicit SlotsTest(const StateSize& size = {}) : backend_(config_, OptionsOf(size), probe_) {}
+  static FakeBackendOptions OptionsOf(const StateSize& size) {
+    FakeBackendOptions options;
+    options.limits.state = size;
+    if (size.per_block > 0) options.limits.bytes_per_slot = size.At(100);
+    return options;
+  }
   // What the backend holds in a slot that is held: FakeState of what was fed.
-  std::vector<float> ValuesOf(const StubSequence& sequence) { return *slots_.Read(sequence.slot); }
-  static std::vector<float> StateAfter(const std::vector<int32_t>& tokens) {
-    FakeHistory history;
+  std::vector<float> ValuesOf(const StubSequence& sequence) {
+    return Values({sequence.slot, {}, {}});
+  }
+  std::vector<float> Values(LeftState left) {
+    return store_.Use(slots_.Keep(std::move(left), 1, &store_)->get())->values();
+  }
+  std::vector<float> StateAfter(const std::vector<int32_t>& tokens) {
+    FakeHistory history = {.grows = backend_.limits().state.per_block > 0};
     for (int32_t token : tokens) history.Feed(token, false);
-    return FakeState(history, 64);
+    return FakeState(history, backend_.limits().state_size());
   }
   // Feeds one token to the slot of `sequence`.
   void Feed(StubSequence* sequence, int32_t token) {
@@ -46,8 +58,18 @@ class SlotsTest : public ::testing::Test {
 
   const ModelConfig config_ = FakeConfig(16, false);
   const std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
-  FakeBackend backend_{config_, {}, probe_};
+  FakeBackend backend_;
   Slots slots_{&backend_};
+  StateStore store_{{}, backend_.limits().state_size(), {}, {}, [] {}};
+};
+
+// A state that grows by one float a token, with blocks of two tokens and segments of four.
+class GrowingSlotsTest : public SlotsTest {
+ protected:
+  GrowingSlotsTest()
+      : SlotsTest(
+            {.fixed = kFakeStateBytes, .per_block = 8, .block_tokens = 2, .segment_tokens = 4}) {}
+  int64_t calls_ = 0;  // of the backend, by the last keep
 };
 
 TEST_F(SlotsTest, ASlotIsZeroedWhenGivenOutAndWhenTakenBack) {
@@ -61,7 +83,7 @@ TEST_F(SlotsTest, ASlotIsZeroedWhenGivenOutAndWhenTakenBack) {
   EXPECT_EQ(slots_.free(), 3);
   EXPECT_EQ(slots_.free_soon(), 4);
   EXPECT_EQ(probe_->dirty_slots(), 1);
-  EXPECT_EQ(*slots_.Read(left), StateAfter({7}));
+  EXPECT_EQ(Values(left), StateAfter({7}));
   ASSERT_TRUE(slots_.ZeroFreed().ok());
   EXPECT_EQ(probe_->dirty_slots(), 0);
   EXPECT_EQ(slots_.free(), 4);
@@ -140,15 +162,14 @@ TEST_F(SlotsTest, WhatEndsInHostMemoryLeavesItsState) {
   ASSERT_TRUE(slots_.ZeroFreed().ok());
   const LeftState left = slots_.TakeBack(request.sequence(1));
   EXPECT_EQ(slots_.in_host_memory(), 0);
-  EXPECT_EQ(*slots_.Read(left), StateAfter({9}));
+  EXPECT_EQ(Values(left), StateAfter({9}));
   EXPECT_EQ(slots_.free(), 4);  // its slot is not given back twice
 }
 
 TEST_F(SlotsTest, BeginsWithAStateOrACopyOfTheFirstSample) {
-  const auto meter = std::make_shared<std::atomic<int64_t>>(0);
   StubRequest request(1, 2);
   request.CreateSequences();
-  request.sequence(0)->begins_with = {2, std::make_shared<StateBlob>(StateAfter({5, 6}), meter)};
+  request.sequence(0)->begins_with = {2, std::make_shared<StateView>(StateAfter({5, 6}))};
   request.sequence(1)->first = request.sequence(0);
   GiveAll(&request);
   EXPECT_EQ(ValuesOf(*request.sequence(0)), StateAfter({5, 6}));
@@ -164,11 +185,34 @@ TEST_F(SlotsTest, ForksTheSlotOfTheFirstSample) {
   EXPECT_EQ(ValuesOf(*request.sequence(2)), StateAfter({8}));
 }
 
+TEST_F(GrowingSlotsTest, OnlyWhatIsNotKeptYetIsCopied) {
+  StubRequest request;
+  GiveAll(&request);
+  StubSequence* const sequence = request.sequence(0);
+  const auto keep = [&](int64_t fed) {
+    const int64_t before = probe_->calls();
+    const StatePtr state = *slots_.Keep({sequence->slot, {}, sequence->segments}, fed, &store_);
+    sequence->segments = state->segments();
+    calls_ = probe_->calls() - before;
+    return state;
+  };
+  for (const int32_t token : {1, 2, 3, 4, 5}) Feed(sequence, token);
+  const StatePtr first = keep(5);
+  EXPECT_EQ(store_.Use(first.get())->values(), StateAfter({1, 2, 3, 4, 5}));
+  EXPECT_EQ(calls_, 3) << "a segment, and what is in front of it and behind it";
+  for (const int32_t token : {6, 7, 8, 9}) Feed(sequence, token);
+  const StatePtr second = keep(9);
+  EXPECT_EQ(store_.Use(second.get())->values(), StateAfter({1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(calls_, 3) << "the second segment";
+  EXPECT_EQ(second->segments().front(), first->segments().front());
+  EXPECT_EQ(store_.totals().memory_bytes, second->bytes() + first->own_bytes());
+}
+
 TEST_F(SlotsTest, ZeroSoonKeepsTheSlot) {
   StubRequest request;
   GiveAll(&request);
   Feed(request.sequence(0), 8);
-  slots_.ZeroSoon(*request.sequence(0));
+  slots_.ZeroSoon(request.sequence(0));
   ASSERT_TRUE(slots_.ZeroFreed().ok());
   EXPECT_EQ(ValuesOf(*request.sequence(0)), StateAfter({}));
   EXPECT_EQ(slots_.used(), 1);

@@ -15,7 +15,7 @@ using Tokens = std::vector<int32_t>;
 
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  StateStore states_{{}, {}, {}, [] {}};
+  StateStore states_{{}, {}, {}, {}, [] {}};
   PrefixCache cache_{PrefixCacheLimits()};
 
   StatePtr State(float value) { return states_.Keep({value, 0, 0, 0}); }
@@ -56,7 +56,7 @@ TEST_F(PrefixCacheTest, SaysHowFarPromptsAgreeAlsoWhereNoStateIs) {
 
 TEST_F(PrefixCacheTest, AScopeFindsItsOwnAndWhatIsForAll) {
   Keep(PrefixCache::Scope("a", ""), {1, 2, 3}, 3);
-  cache_.Share(Tokens{1, 2}, states_.Pin({2, 0, 0, 0}));
+  cache_.Share(Tokens{1, 2}, states_.Pin({2, 0, 0, 0}, 1));
   using Found = std::pair<int64_t, float>;
   EXPECT_EQ(Find(PrefixCache::Scope("a", ""), {1, 2, 3}), Found(3, 3));
   EXPECT_EQ(Find(PrefixCache::Scope("b", ""), {1, 2, 3}), Found(2, 2));
@@ -72,7 +72,7 @@ TEST(PrefixCacheScopeTest, NamesOfTenantAndSaltCannotBeMixedUp) {
 }
 
 TEST_F(PrefixCacheTest, AStateThatTheStoreForgotIsNotFoundAndIsReplaced) {
-  StateStore small{StateLimits{2 * 16, 0, 0}, {}, {}, [] {}};
+  StateStore small{StateLimits{2 * 16, 0, 0}, {}, {}, {}, [] {}};
   PrefixCache cache{PrefixCacheLimits()};
   cache.Keep("a", Tokens{1}, small.Keep({1, 0, 0, 0}));
   cache.Keep("a", Tokens{1, 2}, small.Keep({2, 0, 0, 0}));
@@ -181,7 +181,7 @@ TEST(KeepPlanTest, PointsAreMetExactlyAndTheRestBySpacing) {
 }
 
 TEST(CachedPromptTest, KeepsTheEndWhatIsAskedForWherePromptsPartAndAFewBetween) {
-  StateStore states{{}, {}, {}, [] {}};
+  StateStore states{{}, {}, {}, {}, [] {}};
   PrefixCache cache{PrefixCacheLimits()};
   const PromptCacheSpec spec{true, "", {30, 5, 900}};
   CachedPrompt prompt(spec, "t", /*bos=*/1);

@@ -20,6 +20,7 @@ class StateStoreTest : public ::testing::Test {
   std::shared_ptr<FakeDisk> disk_ = std::make_shared<FakeDisk>();
   std::shared_ptr<ManualQueue> work_ = std::make_shared<ManualQueue>();
   int wakes_ = 0;
+  StateSize size_ = {.fixed = kFourFloats};
   std::unique_ptr<StateStore> store_;
 
   // Room for so many states in memory, on their way and on disk; -1: no disk.
@@ -31,7 +32,8 @@ class StateStoreTest : public ::testing::Test {
       tier.files = std::make_unique<FakeStateFiles>(disk_);
       tier.background = std::make_unique<ManualBackground>(work_);
     }
-    store_ = std::make_unique<StateStore>(limits, kStamp, std::move(tier), [this] { ++wakes_; });
+    store_ =
+        std::make_unique<StateStore>(limits, size_, kStamp, std::move(tier), [this] { ++wakes_; });
   }
   StatePtr Keep(float value) { return store_->Keep({value, value, value, value}); }
   // Lets the disk do all its work.
@@ -41,8 +43,8 @@ class StateStoreTest : public ::testing::Test {
   }
   // The first value of a state that is in memory; -1 elsewhere.
   float Value(const StatePtr& state) {
-    const BlobPtr blob = store_->Use(state.get());
-    return blob == nullptr ? -1 : blob->values()[0];
+    const ViewPtr view = store_->Use(state.get());
+    return view == nullptr ? -1 : view->values()[0];
   }
   float FetchedValue(const StatePtr& state) {
     if (!state->on_disk()) return Value(state);
@@ -69,7 +71,7 @@ TEST_F(StateStoreTest, WithoutADiskForgetsWhatWasUsedLongestAgo) {
 TEST_F(StateStoreTest, BytesThatSomebodyElseHoldsCount) {
   Make(2, 0, -1);
   StatePtr first = Keep(1);
-  const BlobPtr held = store_->Use(first.get());
+  const ViewPtr held = store_->Use(first.get());
   first = nullptr;
   EXPECT_EQ(store_->totals().memory_bytes, kFourFloats);
   const StatePtr second = Keep(2), third = Keep(3);
@@ -79,7 +81,7 @@ TEST_F(StateStoreTest, BytesThatSomebodyElseHoldsCount) {
 
 TEST_F(StateStoreTest, APinnedStateStaysWhateverComes) {
   Make(1, 0, -1);
-  const StatePtr pinned = store_->Pin({7, 7, 7, 7});
+  const StatePtr pinned = store_->Pin({7, 7, 7, 7}, 1);
   const StatePtr other = Keep(1);
   EXPECT_TRUE(other->forgotten());
   EXPECT_EQ(Value(pinned), 7);
@@ -344,7 +346,7 @@ TEST_F(StateStoreTest, CountsHoldInRandomOperations) {
 
 // Reads of published states, which end when a test says so.
 struct PublishedReads {
-  std::vector<std::function<void(absl::StatusOr<std::vector<float>>)>> open;
+  std::vector<std::function<void(absl::StatusOr<CutState>)>> open;
   PublishedRead Read() {
     return [this](auto done) { open.push_back(std::move(done)); };
   }
@@ -353,7 +355,7 @@ struct PublishedReads {
 TEST_F(StateStoreTest, APublishedStateIsReadOnceAndIsThenLikeAnyOther) {
   Make(1, 0, -1);
   PublishedReads reads;
-  const StatePtr state = store_->KeepPublished(kFourFloats, reads.Read());
+  const StatePtr state = store_->KeepPublished(1, nullptr, reads.Read());
   EXPECT_FALSE(state->forgotten() || state->in_memory() || state->on_disk());
   store_->Fetch(state.get());
   store_->Fetch(state.get());
@@ -361,7 +363,7 @@ TEST_F(StateStoreTest, APublishedStateIsReadOnceAndIsThenLikeAnyOther) {
   EXPECT_FALSE(store_->Collect());
   EXPECT_TRUE(StateStore::fetching(*state));
   EXPECT_FALSE(state->forgotten());
-  reads.open[0](std::vector<float>{7, 7, 7, 7});
+  reads.open[0](CutState{{}, {7, 7, 7, 7}});
   EXPECT_EQ(wakes_, 1);
   EXPECT_TRUE(store_->Collect());
   EXPECT_EQ(Value(state), 7);
@@ -373,7 +375,7 @@ TEST_F(StateStoreTest, APublishedStateIsReadOnceAndIsThenLikeAnyOther) {
 TEST_F(StateStoreTest, APublishedStateThatCannotBeReadIsForgotten) {
   Make(1, 0, -1);
   PublishedReads reads;
-  const StatePtr state = store_->KeepPublished(kFourFloats, reads.Read());
+  const StatePtr state = store_->KeepPublished(1, nullptr, reads.Read());
   store_->Fetch(state.get());
   reads.open[0](absl::NotFoundError("gone"));
   EXPECT_TRUE(store_->Collect());
@@ -383,18 +385,129 @@ TEST_F(StateStoreTest, APublishedStateThatCannotBeReadIsForgotten) {
 TEST_F(StateStoreTest, AReadMayEndAfterItsStateOrTheStore) {
   Make(1, 0, -1);
   PublishedReads reads;
-  StatePtr state = store_->KeepPublished(kFourFloats, reads.Read());
+  StatePtr state = store_->KeepPublished(1, nullptr, reads.Read());
   store_->Fetch(state.get());
   state = nullptr;
-  reads.open[0](std::vector<float>{7, 7, 7, 7});
+  reads.open[0](CutState{{}, {7, 7, 7, 7}});
   EXPECT_TRUE(store_->Collect());
   EXPECT_EQ(store_->totals().memory_bytes, 0);
-  state = store_->KeepPublished(kFourFloats, reads.Read());
+  state = store_->KeepPublished(1, nullptr, reads.Read());
   store_->Fetch(state.get());
   state = nullptr;
   store_ = nullptr;
-  reads.open[1](std::vector<float>{7, 7, 7, 7});
+  reads.open[1](CutState{{}, {7, 7, 7, 7}});
   EXPECT_EQ(wakes_, 1);
+}
+
+// States of one fixed float and one more a token, in blocks of two and segments of four.
+class SegmentTest : public StateStoreTest {
+ protected:
+  SegmentTest() { size_ = {.fixed = 4, .per_block = 8, .block_tokens = 2, .segment_tokens = 4}; }
+  StatePtr KeepGrown(float fixed, float last, const std::vector<StatePtr>& segments) {
+    return store_->Keep({fixed, last, last}, segments);
+  }
+  std::vector<float> Values(const StatePtr& state) {
+    const ViewPtr view = store_->Use(state.get());
+    return view == nullptr ? std::vector<float>() : view->values();
+  }
+  const std::vector<float> whole_ = {9, 1, 2, 3, 4, 5, 6};  // after six tokens
+};
+
+TEST_F(SegmentTest, StatesWithTheSameFirstTokensHoldThemOnce) {
+  Make(100, 100, -1);
+  const StatePtr first = store_->KeepWhole(whole_, 6);
+  ASSERT_EQ(first->segments().size(), 1u);
+  EXPECT_EQ(Values(first), whole_);
+  EXPECT_EQ(first->bytes(), 28);
+  EXPECT_EQ(first->own_bytes(), 12);
+  const StatePtr second = KeepGrown(8, 7, first->segments());
+  EXPECT_EQ(Values(second), (std::vector<float>{8, 1, 2, 3, 4, 7, 7}));
+  EXPECT_EQ(store_->totals().memory_bytes, 28 + 12);
+  EXPECT_EQ(store_->totals().in_memory, 2);
+  SharedBytes all;
+  for (const StatePtr& state : {first, second}) all.Add(*state);
+  EXPECT_EQ(all.bytes(), 28 + 12);
+  all.Remove(*first);
+  EXPECT_EQ(all.bytes(), 28);
+  all.Remove(*second);
+  EXPECT_EQ(all.bytes(), 0);
+}
+
+TEST_F(SegmentTest, ASegmentIsWrittenOnceAndStaysForTheStatesThatAreLeft) {
+  Make(0, 100, 100);
+  StatePtr first = store_->KeepWhole(whole_, 6);
+  const StatePtr second = KeepGrown(8, 7, first->segments());
+  Work();
+  EXPECT_EQ(disk_->files.size(), 3u) << "two states and their segment";
+  EXPECT_TRUE(first->on_disk() && second->on_disk());
+  EXPECT_EQ(store_->totals().on_disk, 2);
+  first = nullptr;
+  Work();
+  EXPECT_EQ(disk_->files.size(), 2u);
+  store_->Fetch(second.get());
+  Work();
+  EXPECT_EQ(Values(second), (std::vector<float>{8, 1, 2, 3, 4, 7, 7}));
+  EXPECT_EQ(disk_->writes, 3);
+}
+
+TEST_F(SegmentTest, AReadBringsOnlyWhatIsNotInMemoryAndHoldsTheRest) {
+  Make(0, 100, 100);
+  const StatePtr first = store_->KeepWhole(whole_, 6);
+  const StatePtr second = KeepGrown(8, 7, first->segments());
+  Work();
+  store_->Fetch(first.get());
+  Work();
+  const int64_t reads = disk_->reads;
+  store_->Fetch(second.get());
+  store_->Fit();  // the segment leaves memory, which has room for nothing
+  EXPECT_FALSE(first->in_memory());
+  Work();
+  EXPECT_EQ(disk_->reads, reads + 1);
+  EXPECT_EQ(Values(second), (std::vector<float>{8, 1, 2, 3, 4, 7, 7}));
+}
+
+TEST_F(SegmentTest, AStateIsForgottenWithItsSegment) {
+  Make(0, 100, 100);
+  const StatePtr first = store_->KeepWhole(whole_, 6);
+  const StatePtr second = KeepGrown(8, 7, first->segments());
+  Work();
+  disk_->damage = [](std::string* bytes) { bytes->back() ^= 1; };
+  store_->Fetch(first.get());
+  Work();
+  EXPECT_TRUE(first->forgotten() && second->forgotten());
+  EXPECT_FALSE(StateStore::fetching(*first));
+}
+
+TEST_F(SegmentTest, AFullDiskLetsGoOfASegmentsFileOnceAfterTwoReads) {
+  Make(0, 100, 3);
+  StatePtr first = store_->KeepWhole(whole_, 6);
+  StatePtr second = KeepGrown(8, 7, first->segments());
+  Work();
+  store_->Fetch(first.get());
+  store_->Fetch(second.get());
+  second = nullptr;
+  Work();
+  EXPECT_EQ(Values(first), whole_);
+  std::vector<StatePtr> others;
+  for (int i = 0; i < 6; ++i) {
+    others.push_back(store_->KeepWhole(whole_, 6));
+    Work();
+    EXPECT_LE(store_->totals().disk_bytes, 3 * kFileBytes);
+  }
+  EXPECT_TRUE(others.back()->on_disk());
+}
+
+TEST_F(SegmentTest, APublishedStateSharesTheSegmentsOfAnEarlierOne) {
+  Make(100, 100, -1);
+  PublishedReads reads;
+  const StatePtr first = store_->KeepWhole(whole_, 6);
+  const StatePtr later = store_->KeepPublished(10, first.get(), reads.Read());
+  EXPECT_EQ(later->segments().front(), first->segments().front());
+  store_->Fetch(later.get());
+  reads.open[0](CutState{{{1, 2, 3, 4}, {5, 6, 7, 8}}, {9, 10, 11}});
+  EXPECT_TRUE(store_->Collect());
+  EXPECT_EQ(Values(later), (std::vector<float>{9, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11}));
+  EXPECT_EQ(store_->totals().memory_bytes, 28 + 16 + 12);
 }
 
 }  // namespace
