@@ -45,8 +45,9 @@ struct SharedTotals {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int running = 0;                // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;  // ... that wait for one
+  int64_t slot_bytes = 0, slot_bytes_used = 0;  // of all slots, and filled by those that hold them
+  int running = 0;                              // samples and scores that hold a slot
+  int queued = 0, max_queue = 0;                // ... that wait for one
   int max_tenant_queue = 0;
   // Of those that wait: the slots that they need, by Priority, and how long the first has waited.
   std::array<int, kNumPriorities> queued_by_priority{};
@@ -59,10 +60,11 @@ struct EngineLoad {
   int64_t unread_replies_ended = 0;  // since start, because their client did not read
   double tokens_per_second = 0;      // sampled and fed, over about the last second
   int64_t tokens_total = 0;          // sampled, since start
-  int64_t fed_total = 0;             // prompt, appended and scored tokens that were fed, likewise
-  int client_sessions = 0;           // open ones
-  StateStore::Totals states;         // of all that is kept between runs
-  std::string state_file_error;      // the first, empty: none
+  int64_t ended_at_limit = 0;    // samples whose sequence could have no more tokens, since start
+  int64_t fed_total = 0;         // prompt, appended and scored tokens that were fed, likewise
+  int client_sessions = 0;       // open ones
+  StateStore::Totals states;     // of all that is kept between runs
+  std::string state_file_error;  // the first, empty: none
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
   SharedTotals shared;                       // all 0 where no store is shared

@@ -188,6 +188,9 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Set("rivulet_slots_used", {model}, load.slots_used);
   page->Set("rivulet_slots_used_ratio", {model},
             load.slots > 0 ? double(load.slots_used) / load.slots : 0.0);
+  page->Set("rivulet_slot_bytes", {model, "reserved"}, load.slot_bytes);
+  page->Set("rivulet_slot_bytes", {model, "used"}, load.slot_bytes_used);
+  page->Count("rivulet_sequences_at_limit_total", {model}, load.ended_at_limit);
   page->Set("rivulet_requests_running", {model}, load.running);
   page->Set("rivulet_queue_depth", {model}, load.queued);
   page->Set("rivulet_queue_limit", {model}, load.max_queue);

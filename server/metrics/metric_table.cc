@@ -46,6 +46,12 @@ constexpr MetricInfo kMetrics[] = {
     {"rivulet_slots_used_ratio", kGauge, "model",
      "rivulet_slots_used of rivulet_slots, from 0 to 1: the use of the memory for states, for "
      "routers that read one number."},
+    {"rivulet_slot_bytes", kGauge, "model,kind",
+     "Memory of all slots (reserved), and what the sequences that hold slots have filled (used). "
+     "The two differ per slot where states grow with their tokens (softmax attention)."},
+    {"rivulet_sequences_at_limit_total", kCounter, "model",
+     "Samples that ended (LENGTH) because a sequence of this model can have no more tokens: the "
+     "model's positions or max-context."},
     {"rivulet_requests_running", kGauge, "model", "Samples and scores that hold a slot."},
     {"rivulet_queue_depth", kGauge, "model", "Samples and scores that wait for a slot."},
     {"rivulet_queue_limit", kGauge, "model", "The most that may wait for a slot."},

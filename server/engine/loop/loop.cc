@@ -117,6 +117,8 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
                ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {
+  const BackendLimits& limits = backend->limits();
+  load_.slot_bytes = int64_t{limits.num_slots} * static_cast<int64_t>(limits.bytes_per_slot);
   for (WarmState& state : warm) checkpoints_.KeepWarm(std::move(state));
 }
 
@@ -526,6 +528,7 @@ absl::Status Loop::AfterRun() {
 // Ends.
 
 void Loop::EndSequence(Sequence* sequence) {
+  load_.ended_at_limit += sequence->ended_at_limit() ? 1 : 0;
   FreeSlot(sequence);
   Request* request = sequence->request;
   if (!sequence->status.ok() || request->open_sequences == 0) {
@@ -604,6 +607,7 @@ void Loop::Release(Session* session) {
 
 void Loop::UpdateLoad() {
   load_.slots_used = load_.running = slots_.used();
+  load_.slot_bytes_used = slots_.used_bytes();
   load_.preempted = admission_.preempted();
   load_.parked = slots_.in_host_memory() - load_.preempted;
   load_.tenants = admission_.tenants();

@@ -31,6 +31,14 @@ Slots::Slots(Backend* backend)
   std::iota(free_.rbegin(), free_.rend(), kGuardSlot + 1);
 }
 
+int64_t Slots::used_bytes() const {
+  const StateSize size = backend_->limits().state_size();
+  if (size.per_block == 0) return used() * static_cast<int64_t>(size.fixed);
+  int64_t bytes = 0;
+  for (const Sequence* sequence : holders_) bytes += static_cast<int64_t>(size.At(sequence->fed()));
+  return bytes;
+}
+
 void Slots::Give(Sequence* sequence) {
   CheckOrDie(!free_.empty(), "a slot is asked for while none is free");
   sequence->slot = free_.back();

@@ -38,6 +38,8 @@ class Slots {
   // ... and with those that ZeroFreed will make free.
   int free_soon() const { return free() + static_cast<int>(freed_.size()); }
   int used() const { return static_cast<int>(is_free_.size()) - 1 - free(); }
+  // Of the states in the used slots, as far as their sequences have filled them.
+  int64_t used_bytes() const;
   // How many sequences have their states in host memory: those of parked and preempted requests.
   int in_host_memory() const { return in_host_memory_; }
   // The sequences that hold slots, in the order in which they got them. Those for which TakeBack

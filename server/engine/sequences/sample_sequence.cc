@@ -361,6 +361,12 @@ void SampleSequence::OnRecord(Record* record) {
   if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
 }
 
+bool SampleSequence::ended_at_limit() const {
+  const std::optional<int64_t> limit = generate_->model.config->max_tokens();
+  const bool at_length = finished && status.ok() && drawn_ == generate_->max_new;
+  return limit && at_length && position_ + 1 - generate_->bos() >= *limit;  // the last is not fed
+}
+
 void SampleSequence::Keep(HeldToken token) {
   if (generate_->stop_strings.empty()) {
     Deliver(&token);

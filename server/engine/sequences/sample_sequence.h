@@ -87,6 +87,7 @@ class SampleSequence final : public Sequence {
   Checkpoint start() const override { return index_ == 0 ? generate_->start : Checkpoint(); }
   const Sequence* copies_from() const override;
   int64_t fed() const override { return position_; }
+  bool ended_at_limit() const override;
   int64_t delivered() const { return delivered_; }
 
  private:

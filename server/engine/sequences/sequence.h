@@ -53,6 +53,8 @@ class Sequence {
   virtual const Sequence* copies_from() const { return nullptr; }
   // Tokens fed to its slot, those of `start` included, once the outstanding run is complete.
   virtual int64_t fed() const { return 0; }
+  // It has ended because a sequence of this model can have no more tokens.
+  virtual bool ended_at_limit() const { return false; }
   // Gets one record of its row; may move parts out of it.
   virtual void OnRecord(Record* record) = 0;
   // Passes the content of the records to the reply; false if there is none.

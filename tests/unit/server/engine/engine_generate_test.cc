@@ -346,6 +346,8 @@ TEST_F(GenerateTest, EndsAtTheModelsLastPosition) {
     Generate(Prompt({1, 2, 3, 4}, 1000));
     EXPECT_EQ(sample().tokens.size(), with_bos ? 6u : 7u);
     EXPECT_EQ(reason(), FinishReason::kLength);
+    Generate(Prompt({1, 2, 3, 4}, 5));
+    EXPECT_EQ(engine_->GetLoad().ended_at_limit, 1) << "not what ends at max_tokens";
   }
 }
 

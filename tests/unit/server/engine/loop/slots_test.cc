@@ -206,6 +206,8 @@ TEST_F(GrowingSlotsTest, OnlyWhatIsNotKeptYetIsCopied) {
   EXPECT_EQ(calls_, 3) << "the second segment";
   EXPECT_EQ(second->segments().front(), first->segments().front());
   EXPECT_EQ(store_.totals().memory_bytes, second->bytes() + first->own_bytes());
+  sequence->position = 9;
+  EXPECT_EQ(slots_.used_bytes(), kFakeStateBytes + 10 * 4) << "five blocks of two tokens";
 }
 
 TEST_F(SlotsTest, ZeroSoonKeepsTheSlot) {
