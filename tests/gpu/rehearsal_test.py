@@ -102,7 +102,7 @@ elif name == "compute-sanitizer":
     print("no error")
 """
 TESTS = ("gpu_cuda_chain_test", "gpu_cuda_product_rows_test", "gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
-         "gpu_cuda_recurrence_test", "gpu_cuda_causal_conv_test", "gpu_cuda_token_shift_test", "gpu_cuda_group_rows_test", "gpu_cuda_element_rows_test", "gpu_cuda_mixer_rows_test",
+         "gpu_cuda_gemm_group_test", "gpu_cuda_recurrence_test", "gpu_cuda_causal_conv_test", "gpu_cuda_token_shift_test", "gpu_cuda_group_rows_test", "gpu_cuda_element_rows_test", "gpu_cuda_mixer_rows_test",
          "gpu_cuda_linear_attention_test", "gpu_cuda_prefill_attention_test", "gpu_cuda_sample_test", "gpu_cuda_sample_steps_test",
          "backend_latency_cuda_test", "backend_golden_cuda_test", "shared_math_cuda_test")  # fmt: skip
 PROGRAMS = (*TESTS, "copy_rate_cuda", "bench_step", "rivulet", "rivulet-server")

@@ -31,6 +31,10 @@ MOST_TEXT_KIB = {
     "GemmF16": 52,
     "GemmFewF16": 54,
     "GemmF32": 56,
+    "GroupGemmF16": 30,
+    "GroupGemmF32": 28,
+    "GroupGemmFewF16": 28,
+    "GroupWideGemm": 34,
     "GenericAttention": 44,
     "Latency": 214,
     "LayerNorm": 13,
@@ -58,6 +62,10 @@ EARLY_LOADS = {
     "GemmF16": (("LDG.E.128", "LDG.E.64"), 8),  # F16, integers
     "GemmF32": ("LDG.E.128", 8),
     "GemmFewF16": ("LDGSTS", 4),
+    "GroupGemmF16": (("LDG.E.128", "LDG.E.64"), 8),
+    "GroupGemmF32": ("LDG.E.128", 8),
+    "GroupGemmFewF16": ("LDGSTS", 4),
+    "GroupWideGemm": ("LDGSTS", 4),
     "WideGemm": ("LDGSTS", 4),
 }
 WAIT = "ACQBULK"  # griddepcontrol.wait, from sm_90 on

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //   y[t][c] = f(bias[c] + sum_j weight[j][c] x[t - width + 1 + j][c])
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/segment_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {

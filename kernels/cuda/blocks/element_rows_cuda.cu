@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //   y = f(x + bias) * times        w = exp(max(floor, -scale f(z)))
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/element_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //   y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias,  mean = 0 for RMS norms
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/group_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 #include "kernels/cuda/common/row_statistics_cuda.h"
 
 namespace rivulet::kernels {

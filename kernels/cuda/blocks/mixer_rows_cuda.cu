@@ -3,8 +3,8 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
