@@ -15,10 +15,9 @@ namespace {
 
 // The input product; `in` gets InputColumns.
 absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.normed(), p.a.in.data, p.a.in.ld));
   if (layer.in_small.packed == nullptr) return absl::OkStatus();
-  return p.Product(layer.in_small, p.a.h.data, p.a.h.ld, p.a.in.data + p.weights.columns.small,
-                   p.a.in.ld);
+  return p.Product(layer.in_small, p.normed(), p.a.in.data + p.weights.columns.small, p.a.in.ld);
 }
 
 absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first) {
@@ -58,7 +57,7 @@ absl::Status Decay(const CudaBlockPass& p, const CudaLayer& layer, const float* 
   return CudaStatus(kernels::DecayCuda(p.launch, args), "launching a decay");
 }
 
-// o = norm(o) of `groups` groups of a row, with a gate before or behind it.
+// mixed = norm(o) of `groups` groups of a row, with a gate before or behind it.
 absl::Status NormOutputs(const CudaBlockPass& p, const CudaLayer& layer, int groups,
                          bool own_weights, float eps, const kernels::CudaGate& gate) {
   kernels::RmsNormArgs args;
@@ -70,7 +69,8 @@ absl::Status NormOutputs(const CudaBlockPass& p, const CudaLayer& layer, int gro
   args.weight = layer.out_norm;
   args.weight_stride = own_weights ? size_t(args.size) : 0;
   args.eps = eps;
-  return CudaStatus(kernels::RmsNormCuda(p.launch, args, gate), "launching a norm");
+  return CudaStatus(kernels::RmsNormCuda(p.launch, args, gate, nullptr, p.mixed().halves()),
+                    "launching a norm");
 }
 
 kernels::CudaGate GateFrom(kernels::Activation kind, const float* data, int ld) {
@@ -141,8 +141,9 @@ absl::Status PrepareDelta(const CudaBlockPass& p) {
   norm.weight_stride = size_t(c.key_dim);
   norm.eps = 1e-6f / float(c.key_dim);
   RIVULET_RETURN_IF_ERROR(CudaStatus(kernels::RmsNormCuda(p.launch, norm), "launching a norm"));
-  return p.Activate(kernels::Activation::kSigmoid, p.a.in.data + p.weights.columns.beta, p.a.in.ld,
-                    c.num_heads);
+  const CudaBlockPass::Array beta = {p.a.in.data + p.weights.columns.beta, p.a.in.ld};
+  return p.Activate(kernels::Activation::kSigmoid, beta, c.num_heads, nullptr,
+                    {beta.data, nullptr, beta.ld});
 }
 
 // w of a delta rule: none, one a head, or one a key.

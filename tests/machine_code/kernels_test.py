@@ -42,16 +42,16 @@ MOST_TEXT_KIB = {
     "LowerBoundKeys": 7,
     "MarkProductRows": 2,
     "NormGroups": 25,
-    "NormLongGroups": 40,
+    "NormLongGroups": 42,
+    "NormTokenShift": 24,
     "Recurrence": 54,
     "RecurrenceFew": 26,
     "RotateHeads": 7,
     "Rwkv7Heads": 14,
-    "Rwkv7Outputs": 20,
+    "Rwkv7Outputs": 24,
     "Sample": 88,
     "SampleLong": 60,
     "StepSizes": 5,
-    "TokenShift": 12,
     "WideGemm": 34,
     "ZeroSlots": 2,
 }
@@ -135,7 +135,7 @@ class KernelsTest(unittest.TestCase):
             loads = [o for o in opcodes if o.startswith("LDG")]
             narrow = [o for o in loads if ".128" not in o]
             with self.subTest(kernel=kernel.name, arch=kernel.arch):
-                self.assertEqual(stores, {"STG.E.128"})
+                self.assertEqual(stores, {"STG.E.128", "STG.E.64"}, "four floats, four F16")
                 self.assertLessEqual(len(narrow), 1, f"loads beside that of the row's place: {loads}")
 
     def test_the_recurrence_of_few_segments_copies_three_tokens_ahead(self):

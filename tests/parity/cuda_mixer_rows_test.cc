@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
+#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -218,8 +219,35 @@ TEST(CudaMixerRowsTest, Rwkv7OutputsMatchTheReference) {
       args.rows = count;
       args.heads = kHeads;
       args.head_dim = head_dim;
-      return Apply(launch, args, Rwkv7OutputsCuda, Rwkv7OutputsRef);
+      const auto on_device =
+          +[](const CudaLaunch& l, const Rwkv7OutputsArgs& a) { return Rwkv7OutputsCuda(l, a); };
+      return Apply(launch, args, on_device, Rwkv7OutputsRef);
     });
+  }
+}
+
+TEST(CudaMixerRowsTest, Rwkv7OutputsInF16AreTheSameRounded) {
+  constexpr int kDim = 20, kN = kHeads * kDim, kLd = kN + kPadding;
+  const std::vector<float> o = RandomFloats(size_t(kRows * kLd), 1, -3, 3);
+  const DeviceArray<float> rows(o), others(RandomFloats(size_t(kRows * kLd), 2, -3, 3)),
+      constants(RandomFloats(size_t(kN), 3));
+  const DeviceArray<uint16_t> half(o.size());
+  Rwkv7OutputsArgs args;
+  args.o = rows.data();
+  args.gate = args.r = args.k = args.v = others.data();
+  args.weight = args.bias = args.r_k = constants.data();
+  args.ld = args.ld_o = kLd;
+  args.rows = kRows;
+  args.heads = kHeads;
+  args.head_dim = kDim;
+  ASSERT_EQ(Rwkv7OutputsCuda({}, args, {half.data(), size_t(kLd)}), cudaSuccess);
+  EXPECT_TRUE(SameBits(rows.Copy(), o));
+  ASSERT_EQ(Rwkv7OutputsCuda({}, args), cudaSuccess);
+  const std::vector<float> expected = rows.Copy();
+  const std::vector<uint16_t> halves = half.Copy();
+  for (size_t i = 0; i < o.size(); ++i) {
+    const bool written = int(i) % kLd < kN;
+    ASSERT_EQ(halves[i], written ? F32ToF16(expected[i]) : 0xFFFF) << i;
   }
 }
 

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads) Rwkv7Heads(Rwkv7HeadsArgs p) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p) {
+__global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p, CudaHalfRows half) {
   WaitForPredecessor();
   const RowHead at(p.heads);
   if (at.row >= p.rows) return;  // whole warps; no block barrier follows
@@ -116,15 +116,22 @@ __global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p) {
   const float scale = 1.0f / sqrtf(WarpSum(squares) / n + p.eps);
   for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
     const float normed = fmaf((o[i] - mean) * scale, p.weight[first + i], p.bias[first + i]);
-    o[i] = fmaf(bonus, p.v[in + static_cast<size_t>(i)], normed) *
-           p.gate[At(at.row, p.ld_o, first + i)];
+    const float y = fmaf(bonus, p.v[in + static_cast<size_t>(i)], normed) *
+                    p.gate[At(at.row, p.ld_o, first + i)];
+    if (half.data == nullptr) {
+      o[i] = y;
+    } else {
+      half.data[static_cast<size_t>(at.row) * half.stride + static_cast<size_t>(first + i)] =
+          RoundF16(y);
+    }
   }
 }
 
-template <class Args>
-cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args, int64_t blocks,
-                  bool valid) {
-  return valid ? LaunchBlocks(launch, kernel, blocks, kThreads, 0, args) : cudaErrorInvalidValue;
+template <class Args, class... More>
+cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args, More...), const Args& args,
+                  int64_t blocks, bool valid, const More&... more) {
+  return valid ? LaunchBlocks(launch, kernel, blocks, kThreads, 0, args, more...)
+               : cudaErrorInvalidValue;
 }
 
 bool AllSet(std::initializer_list<const void*> arrays) {
@@ -170,12 +177,15 @@ cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args)
                            args.k_k, args.k_a, args.scale}));
 }
 
-cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args) {
+cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args,
+                             const CudaHalfRows& half) {
   const int n = args.heads * args.head_dim;
+  if (half.data != nullptr && half.stride < static_cast<size_t>(n)) return cudaErrorInvalidValue;
   return Start(
       launch, Rwkv7Outputs, args, HeadBlocks(args.rows, args.heads),
       args.heads >= 1 && args.head_dim >= 1 && args.ld >= n && args.ld_o >= n &&
-          AllSet({args.o, args.r, args.k, args.v, args.gate, args.weight, args.bias, args.r_k}));
+          AllSet({args.o, args.r, args.k, args.v, args.gate, args.weight, args.bias, args.r_k}),
+      half);
 }
 
 }  // namespace rivulet::kernels

@@ -17,6 +17,8 @@ cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& arg
 cudaError_t LowerBoundKeysCuda(const CudaLaunch& launch, const LowerBoundKeysArgs& args);
 cudaError_t StepSizesCuda(const CudaLaunch& launch, const StepSizesArgs& args);
 cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args);
-cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args);
+// `half`: where it is set, the results go there and o stays.
+cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args,
+                             const CudaHalfRows& half = {});
 
 }  // namespace rivulet::kernels
