@@ -44,9 +44,9 @@ absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Co
   };
   const CudaBlockProduct second[] = {
       {&own.w.second, low, Floats(p.a.decay)},
-      {&own.a.second, low.From(at.a), Floats(p.a.rate)},
+      {&own.a.second, low.From(at.a), Floats(p.a.rwkv7.rate)},
       {&own.g.second, low.From(at.g), Floats(p.a.gate)},
-      {&own.v_mix.second, low.From(at.v_mix), Floats(p.a.value)},
+      {&own.v_mix.second, low.From(at.v_mix), Floats(p.a.rwkv7.value)},
   };
   const size_t without = with_v_mix ? 0 : 1;  // the last of each
   RIVULET_RETURN_IF_ERROR(p.Products(std::span(first).first(std::size(first) - without)));
@@ -60,11 +60,11 @@ absl::Status PrepareHeads(const CudaBlockPass& p, const CudaLayer& layer, const 
   args.k = p.a.in.data + at.k;
   args.v = p.a.in.data + at.v;
   args.w = p.a.decay.data;
-  args.rate = p.a.rate.data;
-  args.v_mix = with_v_mix ? p.a.value.data : nullptr;
-  args.first = p.a.first.data;
-  args.kk = p.a.kk.data;
-  args.minus = p.a.minus.data;
+  args.rate = p.a.rwkv7.rate.data;
+  args.v_mix = with_v_mix ? p.a.rwkv7.value.data : nullptr;
+  args.first = p.a.rwkv7.first.data;
+  args.kk = p.a.rwkv7.kk.data;
+  args.minus = p.a.rwkv7.minus.data;
   args.k_k = layer.rwkv7.k_k;
   args.k_a = layer.rwkv7.k_a;
   args.scale = layer.decay_scale;
@@ -114,8 +114,8 @@ absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int in
   args.v = {p.a.in.data + at.v, ld, n};
   args.w_dim = n;
   args.w = {p.a.decay.data, p.a.decay.ld, n};
-  args.a = {p.a.kk.data, p.a.kk.ld, n};
-  args.b = {p.a.minus.data, p.a.minus.ld, n};
+  args.a = {p.a.rwkv7.kk.data, p.a.rwkv7.kk.ld, n};
+  args.b = {p.a.rwkv7.minus.data, p.a.rwkv7.minus.ld, n};
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
   return FinishHeads(p, layer.rwkv7, at);
 }

@@ -64,7 +64,7 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
                                                        const InputColumns& columns,
                                                        const CudaProductReads& reads,
                                                        size_t tokens) {
-  const bool rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
+  const bool is_rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
   const int hidden = PaddedColumns(c.hidden_size), keys = PaddedColumns(c.keys()),
             decays = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values()), expanded = PaddedColumns(c.ffn_size);
@@ -72,27 +72,28 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
       {&x, hidden},
       {&y, hidden},
       {&h, hidden},
-      {&in, rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
+      {&in, is_rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
       {&conv, PaddedColumns(c.block().conv_channels)},
       {&decay, decays},
-      {&gate, rwkv7 || c.block().kind->low_rank_gate ? values : 0},
+      {&gate, is_rwkv7 || c.block().kind->low_rank_gate ? values : 0},
       {&o, values},
-      {&mix, rwkv7 ? kMixes * hidden : 0},
-      {&ffn, rwkv7 ? expanded : 2 * expanded},
+      {&mix, is_rwkv7 ? kMixes * hidden : 0},
+      {&ffn, is_rwkv7 ? expanded : 2 * expanded},
       {&low, columns.low_rank},
-      {&rate, rwkv7 ? keys : 0},
-      {&value, rwkv7 ? values : 0},
-      {&first, rwkv7 ? values : 0},
-      {&kk, rwkv7 ? keys : 0},
-      {&minus, rwkv7 ? keys : 0}};
+      {&rwkv7.rate, is_rwkv7 ? keys : 0},
+      {&rwkv7.value, is_rwkv7 ? values : 0},
+      {&rwkv7.first, is_rwkv7 ? values : 0},
+      {&rwkv7.kk, is_rwkv7 ? keys : 0},
+      {&rwkv7.minus, is_rwkv7 ? keys : 0},
+      {&done, c.block().kind->mixer == Mixer::kMamba2 ? 1 : 0}};
   std::vector<Spec> specs;
   for (const auto& [array, ld] : arrays) specs.push_back({array, nullptr, tokens, ld});
   if (!reads.halves) return specs;
   const int more = PrefixColumns(reads);
-  half.columns = PaddedColumns(std::max({c.hidden_size, c.values(), rwkv7 ? 0 : c.ffn_size}));
+  half.columns = PaddedColumns(std::max({c.hidden_size, c.values(), is_rwkv7 ? 0 : c.ffn_size}));
   specs.push_back({nullptr, &half.x, tokens, half.columns + more, reads.for_library});
   // Elsewhere they share memory: a pass has float or F16. But float would overwrite prefixes.
-  if (rwkv7 && reads.for_library) {
+  if (is_rwkv7 && reads.for_library) {
     specs.push_back({nullptr, &half.mix, tokens, hidden + more, true, kMixes});
     specs.push_back({nullptr, &half.ffn, tokens, expanded + more, true});
   }

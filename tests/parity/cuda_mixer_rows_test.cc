@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -141,29 +140,6 @@ TEST(CudaMixerRowsTest, KeysHaveTheirLowerBound) {
   });
 }
 
-TEST(CudaMixerRowsTest, StepSizesAreBounded) {
-  const int heads = 130;
-  const Rows rows({heads, heads},
-                  {RandomFloats(size_t(heads), 1), RandomFloats(size_t(heads), 2, 0, 1)});
-  for (const float most : {0.6f, std::numeric_limits<float>::infinity()}) {
-    rows.Check([&](const CudaLaunch* launch, const Rows::Arrays& x, const Rows::Arrays& constants,
-                   int first, int count) {
-      StepSizesArgs args;
-      args.ld = rows.Ld(0);
-      args.ld_w = rows.Ld(1);
-      args.dt = x[0] + first * args.ld;
-      args.w = x[1] + first * args.ld_w;
-      args.bias = constants[0];
-      args.scale = constants[1];
-      args.least = 0.15f;
-      args.most = most;
-      args.rows = count;
-      args.heads = heads;
-      return Apply(launch, args, StepSizesCuda, StepSizesRef);
-    });
-  }
-}
-
 TEST(CudaMixerRowsTest, Rwkv7HeadsMatchTheReferenceInTheFirstLayerAndBehindIt) {
   for (const int head_dim : {1, 16, 65}) {
     const int n = kHeads * head_dim;
@@ -259,9 +235,6 @@ TEST(CudaMixerRowsTest, MissingArraysAreRefused) {
   LowerBoundKeysArgs keys;
   keys.rows = keys.n = keys.ld = keys.ld_w = 1;
   EXPECT_EQ(LowerBoundKeysCuda({}, keys), cudaErrorInvalidValue);
-  StepSizesArgs steps;
-  steps.rows = steps.heads = steps.ld = steps.ld_w = 1;
-  EXPECT_EQ(StepSizesCuda({}, steps), cudaErrorInvalidValue);
   Rwkv7HeadsArgs heads;
   heads.rows = heads.heads = heads.head_dim = heads.ld = heads.ld_w = 1;
   EXPECT_EQ(Rwkv7HeadsCuda({}, heads), cudaErrorInvalidValue);

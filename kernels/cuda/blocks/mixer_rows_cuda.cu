@@ -42,18 +42,6 @@ __global__ void __launch_bounds__(kThreads) LowerBoundKeys(LowerBoundKeysArgs p)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) StepSizes(StepSizesArgs p) {
-  WaitForPredecessor();
-  const int row = static_cast<int>(blockIdx.x);
-  for (int h = static_cast<int>(threadIdx.x); h < p.heads; h += kThreads) {
-    float* const dt = p.dt + At(row, p.ld, h);
-    const float step = SoftplusOf(*dt + p.bias[h]);
-    const float bounded = step < p.least ? p.least : step > p.most ? p.most : step;  // NaN stays
-    *dt = bounded;
-    p.w[At(row, p.ld_w, h)] = expf(-(p.scale[h] * bounded));
-  }
-}
-
 // This warp's row and head.
 struct RowHead {
   int row, head;
@@ -147,7 +135,7 @@ int64_t HeadBlocks(int rows, int heads) { return (int64_t{rows} * heads + kWarps
 }  // namespace
 
 cudaError_t PrepareMixerRowsCuda() {
-  return PrepareKernels(RotateHeads, LowerBoundKeys, StepSizes, Rwkv7Heads, Rwkv7Outputs);
+  return PrepareKernels(RotateHeads, LowerBoundKeys, Rwkv7Heads, Rwkv7Outputs);
 }
 
 cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& args) {
@@ -161,12 +149,6 @@ cudaError_t LowerBoundKeysCuda(const CudaLaunch& launch, const LowerBoundKeysArg
   return Start(launch, LowerBoundKeys, args, args.rows,
                args.n >= 1 && args.ld >= args.n && args.ld_w >= args.n &&
                    AllSet({args.q, args.k, args.w, args.bound}));
-}
-
-cudaError_t StepSizesCuda(const CudaLaunch& launch, const StepSizesArgs& args) {
-  return Start(launch, StepSizes, args, args.rows,
-               args.heads >= 1 && args.ld >= args.heads && args.ld_w >= args.heads &&
-                   args.least <= args.most && AllSet({args.dt, args.w, args.bias, args.scale}));
 }
 
 cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args) {
