@@ -16,7 +16,7 @@
 //   kk = k k_k / sqrt(|k k_k|^2 + 1e-24),  minus = -kk alpha,  k = k (1 + (alpha - 1) k_a)
 // Rwkv7Outputs, behind it:
 //   o = (GroupNorm(o) + (sum over the head of r k r_k) v) gate
-// Tested by: tests/parity/cuda_mixer_rows_test.cc
+// Tested by: tests/parity/cuda_mixer_rows_test.cc, tests/parity/cuda_causal_conv_test.cc
 #pragma once
 
 #include <cstddef>

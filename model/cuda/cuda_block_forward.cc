@@ -2,6 +2,7 @@
 #include "model/cuda/cuda_block_forward.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "kernels/cuda/blocks/token_shift_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_group_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/cuda/rows/embed_cuda.h"
@@ -26,11 +28,11 @@ using kernels::PaddedColumns;
 
 // y = norm(x): with a bias a layer norm, else of root mean squares. Row r of y is of row gather[r]
 // of x, where that is not null.
-absl::Status Norm(const CudaBlockPass& p, const CudaNorm& norm, const float* x, float* y, int rows,
-                  const int32_t* gather = nullptr) {
+absl::Status Norm(const CudaBlockPass& p, const CudaNorm& norm, const float* x,
+                  const CudaBlockRows& y, int rows, const int32_t* gather = nullptr) {
   const auto fill = [&](auto args) {
     args.x = x;
-    args.y = y;
+    args.y = y.data == nullptr ? p.a.h.data : y.data;
     args.weight = norm.weight;
     args.x_stride = args.y_stride = size_t(p.a.x.ld);
     args.rows = rows;
@@ -39,12 +41,13 @@ absl::Status Norm(const CudaBlockPass& p, const CudaNorm& norm, const float* x, 
     return args;
   };
   if (norm.bias == nullptr) {
-    return CudaStatus(kernels::RmsNormCuda(p.launch, fill(kernels::RmsNormArgs()), {}, gather),
-                      "launching a norm");
+    return CudaStatus(
+        kernels::RmsNormCuda(p.launch, fill(kernels::RmsNormArgs()), {}, gather, y.halves()),
+        "launching a norm");
   }
   kernels::GroupNormArgs args = fill(kernels::GroupNormArgs());  // of one group
   args.bias = norm.bias;
-  return CudaStatus(kernels::GroupNormCuda(p.launch, args, gather), "launching a norm");
+  return CudaStatus(kernels::GroupNormCuda(p.launch, args, gather, y.halves()), "launching a norm");
 }
 
 absl::Status Embed(const CudaBlockPass& p) {
@@ -60,10 +63,10 @@ absl::Status Embed(const CudaBlockPass& p) {
       CudaStatus(kernels::EmbedCuda(p.launch, args), "launching the embedding"));
   const CudaNorm& first = p.weights.layers[0].rwkv7.first_norm;
   if (first.weight == nullptr) return absl::OkStatus();
-  return Norm(p, first, p.a.x.data, p.a.x.data, p.pass.rows);
+  return Norm(p, first, p.a.x.data, {p.a.x.data, nullptr, p.a.x.ld}, p.pass.rows);
 }
 
-absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index) {
+absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index, const float* x) {
   switch (p.kind().mixer) {
     case Mixer::kGated:
       return CudaMixGated(p, layer, index);
@@ -72,34 +75,34 @@ absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index) {
     case Mixer::kMamba2:
       return CudaMixMamba2(p, layer, index);
     case Mixer::kRwkv7:
-      return CudaMixRwkv7(p, layer, index);
+      return CudaMixRwkv7(p, layer, index, x);
     case Mixer::kShortConv:  // of a hybrid, which CreateCudaBackend refuses
       break;
   }
   return absl::InternalError("a kind without a mixer");
 }
 
-// ffn = silu(gate h) * (up h).
-absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaLayer& layer) {
+// fed = silu(gate h) * (up h), h = norm(x).
+absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaLayer& layer, const float* x) {
   const CudaBlockPass::Array& ffn = p.a.ffn;
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.a.h.data, p.a.h.ld, ffn.data, ffn.ld));
-  return p.Activate(kernels::Activation::kSilu, ffn.data, ffn.ld, p.config.ffn_size,
-                    ffn.data + PaddedColumns(p.config.ffn_size));
+  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, x, p.normed(), p.pass.rows));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.normed(), ffn.data, ffn.ld));
+  return p.Activate(kernels::Activation::kSilu, ffn, p.config.ffn_size,
+                    ffn.data + PaddedColumns(p.config.ffn_size), p.fed());
 }
 
 // y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y change places.
 absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, float** x,
                    float** y) {
-  const int ld = p.a.x.ld, rows = p.pass.rows;
-  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, *x, p.a.h.data, rows));
-  RIVULET_RETURN_IF_ERROR(Mix(p, layer, index));
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.a.o.data, p.a.o.ld, *y, ld, *x));
+  const int ld = p.a.x.ld;
+  const bool rwkv7 = p.kind().mixer == Mixer::kRwkv7;
+  if (!rwkv7) RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, *x, p.normed(), p.pass.rows));
+  RIVULET_RETURN_IF_ERROR(Mix(p, layer, index, *x));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.mixed(), *y, ld, *x));
   std::swap(*x, *y);
   if (p.config.ffn_size == 0) return absl::OkStatus();
-  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, *x, p.a.h.data, rows));
-  RIVULET_RETURN_IF_ERROR(p.kind().mixer == Mixer::kRwkv7 ? CudaFeedRwkv7(p, layer, index)
-                                                          : FeedSwiglu(p, layer));
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, *y, ld, *x));
+  RIVULET_RETURN_IF_ERROR(rwkv7 ? CudaFeedRwkv7(p, layer, index, *x) : FeedSwiglu(p, layer, *x));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.down, p.fed(), *y, ld, *x));
   std::swap(*x, *y);
   return absl::OkStatus();
 }
@@ -114,47 +117,105 @@ bool CudaBlockPass::Wide(const CudaWeightMatrix& w) const {
          (w.product || w.n >= kLeastColumns) && w.k <= a.half.columns;
 }
 
-absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
+absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const CudaBlockRows& x, float* out,
                                     int ld_out, const float* residual) const {
-  const auto run = [&](const auto* from, int ld) {
-    return Launch(launch, WithResidual(rivulet::Product(w, from, ld, out, ld_out, pass.rows),
+  const auto run = [&](const auto* from) {
+    return Launch(launch, WithResidual(rivulet::Product(w, from, x.ld, out, ld_out, pass.rows),
                                        residual, ld_out));
   };
-  if (!Wide(w)) return run(x, ldx);
+  if (x.half == nullptr) return run(x.data);
+  if (w.product && products.Takes(*w.product, pass.rows)) {
+    return products.Run(*w.product, w.index, x.half, residual, out, pass.rows, launch.stream);
+  }
+  return run(x.half);
+}
+
+absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
+                                    int ld_out) const {
   const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
+  if (!Wide(w)) return Product(w, {static_cast<float*>(given.data), nullptr, ldx}, out, ld_out);
   const kernels::CudaProductRows rounded = {a.half.x.data, true, a.half.x.ld, pass.rows};
   RIVULET_RETURN_IF_ERROR(CudaStatus(
       kernels::ActivateProductRowsCuda(launch, kernels::Epilogue::kNone, given, rounded, w.k),
       "launching a rounding"));
-  if (w.product && products.Takes(*w.product, pass.rows)) {
-    return products.Run(*w.product, w.index, a.half.x.data, residual, out, pass.rows,
-                        launch.stream);
-  }
-  return run(a.half.x.data, a.half.x.ld);
+  return Product(w, {nullptr, a.half.x.data, a.half.x.ld}, out, ld_out);
 }
 
-absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld, int n,
-                                     const float* times) const {
+// A launch for each type of weights.
+template <class In>
+static absl::Status LaunchGroups(const CudaBlockPass& p,
+                                 std::span<const CudaBlockProduct> products) {
+  for (const kernels::WeightType type :
+       {kernels::WeightType::kF32, kernels::WeightType::kF16, kernels::WeightType::kInt8}) {
+    kernels::CudaProductGroup<In> group;
+    for (const CudaBlockProduct& product : products) {
+      const CudaWeightMatrix& w = *product.w;
+      const bool library = product.in.half != nullptr && w.product.has_value() &&
+                           p.products.Takes(*w.product, p.pass.rows);
+      if (w.type != type || library) continue;
+      if (group.count == kernels::kMostGroupProducts) {
+        return absl::InternalError("more products at once than a group has");
+      }
+      kernels::CudaGroupProduct<In>& of = group.of[group.count++];
+      of.w = w;
+      if constexpr (std::is_same_v<In, float>) {
+        of.a = product.in.data;
+      } else {
+        of.a = product.in.half;
+      }
+      of.out = product.out.data;
+      of.out_half = product.out.half;
+      of.rows = p.pass.rows;
+      of.lda = product.in.ld;
+      of.ld_out = product.out.ld;
+      of.activation = product.activation;
+    }
+    RIVULET_RETURN_IF_ERROR(
+        CudaStatus(kernels::GemmGroupCuda(p.launch, group), "launching matrix products"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaBlockPass::Products(std::span<const CudaBlockProduct> all) const {
+  if (!many()) return LaunchGroups<float>(*this, all);
+  for (const CudaBlockProduct& product : all) {
+    const CudaWeightMatrix& w = *product.w;
+    if (!w.product || !products.Takes(*w.product, pass.rows)) continue;
+    RIVULET_RETURN_IF_ERROR(products.Run(*w.product, w.index, product.in.half, nullptr,
+                                         product.out.data, pass.rows, launch.stream));
+  }
+  return LaunchGroups<uint16_t>(*this, all);
+}
+
+absl::Status CudaBlockPass::Activate(kernels::Activation kind, const Array& x, int n,
+                                     const float* times, const CudaBlockRows& y) const {
   kernels::ActivationArgs args;
   args.kind = kind;
   args.rows = pass.rows;
   args.n = n;
-  args.x = args.y = x;
+  args.x = args.y = x.data;
   args.times = times;
-  args.x_stride = args.times_stride = args.y_stride = size_t(ld);
-  return CudaStatus(kernels::ActivationCuda(launch, args), "launching an activation");
+  args.x_stride = args.times_stride = args.y_stride = size_t(x.ld);
+  return CudaStatus(kernels::ActivationCuda(launch, args, y.halves()), "launching an activation");
 }
 
-absl::Status CudaBlockPass::Shift(const float* mix, int mixes, int layer, size_t part) const {
+absl::Status CudaBlockPass::Shift(const CudaNorm& norm, const float* x, const float* mix, int mixes,
+                                  int layer, size_t part) const {
+  const CudaBlockRows y = Rows(a.mix, a.half.mix);
   kernels::CudaTokenShiftArgs args;
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
   args.rows = pass.rows;
-  args.x = a.h.data;
+  args.x = x;
+  args.weight = norm.weight;
+  args.bias = norm.bias;
+  args.eps = config.norm_eps;
   args.mix = mix;
-  args.y = a.mix.data;
-  args.ld_x = args.mix_stride = a.h.ld;
-  args.ld_y = a.mix.ld;
+  args.y = y.data;
+  args.y_half = y.half;
+  args.ld_x = a.x.ld;
+  args.ld_y = y.ld;
+  args.mix_stride = y.ld / CudaScratch::kMixes;
   args.n = config.hidden_size;
   args.mixes = mixes;
   args.states = states;
@@ -192,6 +253,14 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
                                   config.key_dim, " keys; allowed: 1 to ", kernels::kMaxCudaKeyDim),
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
+  if (config.block().kind->mixer == Mixer::kRwkv7 &&
+      config.hidden_size > kernels::kMaxCudaShiftColumns) {
+    return MakeError(
+        absl::StatusCode::kUnimplemented,
+        absl::StrCat("backend \"cuda\" cannot run this model: hidden_size is ", config.hidden_size,
+                     "; allowed with a token shift: 1 to ", kernels::kMaxCudaShiftColumns),
+        {"MODEL_UNSUPPORTED", "backend", {}});
+  }
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
                            CpuWeights::Load(model, CudaWeightChoice(model, options)));
   return std::unique_ptr<CudaNetwork>(
@@ -219,13 +288,19 @@ absl::Status CudaBlockForward::Prepare() const {
 
 CudaProductPlaces CudaBlockForward::Places(int max_tokens) const {
   const CudaScratch& s = scratch_;
-  const kernels::CudaProductRows half = {s.half.x.data, true, s.half.x.ld, max_tokens};
+  const auto rows = [max_tokens](const CudaScratch::Halves& halves) {
+    return kernels::CudaProductRows{halves.data, true, halves.ld, max_tokens};
+  };
+  const kernels::CudaProductRows half = rows(s.half.x);
+  const bool rwkv7 = config_.block().kind->mixer == Mixer::kRwkv7;
+  const kernels::CudaProductRows normed = rwkv7 ? rows(s.half.mix) : half;
   CudaProductPlaces places;
-  places[size_t(CudaProduct::kQkv)] = {half, s.in.data, s.in.ld, nullptr, false};
+  places[size_t(CudaProduct::kQkv)] = {normed, s.in.data, s.in.ld, nullptr, false};
   places[size_t(CudaProduct::kOut)] = {half, s.y.data, s.y.ld, s.x.data, false};
   if (config_.ffn_size > 0) {
-    places[size_t(CudaProduct::kFfn1)] = {half, s.ffn.data, s.ffn.ld, nullptr, false};
-    places[size_t(CudaProduct::kFfn2)] = {half, s.y.data, s.y.ld, s.x.data, false};
+    places[size_t(CudaProduct::kFfn1)] = {normed, s.ffn.data, s.ffn.ld, nullptr, false};
+    places[size_t(CudaProduct::kFfn2)] = {rwkv7 ? rows(s.half.ffn) : half, s.y.data, s.y.ld,
+                                          s.x.data, false};
   }
   CudaProductPlace& head = places[size_t(CudaProduct::kHead)];
   head = {half, outputs_.outputs, outputs_.ld_outputs, nullptr, false};
@@ -245,7 +320,8 @@ absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& 
   for (int i = 0; i < config_.num_layers; ++i) {
     RIVULET_RETURN_IF_ERROR(Layer(p, weights_.layers[size_t(i)], i, &x, &y));
   }
-  return Norm(p, weights_.final_norm, x, scratch_.h.data, pass.num_outputs, pass.gather);
+  return Norm(p, weights_.final_norm, x, {scratch_.h.data, nullptr, scratch_.h.ld},
+              pass.num_outputs, pass.gather);
 }
 
 absl::Status CudaBlockForward::Head(const CudaLaunch& launch, int first, int rows) const {

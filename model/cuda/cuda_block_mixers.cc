@@ -15,14 +15,15 @@ namespace {
 
 // The input product; `in` gets InputColumns.
 absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.normed(), p.a.in.data, p.a.in.ld));
   if (layer.in_small.packed == nullptr) return absl::OkStatus();
-  return p.Product(layer.in_small, p.a.h.data, p.a.h.ld, p.a.in.data + p.weights.columns.small,
-                   p.a.in.ld);
+  return p.Product(layer.in_small, p.normed(), p.a.in.data + p.weights.columns.small, p.a.in.ld);
 }
 
-absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first) {
+absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first,
+                      const kernels::StepSizesArgs& steps = {}) {
   kernels::CudaCausalConvArgs args;
+  args.steps = steps;
   args.segments = p.pass.segments;
   args.num_segments = p.pass.num_segments;
   args.rows = p.pass.rows;
@@ -58,7 +59,7 @@ absl::Status Decay(const CudaBlockPass& p, const CudaLayer& layer, const float* 
   return CudaStatus(kernels::DecayCuda(p.launch, args), "launching a decay");
 }
 
-// o = norm(o) of `groups` groups of a row, with a gate before or behind it.
+// mixed = norm(o) of `groups` groups of a row, with a gate before or behind it.
 absl::Status NormOutputs(const CudaBlockPass& p, const CudaLayer& layer, int groups,
                          bool own_weights, float eps, const kernels::CudaGate& gate) {
   kernels::RmsNormArgs args;
@@ -70,7 +71,8 @@ absl::Status NormOutputs(const CudaBlockPass& p, const CudaLayer& layer, int gro
   args.weight = layer.out_norm;
   args.weight_stride = own_weights ? size_t(args.size) : 0;
   args.eps = eps;
-  return CudaStatus(kernels::RmsNormCuda(p.launch, args, gate), "launching a norm");
+  return CudaStatus(kernels::RmsNormCuda(p.launch, args, gate, nullptr, p.mixed().halves()),
+                    "launching a norm");
 }
 
 kernels::CudaGate GateFrom(kernels::Activation kind, const float* data, int ld) {
@@ -141,8 +143,9 @@ absl::Status PrepareDelta(const CudaBlockPass& p) {
   norm.weight_stride = size_t(c.key_dim);
   norm.eps = 1e-6f / float(c.key_dim);
   RIVULET_RETURN_IF_ERROR(CudaStatus(kernels::RmsNormCuda(p.launch, norm), "launching a norm"));
-  return p.Activate(kernels::Activation::kSigmoid, p.a.in.data + p.weights.columns.beta, p.a.in.ld,
-                    c.num_heads);
+  const CudaBlockPass::Array beta = {p.a.in.data + p.weights.columns.beta, p.a.in.ld};
+  return p.Activate(kernels::Activation::kSigmoid, beta, c.num_heads, nullptr,
+                    {beta.data, nullptr, beta.ld});
 }
 
 // w of a delta rule: none, one a head, or one a key.
@@ -216,7 +219,6 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   const InputColumns& columns = p.weights.columns;
   const int ld = p.a.conv.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
-  RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.v));
   kernels::StepSizesArgs steps;
   steps.dt = p.a.in.data + columns.dt;
   steps.w = p.a.decay.data;
@@ -224,12 +226,10 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   steps.scale = layer.decay_scale;
   steps.least = c.block().dt_min;
   steps.most = c.block().dt_max;
-  steps.rows = p.pass.rows;
   steps.ld = p.a.in.ld;
   steps.ld_w = p.a.decay.ld;
   steps.heads = c.num_heads;
-  RIVULET_RETURN_IF_ERROR(
-      CudaStatus(kernels::StepSizesCuda(p.launch, steps), "launching step sizes"));
+  RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.v, steps));
   kernels::CudaRecurrenceArgs args = p.Recurrence(index);
   args.k = {p.a.conv.data + c.values(), ld, c.key_dim};
   args.q = {p.a.conv.data + c.values() + c.block().num_groups * c.key_dim, ld, c.key_dim};
@@ -239,6 +239,16 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   args.w = {p.a.decay.data, p.a.decay.ld, 1};
   args.beta = {steps.dt, p.a.in.ld, 1};
   args.skip = layer.skip;
+  // A warp norms all rows of a segment: of a prompt, blocks of their own do it faster.
+  if (p.pass.rows == p.pass.num_segments) {
+    args.norm.done = reinterpret_cast<unsigned*>(p.a.done.data);
+    args.norm.gate = {p.a.in.data + columns.gate, p.a.in.ld, c.value_dim};
+    args.norm.weight = layer.out_norm;
+    args.norm.groups = c.block().num_groups;
+    args.norm.eps = c.norm_eps;
+    args.norm.half = p.mixed().halves();
+    return p.Recur(args);
+  }
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
   kernels::CudaGate gate =
       GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);

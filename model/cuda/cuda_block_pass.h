@@ -2,6 +2,8 @@
 // CudaBlockPass: one pass of CudaBlockForward, and the launches that its parts share.
 #pragma once
 
+#include <span>
+
 #include "absl/status/status.h"
 #include "kernels/activation.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
@@ -13,6 +15,26 @@
 #include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
+
+// Rows as products read and write them: of float or, in passes of many rows, of F16.
+struct CudaBlockRows {
+  float* data = nullptr;     // null: F16
+  uint16_t* half = nullptr;  // null: float
+  int ld = 0;
+  // The same rows from a column on.
+  CudaBlockRows From(int column) const {
+    return {data == nullptr ? nullptr : data + column, half == nullptr ? nullptr : half + column,
+            ld};
+  }
+  kernels::CudaHalfRows halves() const { return {half, size_t(ld)}; }
+};
+
+// out = f(in w + bias).
+struct CudaBlockProduct {
+  const CudaWeightMatrix* w = nullptr;
+  CudaBlockRows in, out;
+  kernels::Activation activation = kernels::Activation::kIdentity;
+};
 
 struct CudaBlockPass {
   using Array = CudaScratch::Array;
@@ -28,16 +50,42 @@ struct CudaBlockPass {
   const CudaPass& pass;
 
   const BlockKind& kind() const { return *config.block().kind; }
-  // out = x w + bias (+ residual, with the rows of out). With many rows and F16 weights x is
-  // rounded to F16 first, as the product would round it, and a library may run it: the bits are the
-  // same.
-  absl::Status Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out, int ld_out,
+  // Whether the pass is one of many rows, with products in F16: what products read is F16 then,
+  // rounded by the kernel that makes it as they would round it. The bits are the same, and a
+  // library may run large ones.
+  bool many() const { return pass.rows >= many_rows && a.half.x.data != nullptr; }
+  CudaBlockRows Rows(const Array& floats, const CudaScratch::Halves& halves) const {
+    return many() ? CudaBlockRows{nullptr, halves.data, halves.ld}
+                  : CudaBlockRows{floats.data, nullptr, floats.ld};
+  }
+  // The normed row, and what the mixer makes.
+  CudaBlockRows normed() const { return Rows(a.h, a.half.x); }
+  CudaBlockRows mixed() const { return Rows(a.o, a.half.x); }
+  // What the feed-forward expanded.
+  CudaBlockRows fed() const {
+    return Rows(a.ffn, kind().mixer == Mixer::kRwkv7 ? a.half.ffn : a.half.x);
+  }
+
+  // out = x w + bias (+ residual, with the rows of out).
+  absl::Status Product(const CudaWeightMatrix& w, const CudaBlockRows& x, float* out, int ld_out,
                        const float* residual = nullptr) const;
-  // x = f(x) of `n` columns, times `times` where not null.
-  absl::Status Activate(kernels::Activation kind, float* x, int ld, int n,
-                        const float* times = nullptr) const;
-  // y[m] = x + (x of the token before - x) mix[m]; `part`: of the layer's state.
-  absl::Status Shift(const float* mix, int mixes, int layer, size_t part) const;
+  // The same of rows of float. With many rows and F16 weights x is rounded to F16 first.
+  absl::Status Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
+                       int ld_out) const;
+  // Products that do not need each other: a launch for each type of weights among them, and for
+  // each that a library runs. These write float and have no activation.
+  absl::Status Products(std::span<const CudaBlockProduct> products) const;
+  // y = f(x) of `n` columns, times `times` where not null; both have the rows of x.
+  absl::Status Activate(kernels::Activation kind, const Array& x, int n, const float* times,
+                        const CudaBlockRows& y) const;
+  // h = norm(x), y[m] = h + (h of the token before - h) mix[m]; `part`: of the layer's state.
+  absl::Status Shift(const CudaNorm& norm, const float* x, const float* mix, int mixes, int layer,
+                     size_t part) const;
+  // Row m of Shift.
+  CudaBlockRows shifted(int m) const {
+    const CudaBlockRows rows = Rows(a.mix, a.half.mix);
+    return rows.From(m * (rows.ld / CudaScratch::kMixes));
+  }
   // The arguments that all state updates share; y is `o`.
   kernels::CudaRecurrenceArgs Recurrence(int layer) const;
   absl::Status Recur(const kernels::CudaRecurrenceArgs& args) const;
@@ -49,12 +97,15 @@ struct CudaBlockPass {
   }
 };
 
-// What stands between the norm of a layer and its output product: h to o.
+// What stands between the norm of a layer and its output product: normed() to mixed().
 absl::Status CudaMixGated(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int index);
-absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index);
-// The first half of RWKV-7's feed-forward: h to ffn.
-absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index);
+// With the norm before it: x to mixed().
+absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
+                          const float* x);
+// The first half of RWKV-7's feed-forward, with the norm before it: x to fed().
+absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
+                           const float* x);
 
 }  // namespace rivulet

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// RWKV-7's mixer and feed-forward. Equations: model/cpu/cpu_rwkv7.cc, kernels/mixer_rows.h.
+// RWKV-7's mixer and feed-forward, with the norms before them. Equations:
+// model/cpu/cpu_rwkv7.cc, kernels/mixer_rows.h.
+#include <iterator>
+#include <span>
+
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "kernels/gemm.h"
 #include "model/cuda/cuda_block_pass.h"
@@ -22,31 +26,31 @@ struct Columns {
   int k, v, a, g, v_mix;
 };
 
-// All products of the six mixes.
+CudaBlockRows Floats(const CudaBlockPass::Array& rows) { return {rows.data, nullptr, rows.ld}; }
+
+// All products of the six mixes: those that read them, then the second halves of low rank.
 absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Columns& at,
                      bool with_v_mix) {
-  const auto product = [&](const CudaWeightMatrix& m, MixRow mix, const CudaBlockPass::Array& y,
-                           int column) {
-    return p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y.data + column, y.ld);
+  using kernels::Activation;
+  const CudaBlockRows in = Floats(p.a.in), low = p.Rows(p.a.low, p.a.half.low);
+  const CudaBlockProduct first[] = {
+      {&own.r, p.shifted(kMixR), in},
+      {&own.k, p.shifted(kMixK), in.From(at.k)},
+      {&own.v, p.shifted(kMixV), in.From(at.v)},
+      {&own.w.first, p.shifted(kMixW), low, Activation::kTanh},
+      {&own.a.first, p.shifted(kMixA), low.From(at.a)},
+      {&own.g.first, p.shifted(kMixG), low.From(at.g), Activation::kSigmoid},
+      {&own.v_mix.first, p.shifted(kMixV), low.From(at.v_mix)},
   };
-  RIVULET_RETURN_IF_ERROR(product(own.r, kMixR, p.a.in, 0));
-  RIVULET_RETURN_IF_ERROR(product(own.k, kMixK, p.a.in, at.k));
-  RIVULET_RETURN_IF_ERROR(product(own.v, kMixV, p.a.in, at.v));
-  RIVULET_RETURN_IF_ERROR(product(own.w.first, kMixW, p.a.low, 0));
-  RIVULET_RETURN_IF_ERROR(product(own.a.first, kMixA, p.a.low, at.a));
-  RIVULET_RETURN_IF_ERROR(product(own.g.first, kMixG, p.a.low, at.g));
-  if (with_v_mix) RIVULET_RETURN_IF_ERROR(product(own.v_mix.first, kMixV, p.a.low, at.v_mix));
-  float* const low = p.a.low.data;
-  const int ld = p.a.low.ld;
-  RIVULET_RETURN_IF_ERROR(p.Activate(kernels::Activation::kTanh, low, ld, own.w.first.n));
-  RIVULET_RETURN_IF_ERROR(p.Activate(kernels::Activation::kSigmoid, low + at.g, ld, own.g.first.n));
-  const auto second = [&](const CudaLowRank& lora, int column, const CudaBlockPass::Array& y) {
-    return p.Product(lora.second, low + column, ld, y.data, y.ld);
+  const CudaBlockProduct second[] = {
+      {&own.w.second, low, Floats(p.a.decay)},
+      {&own.a.second, low.From(at.a), Floats(p.a.rwkv7.rate)},
+      {&own.g.second, low.From(at.g), Floats(p.a.gate)},
+      {&own.v_mix.second, low.From(at.v_mix), Floats(p.a.rwkv7.value)},
   };
-  RIVULET_RETURN_IF_ERROR(second(own.w, 0, p.a.decay));
-  RIVULET_RETURN_IF_ERROR(second(own.a, at.a, p.a.rate));
-  RIVULET_RETURN_IF_ERROR(second(own.g, at.g, p.a.gate));
-  return with_v_mix ? second(own.v_mix, at.v_mix, p.a.value) : absl::OkStatus();
+  const size_t without = with_v_mix ? 0 : 1;  // the last of each
+  RIVULET_RETURN_IF_ERROR(p.Products(std::span(first).first(std::size(first) - without)));
+  return p.Products(std::span(second).first(std::size(second) - without));
 }
 
 // w, kk, -kk alpha, k and v of the state update.
@@ -56,11 +60,11 @@ absl::Status PrepareHeads(const CudaBlockPass& p, const CudaLayer& layer, const 
   args.k = p.a.in.data + at.k;
   args.v = p.a.in.data + at.v;
   args.w = p.a.decay.data;
-  args.rate = p.a.rate.data;
-  args.v_mix = with_v_mix ? p.a.value.data : nullptr;
-  args.first = p.a.first.data;
-  args.kk = p.a.kk.data;
-  args.minus = p.a.minus.data;
+  args.rate = p.a.rwkv7.rate.data;
+  args.v_mix = with_v_mix ? p.a.rwkv7.value.data : nullptr;
+  args.first = p.a.rwkv7.first.data;
+  args.kk = p.a.rwkv7.kk.data;
+  args.minus = p.a.rwkv7.minus.data;
   args.k_k = layer.rwkv7.k_k;
   args.k_a = layer.rwkv7.k_a;
   args.scale = layer.decay_scale;
@@ -88,16 +92,19 @@ absl::Status FinishHeads(const CudaBlockPass& p, const CudaRwkv7Layer& own, cons
   args.ld_o = p.a.o.ld;
   args.heads = p.config.num_heads;
   args.head_dim = p.config.value_dim;
-  return CudaStatus(kernels::Rwkv7OutputsCuda(p.launch, args), "launching RWKV-7's outputs");
+  return CudaStatus(kernels::Rwkv7OutputsCuda(p.launch, args, p.mixed().halves()),
+                    "launching RWKV-7's outputs");
 }
 
 }  // namespace
 
-absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index) {
+absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
+                          const float* x) {
   const int n = p.config.key_dim, ld = p.a.in.ld;
   const bool with_v_mix = index > 0;
   const Columns at(p.config, layer.rwkv7);
-  RIVULET_RETURN_IF_ERROR(p.Shift(layer.rwkv7.mix, 6, index, p.state.mixer_shift));
+  RIVULET_RETURN_IF_ERROR(
+      p.Shift(layer.norm1, x, layer.rwkv7.mix, CudaScratch::kMixes, index, p.state.mixer_shift));
   RIVULET_RETURN_IF_ERROR(Project(p, layer.rwkv7, at, with_v_mix));
   RIVULET_RETURN_IF_ERROR(PrepareHeads(p, layer, at, with_v_mix));
   kernels::CudaRecurrenceArgs args = p.Recurrence(index);
@@ -107,17 +114,24 @@ absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int in
   args.v = {p.a.in.data + at.v, ld, n};
   args.w_dim = n;
   args.w = {p.a.decay.data, p.a.decay.ld, n};
-  args.a = {p.a.kk.data, p.a.kk.ld, n};
-  args.b = {p.a.minus.data, p.a.minus.ld, n};
+  args.a = {p.a.rwkv7.kk.data, p.a.rwkv7.kk.ld, n};
+  args.b = {p.a.rwkv7.minus.data, p.a.rwkv7.minus.ld, n};
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
   return FinishHeads(p, layer.rwkv7, at);
 }
 
-// ffn = key(h + (h_prev - h) x_k), squared where it is positive.
-absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index) {
-  RIVULET_RETURN_IF_ERROR(p.Shift(layer.rwkv7.ffn_mix, 1, index, p.state.ffn_shift));
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.a.mix.data, p.a.mix.ld, p.a.ffn.data, p.a.ffn.ld));
-  return p.Activate(kernels::Activation::kSquaredRelu, p.a.ffn.data, p.a.ffn.ld, p.config.ffn_size);
+// fed = key(h + (h_prev - h) x_k), squared where it is positive.
+absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
+                           const float* x) {
+  constexpr auto kActivation = kernels::Activation::kSquaredRelu;
+  RIVULET_RETURN_IF_ERROR(
+      p.Shift(layer.norm2, x, layer.rwkv7.ffn_mix, 1, index, p.state.ffn_shift));
+  if (p.many() && p.products.Takes(CudaProduct::kFfn1, p.pass.rows)) {
+    RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.shifted(0), p.a.ffn.data, p.a.ffn.ld));
+    return p.Activate(kActivation, p.a.ffn, p.config.ffn_size, nullptr, p.fed());
+  }
+  const CudaBlockProduct up[] = {{&layer.up, p.shifted(0), p.fed(), kActivation}};
+  return p.Products(up);
 }
 
 }  // namespace rivulet

@@ -22,8 +22,9 @@ struct CudaScratch::Spec {
   size_t rows;
   int ld;
   bool prefix = false;
+  size_t parts = 1;  // side by side in a row, of `ld` each
   size_t bytes() const {
-    return rows * size_t(ld) * (floats != nullptr ? sizeof(float) : sizeof(uint16_t));
+    return rows * parts * size_t(ld) * (floats != nullptr ? sizeof(float) : sizeof(uint16_t));
   }
 };
 
@@ -63,7 +64,7 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
                                                        const InputColumns& columns,
                                                        const CudaProductReads& reads,
                                                        size_t tokens) {
-  const bool rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
+  const bool is_rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
   const int hidden = PaddedColumns(c.hidden_size), keys = PaddedColumns(c.keys()),
             decays = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values()), expanded = PaddedColumns(c.ffn_size);
@@ -71,25 +72,31 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
       {&x, hidden},
       {&y, hidden},
       {&h, hidden},
-      {&in, rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
+      {&in, is_rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
       {&conv, PaddedColumns(c.block().conv_channels)},
       {&decay, decays},
-      {&gate, rwkv7 || c.block().kind->low_rank_gate ? values : 0},
+      {&gate, is_rwkv7 || c.block().kind->low_rank_gate ? values : 0},
       {&o, values},
-      {&mix, rwkv7 ? 6 * hidden : 0},
-      {&ffn, rwkv7 ? expanded : 2 * expanded},
+      {&mix, is_rwkv7 ? kMixes * hidden : 0},
+      {&ffn, is_rwkv7 ? expanded : 2 * expanded},
       {&low, columns.low_rank},
-      {&rate, rwkv7 ? keys : 0},
-      {&value, rwkv7 ? values : 0},
-      {&first, rwkv7 ? values : 0},
-      {&kk, rwkv7 ? keys : 0},
-      {&minus, rwkv7 ? keys : 0}};
+      {&rwkv7.rate, is_rwkv7 ? keys : 0},
+      {&rwkv7.value, is_rwkv7 ? values : 0},
+      {&rwkv7.first, is_rwkv7 ? values : 0},
+      {&rwkv7.kk, is_rwkv7 ? keys : 0},
+      {&rwkv7.minus, is_rwkv7 ? keys : 0},
+      {&done, c.block().kind->mixer == Mixer::kMamba2 ? 1 : 0}};
   std::vector<Spec> specs;
   for (const auto& [array, ld] : arrays) specs.push_back({array, nullptr, tokens, ld});
   if (!reads.halves) return specs;
-  half.columns = PaddedColumns(std::max({c.hidden_size, c.values(), c.ffn_size}));
-  specs.push_back(
-      {nullptr, &half.x, tokens, half.columns + PrefixColumns(reads), reads.for_library});
+  const int more = PrefixColumns(reads);
+  half.columns = PaddedColumns(std::max({c.hidden_size, c.values(), is_rwkv7 ? 0 : c.ffn_size}));
+  specs.push_back({nullptr, &half.x, tokens, half.columns + more, reads.for_library});
+  // Elsewhere they share memory: a pass has float or F16. But float would overwrite prefixes.
+  if (is_rwkv7 && reads.for_library) {
+    specs.push_back({nullptr, &half.mix, tokens, hidden + more, true, kMixes});
+    specs.push_back({nullptr, &half.ffn, tokens, expanded + more, true});
+  }
   return specs;
 }
 
@@ -122,10 +129,11 @@ absl::Status CudaScratch::Place(const Spec& spec, const kernels::CudaLaunch& lau
   const bool is_half = spec.floats == nullptr;
   if (is_half) *spec.halves = {static_cast<uint16_t*>(at) + skip, spec.ld};
   if (!is_half) *spec.floats = {static_cast<float*>(at) + skip, spec.ld};
+  if (is_half) spec.halves->ld *= int(spec.parts);
   if (!spec.prefix) return absl::OkStatus();
   void* const column = is_half ? static_cast<void*>(spec.halves->data) : spec.floats->data;
   return CudaStatus(
-      kernels::MarkProductRowsCuda(launch, {column, is_half, spec.ld, int(spec.rows)}),
+      kernels::MarkProductRowsCuda(launch, {column, is_half, spec.ld, int(spec.rows * spec.parts)}),
       "marking rows");
 }
 
@@ -138,10 +146,14 @@ absl::StatusOr<CudaScratch> CudaScratch::Create(const ModelConfig& config,
   for (const Spec& spec : scratch.Specs(config, columns, reads, limits)) {
     if (spec.ld > 0) RIVULET_RETURN_IF_ERROR(scratch.Place(spec, launch));
   }
-  if (scratch.half.o.data == nullptr) {
-    scratch.half.o = {reinterpret_cast<uint16_t*>(scratch.o.data), scratch.o.ld};
-    scratch.half.ffn = {reinterpret_cast<uint16_t*>(scratch.ffn.data), scratch.ffn.ld};
-  }
+  const auto share = [](const Array& floats, Halves* halves) {
+    if (halves->data != nullptr) return;
+    *halves = {reinterpret_cast<uint16_t*>(floats.data), floats.ld};
+  };
+  share(scratch.o, &scratch.half.o);
+  share(scratch.ffn, &scratch.half.ffn);
+  share(scratch.mix, &scratch.half.mix);
+  share(scratch.low, &scratch.half.low);
   return scratch;
 }
 

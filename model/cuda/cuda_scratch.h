@@ -26,6 +26,7 @@ struct CudaProductReads {
 // memory.
 class CudaScratch {
  public:
+  static constexpr int kMixes = 6;
   template <class T>
   struct ArrayOf {
     T* data = nullptr;
@@ -41,26 +42,32 @@ class CudaScratch {
                                             const BackendLimits& limits,
                                             const kernels::CudaLaunch& launch);
 
-  Array x, y;       // the residual stream, before and behind a product
-  Array h;          // the normed row; behind the last layer, of output rows
-  Array in;         // InputColumns; RWKV-7: r | k | v, each padded
-  Array conv;       // what the convolution made of them
-  Array decay;      // w: [keys] or [heads]
-  Array gate;       // of the output, where a product of its own makes it
-  Array o;          // [values]
-  Array mix;        // RWKV-7: six rows for each
-  Array ffn;        // [gate | up], each padded; RWKV-7 and kind "linear": [ffn]
-  Array low;        // RWKV-7: first halves of the low-rank products
-  Array rate;       // RWKV-7: what alpha is made of
-  Array value;      // RWKV-7: what v mixes by
-  Array first;      // RWKV-7: v of layer 0
-  Array kk, minus;  // RWKV-7: what leaves the state, and in which direction
-  Array features;   // kind "linear": beside max_tokens rows one for each kCudaLongSegment of them
-  // What products of many rows read, in F16; null without reads.halves. For a library with the
-  // prefix of product_rows_cuda.h.
+  Array x, y;   // the residual stream, before and behind a product
+  Array h;      // the normed row; behind the last layer, of output rows
+  Array in;     // InputColumns; RWKV-7: r | k | v, each padded
+  Array conv;   // what the convolution made of them
+  Array decay;  // w: [keys] or [heads]
+  Array gate;   // of the output, where a product of its own makes it
+  Array o;      // [values]
+  Array mix;    // RWKV-7: kMixes rows for each, side by side, as in half.mix
+  Array ffn;    // [gate | up], each padded; RWKV-7 and kind "linear": [ffn]
+  Array low;    // RWKV-7: first halves of the low-rank products
   struct {
-    Halves x;         // of the family any row that a large product reads, of `columns` columns
-    Halves o, ffn;    // kind "linear": in place of o and ffn or, for a library, beside them
+    Array rate;       // what alpha is made of
+    Array value;      // what v mixes by
+    Array first;      // v of layer 0
+    Array kk, minus;  // what leaves the state, and in which direction
+  } rwkv7;
+  Array done;      // Mamba-2: a count for each segment, zero between launches (ld 1)
+  Array features;  // kind "linear": beside max_tokens rows one for each kCudaLongSegment of them
+  // What products of many rows read, in F16; null without reads.halves. But for x they are in place
+  // of the arrays above or, for a library, beside them, with the prefix of product_rows_cuda.h; low
+  // is always in place.
+  struct {
+    Halves x;         // of the family any row that no member below is for, of `columns` columns
+    Halves o;         // kind "linear"
+    Halves ffn;       // kind "linear" and RWKV-7
+    Halves mix, low;  // RWKV-7
     int columns = 0;  // of x
   } half;
   int width_x = 0;  // columns of x that kind "linear" writes; the next row's prefix lies behind

@@ -7,8 +7,8 @@ DEVICE = "H200"  # which the estimates are of
 MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # by a part of the device's name
 # Tokens/s, lowest and highest, by rows of a step, and of a prompt.
 FAMILY = {
-    "rwkv7-0.4b": {"1": (450, 650), "32": (13e3, 18e3), "256": (65e3, 100e3), "1024": (92e3, 126e3), "prompt of 4096": (110e3, 140e3)},
-    "mamba2-130m": {"1": (1400, 2000), "32": (29e3, 40e3), "256": (66e3, 83e3), "1024": (76e3, 94e3), "prompt of 4096": (155e3, 200e3)},
+    "rwkv7-0.4b": {"1": (750, 1200), "32": (20e3, 32e3), "256": (80e3, 135e3), "1024": (108e3, 157e3), "prompt of 4096": (125e3, 165e3)},
+    "mamba2-130m": {"1": (1700, 2600), "32": (32e3, 47e3), "256": (67e3, 87e3), "1024": (78e3, 97e3), "prompt of 4096": (158e3, 205e3)},
 }
 # Microseconds of a step or prompt, under the names of report.py. One row is that of plan latency.
 MICROSECONDS = {"mnist-linear 1": (45, 60), "mnist-linear 64": (95, 135), "mnist-linear 1024": (260, 340), "mnist-linear 4096": (730, 880),

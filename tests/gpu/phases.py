@@ -26,6 +26,7 @@ SMOKE = (
     ("gemm", "gpu_cuda_gemm_test", "*NormAndGather*"),
     ("gemm_wide", "gpu_cuda_gemm_wide_test", "*EveryTile*"),
     ("gemm_wide", "gpu_cuda_gemm_wide_test", "*Gathered*"),
+    ("gemm_group", "gpu_cuda_gemm_group_test", "*"),
     ("attention", "gpu_cuda_linear_attention_test", "*EveryShape*"),
     ("attention", "gpu_cuda_linear_attention_test", "*ATokenHasTheSameBits*"),
     ("prefill", "gpu_cuda_prefill_attention_test", "*EveryShape*"),
@@ -48,10 +49,10 @@ SMOKE = (
 # The families without which a test of the whole backend says nothing.
 BACKEND_NEEDS = ("embed", "norm", "slot", "gemm", "attention", "sample")
 NEEDS = {"gpu_cuda_chain_test": ("norm", "gemm", "attention"), "gpu_cuda_product_rows_test": ("rows",), "gpu_cuda_embed_test": ("embed",), "gpu_cuda_layer_norm_test": ("norm",), "gpu_cuda_slot_test": ("slot",),
-         "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_linear_attention_test": ("attention",),
+         "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_gemm_group_test": ("gemm_group",), "gpu_cuda_linear_attention_test": ("attention",),
          "gpu_cuda_prefill_attention_test": ("prefill",), "gpu_cuda_sample_test": ("sample",), "gpu_cuda_sample_steps_test": ("sample",),
          **{f"gpu_cuda_{name}_test": ("blocks",) for name in ("recurrence", "causal_conv", "token_shift", "group_rows", "element_rows", "mixer_rows")},
-         "backend_family_cuda_test": (*BACKEND_NEEDS, "blocks"), "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
+         "backend_family_cuda_test": (*BACKEND_NEEDS, "blocks", "gemm_group"), "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 # Models: rows of a step, tokens of a prompt (0: none).

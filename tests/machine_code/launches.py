@@ -16,6 +16,7 @@ PROGRAMS = {
     "cuda_element_rows_test": "*",
     "cuda_embed_test": "*",
     "cuda_gemm_test": "*EveryShape*",
+    "cuda_gemm_group_test": "*EveryShape*",
     "cuda_gemm_wide_test": "*",
     "cuda_group_rows_test": "*",
     "cuda_layer_norm_test": "*",

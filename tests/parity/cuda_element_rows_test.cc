@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/cuda/blocks/element_rows_cuda.h"
+#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -38,11 +39,19 @@ TEST(CudaElementRowsTest, EveryActivationMatchesTheReferenceAndWorksInPlace) {
         ActivationRef(args);
         ForEachOrder([&](const CudaLaunch& launch) {
           const DeviceArray<float> y(x);
+          const DeviceArray<uint16_t> half(all);
           args.x = args.y = y.data();
           args.times = more ? device_times.data() : nullptr;
           args.bias = more ? device_bias.data() : nullptr;
+          ASSERT_EQ(ActivationCuda(launch, args, {half.data(), args.y_stride}), cudaSuccess);
+          ASSERT_TRUE(SameBits(y.Copy(), x)) << "y is not written beside F16";
           ASSERT_EQ(ActivationCuda(launch, args), cudaSuccess);
           const std::vector<float> got = y.Copy();
+          const std::vector<uint16_t> halves = half.Copy();
+          for (size_t i = 0; i < all; ++i) {
+            const bool written = int(i % args.x_stride) < n;
+            ASSERT_EQ(halves[i], written ? F32ToF16(got[i]) : 0xFFFF) << i;
+          }
           for (size_t i = 0; i < all; ++i) {
             ASSERT_NEAR(got[i], expected[i], 1e-6 * std::max(1.0f, std::fabs(expected[i])))
                 << int(kind) << " of " << x[i];

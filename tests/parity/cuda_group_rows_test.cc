@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cuda/blocks/group_rows_cuda.h"
+#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -40,6 +41,17 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& expecte
   }
 }
 
+// `half` is `rows` rounded, and nothing in the padding.
+void ExpectRounded(const std::vector<uint16_t>& half, const std::vector<float>& rows,
+                   const Shape& shape) {
+  ASSERT_EQ(half.size(), rows.size());
+  const int used = shape.groups * shape.size;
+  for (size_t i = 0; i < half.size(); ++i) {
+    const bool written = int(i) % (used + kPadding) < used;
+    ASSERT_EQ(half[i], written ? F32ToF16(rows[i]) : 0xFFFF) << "at " << i;
+  }
+}
+
 TEST(CudaGroupRowsTest, RmsNormsMatchTheReferenceWithEveryGate) {
   for (const Shape& shape : kShapes) {
     RmsNormArgs args = Rows<RmsNormArgs>(shape);
@@ -75,6 +87,10 @@ TEST(CudaGroupRowsTest, RmsNormsMatchTheReferenceWithEveryGate) {
           args.y = out.data();
           ASSERT_EQ(RmsNormCuda(launch, args, how), cudaSuccess);
           ASSERT_TRUE(SameBits(out.Copy(), in_place.Copy()));
+          const DeviceArray<uint16_t> half(all);
+          ASSERT_EQ(RmsNormCuda(launch, args, how, nullptr, {half.data(), args.x_stride}),
+                    cudaSuccess);
+          ExpectRounded(half.Copy(), in_place.Copy(), shape);
         });
       }
     }
@@ -100,6 +116,11 @@ TEST(CudaGroupRowsTest, GroupNormsMatchTheReference) {
       args.bias = biases.data();
       ASSERT_EQ(GroupNormCuda(launch, args), cudaSuccess);
       ExpectNear(in_place.Copy(), expected, shape);
+      const DeviceArray<float> again(x);
+      const DeviceArray<uint16_t> half(all);
+      args.x = args.y = again.data();
+      ASSERT_EQ(GroupNormCuda(launch, args, nullptr, {half.data(), args.x_stride}), cudaSuccess);
+      ExpectRounded(half.Copy(), in_place.Copy(), shape);
     });
   }
 }

@@ -91,7 +91,7 @@ TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
   constexpr int kTokens = 512, kColumns = 128, kAcross = kColumns / 64;
   for (const int others : {0, 8}) {
     const DeviceArray<CudaSegment> segments(OnePrompt(kTokens, others));
-    const int rows = kTokens + others, row_blocks = (rows + 15) / 16;
+    const int rows = kTokens + others, row_blocks = (rows + 15) / 16, shifts = (rows + 3) / 4;
     const DeviceArray<float> x(std::vector<float>(size_t(rows * kColumns))),
         weight(std::vector<float>(4 * kColumns)), y(size_t(rows * kColumns)),
         states(std::vector<float>(size_t(others + 1) * 3 * kColumns));
@@ -107,7 +107,7 @@ TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
       return args;
     };
     CudaTokenShiftArgs shift = fill(CudaTokenShiftArgs());
-    shift.mix = weight.data();
+    shift.mix = shift.weight = shift.bias = weight.data();
     shift.n = kColumns;
     shift.mixes = 1;
     CudaCausalConvArgs conv = fill(CudaCausalConvArgs());
@@ -116,13 +116,13 @@ TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
     conv.width = 4;
     const auto start_shift = [&](const CudaLaunch& l) { return TokenShiftCuda(l, shift); };
     const auto start_conv = [&](const CudaLaunch& l) { return CausalConvCuda(l, conv); };
-    EXPECT_EQ(BlocksOf(start_shift), row_blocks * kAcross) << others;
+    EXPECT_EQ(BlocksOf(start_shift), shifts) << others;
     EXPECT_EQ(BlocksOf(start_conv), row_blocks * kAcross) << others;
     // A step: a block has a row.
     shift.num_segments = shift.rows = conv.num_segments = conv.rows = 1;
     const DeviceArray<CudaSegment> one(OnePrompt(1, 0));
     shift.segments = conv.segments = one.data();
-    EXPECT_EQ(BlocksOf(start_shift), kAcross);
+    EXPECT_EQ(BlocksOf(start_shift), 1);
     EXPECT_EQ(BlocksOf(start_conv), kAcross);
   }
 }

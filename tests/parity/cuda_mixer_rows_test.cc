@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <utility>
 
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
+#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -140,29 +140,6 @@ TEST(CudaMixerRowsTest, KeysHaveTheirLowerBound) {
   });
 }
 
-TEST(CudaMixerRowsTest, StepSizesAreBounded) {
-  const int heads = 130;
-  const Rows rows({heads, heads},
-                  {RandomFloats(size_t(heads), 1), RandomFloats(size_t(heads), 2, 0, 1)});
-  for (const float most : {0.6f, std::numeric_limits<float>::infinity()}) {
-    rows.Check([&](const CudaLaunch* launch, const Rows::Arrays& x, const Rows::Arrays& constants,
-                   int first, int count) {
-      StepSizesArgs args;
-      args.ld = rows.Ld(0);
-      args.ld_w = rows.Ld(1);
-      args.dt = x[0] + first * args.ld;
-      args.w = x[1] + first * args.ld_w;
-      args.bias = constants[0];
-      args.scale = constants[1];
-      args.least = 0.15f;
-      args.most = most;
-      args.rows = count;
-      args.heads = heads;
-      return Apply(launch, args, StepSizesCuda, StepSizesRef);
-    });
-  }
-}
-
 TEST(CudaMixerRowsTest, Rwkv7HeadsMatchTheReferenceInTheFirstLayerAndBehindIt) {
   for (const int head_dim : {1, 16, 65}) {
     const int n = kHeads * head_dim;
@@ -218,8 +195,35 @@ TEST(CudaMixerRowsTest, Rwkv7OutputsMatchTheReference) {
       args.rows = count;
       args.heads = kHeads;
       args.head_dim = head_dim;
-      return Apply(launch, args, Rwkv7OutputsCuda, Rwkv7OutputsRef);
+      const auto on_device =
+          +[](const CudaLaunch& l, const Rwkv7OutputsArgs& a) { return Rwkv7OutputsCuda(l, a); };
+      return Apply(launch, args, on_device, Rwkv7OutputsRef);
     });
+  }
+}
+
+TEST(CudaMixerRowsTest, Rwkv7OutputsInF16AreTheSameRounded) {
+  constexpr int kDim = 20, kN = kHeads * kDim, kLd = kN + kPadding;
+  const std::vector<float> o = RandomFloats(size_t(kRows * kLd), 1, -3, 3);
+  const DeviceArray<float> rows(o), others(RandomFloats(size_t(kRows * kLd), 2, -3, 3)),
+      constants(RandomFloats(size_t(kN), 3));
+  const DeviceArray<uint16_t> half(o.size());
+  Rwkv7OutputsArgs args;
+  args.o = rows.data();
+  args.gate = args.r = args.k = args.v = others.data();
+  args.weight = args.bias = args.r_k = constants.data();
+  args.ld = args.ld_o = kLd;
+  args.rows = kRows;
+  args.heads = kHeads;
+  args.head_dim = kDim;
+  ASSERT_EQ(Rwkv7OutputsCuda({}, args, {half.data(), size_t(kLd)}), cudaSuccess);
+  EXPECT_TRUE(SameBits(rows.Copy(), o));
+  ASSERT_EQ(Rwkv7OutputsCuda({}, args), cudaSuccess);
+  const std::vector<float> expected = rows.Copy();
+  const std::vector<uint16_t> halves = half.Copy();
+  for (size_t i = 0; i < o.size(); ++i) {
+    const bool written = int(i) % kLd < kN;
+    ASSERT_EQ(halves[i], written ? F32ToF16(expected[i]) : 0xFFFF) << i;
   }
 }
 
@@ -231,9 +235,6 @@ TEST(CudaMixerRowsTest, MissingArraysAreRefused) {
   LowerBoundKeysArgs keys;
   keys.rows = keys.n = keys.ld = keys.ld_w = 1;
   EXPECT_EQ(LowerBoundKeysCuda({}, keys), cudaErrorInvalidValue);
-  StepSizesArgs steps;
-  steps.rows = steps.heads = steps.ld = steps.ld_w = 1;
-  EXPECT_EQ(StepSizesCuda({}, steps), cudaErrorInvalidValue);
   Rwkv7HeadsArgs heads;
   heads.rows = heads.heads = heads.head_dim = heads.ld = heads.ld_w = 1;
   EXPECT_EQ(Rwkv7HeadsCuda({}, heads), cudaErrorInvalidValue);

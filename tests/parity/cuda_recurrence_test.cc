@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <tuple>
 
+#include "kernels/cuda/blocks/group_rows_cuda.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
+#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -241,6 +244,74 @@ TEST(CudaRecurrenceTest, ARowHasTheSameBitsPrefilledOrSteppedInAnyCompany) {
       const Result stepped = RunCuda(launch, c, steps);
       ASSERT_TRUE(SameBits(part(stepped.y), part(alone.y))) << Name(c);
       ASSERT_TRUE(SameBits(part(stepped.states), part(alone.states))) << Name(c);
+    });
+  }
+}
+
+// The norm behind the last warp has the bits of the kernel that norms alone, and leaves its counts
+// at zero, so that the next launch finds them so.
+TEST(CudaRecurrenceTest, EveryShapeWithANormHasTheBitsOfTheNormAlone) {
+  for (const auto& [keys, values, groups] :
+       {std::array{12, 20, 1}, {12, 20, 2}, {70, 6, 1}, {130, 12, 2}, {300, 6, 4}, {16, 700, 1}}) {
+    Case c(UpdateRule::kDecay, 1, keys, values);
+    c.steps = c.shared_keys = true;
+    const int columns = kHeads * values, ld_gate = columns + 5;
+    const DeviceArray<float> gate(RandomFloats(size_t(kSlots * kTokens * ld_gate), 4, -3, 3)),
+        weight(RandomFloats(size_t(columns), 5, 0.5f, 1.5f)), rows(c.rows), skip(c.skip);
+    // Of tokens one by one, and of some at once.
+    const std::vector<std::vector<CudaSegment>> passes = {
+        {Tokens(2, 0, 1), Tokens(1, 0, 0), Tokens(0, 0, 1)}, {Tokens(0, 1, 2), Tokens(2, 1, 3)}};
+    const auto run = [&](const CudaLaunch& launch, bool fused, bool to_half) {
+      const DeviceArray<float> y(Untouched(c)), states(c.states);
+      const DeviceArray<uint16_t> half(y.size());
+      const DeviceArray<unsigned> done(std::vector<unsigned>(3, 0u));
+      const CudaHalfRows halves = {to_half ? half.data() : nullptr, size_t(c.ld_y())};
+      for (const std::vector<CudaSegment>& pass : passes) {
+        const DeviceArray<CudaSegment> segments(pass);
+        CudaRecurrenceArgs args = c.Args(rows.data(), skip.data());
+        args.segments = segments.data();
+        args.num_segments = int(pass.size());
+        args.states = states.data();
+        args.y = y.data();
+        if (fused) {
+          args.norm = {done.data(), {gate.data(), ld_gate, values}, weight.data(), groups, 1e-3f,
+                       halves};
+        }
+        EXPECT_EQ(CheckRecurrenceCuda(args), nullptr);
+        EXPECT_EQ(RecurrenceCuda(launch, args), cudaSuccess);
+        RIVULET_EXPECT_CUDA(cudaStreamSynchronize(launch.stream));
+        EXPECT_EQ(done.Copy(), std::vector<unsigned>(3, 0u));
+        for (const CudaSegment& segment : pass) {
+          if (fused || segment.num_rows == 0) continue;
+          RmsNormArgs norm;
+          norm.x = norm.y = y.data() + segment.first_row * c.ld_y();
+          norm.x_stride = norm.y_stride = size_t(c.ld_y());
+          norm.weight = weight.data();
+          norm.weight_stride = size_t(columns / groups);
+          norm.rows = segment.num_rows;
+          norm.groups = groups;
+          norm.size = columns / groups;
+          norm.eps = 1e-3f;
+          const CudaGate how = {Activation::kSilu, gate.data() + segment.first_row * ld_gate,
+                                size_t(ld_gate), true};
+          EXPECT_EQ(RmsNormCuda(launch, norm, how), cudaSuccess);
+        }
+      }
+      RIVULET_EXPECT_CUDA(cudaStreamSynchronize(launch.stream));
+      return std::tuple(y.Copy(), half.Copy(), states.Copy());
+    };
+    const auto [y, unused, states] = run({}, false, false);
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const auto [fused, not_half, fused_states] = run(launch, true, false);
+      ASSERT_TRUE(SameBits(fused, y)) << Name(c);
+      ASSERT_TRUE(SameBits(fused_states, states)) << Name(c);
+      const auto [between, half, half_states] = run(launch, true, true);
+      for (size_t i = 0; i < y.size(); ++i) {
+        const int row = int(i) / c.ld_y(), token = row % kTokens, slot = row / kTokens;
+        const bool written =
+            int(i) % c.ld_y() < columns && ((slot == 0 && token < 3) || (slot == 2 && token < 4));
+        ASSERT_EQ(half[i], written ? F32ToF16(y[i]) : 0xFFFF) << i;
+      }
     });
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//   y[t][c] = f(bias[c] + sum_j weight[j][c] x[t - width + 1 + j][c])
+//   y[t][c] = f(bias[c] + sum_j weight[j][c] x[t - width + 1 + j][c])      and step sizes
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/segment_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -67,12 +67,36 @@ __device__ __forceinline__ void Convolve(const CudaCausalConvArgs& p, const Cuda
   }
 }
 
+// `count` rows of head h from `first_row` on.
+__device__ __forceinline__ void StepSizes(const StepSizesArgs& p, int first_row, int count, int h) {
+#pragma unroll 1
+  for (int row = first_row; row < first_row + count; ++row) {
+    float* const dt = p.dt + At(row, p.ld, h);
+    const float step = SoftplusOf(*dt + p.bias[h]);
+    const float bounded = step < p.least ? p.least : step > p.most ? p.most : step;  // NaN stays
+    *dt = bounded;
+    p.w[At(row, p.ld_w, h)] = expf(-(p.scale[h] * bounded));
+  }
+}
+
+// The heads of the step sizes have blocks of their own, behind those of the channels.
+__host__ __device__ int FirstHead(const CudaCausalConvArgs& p) {
+  return (p.channels + kColumnThreads - 1) / kColumnThreads * kColumnThreads;
+}
+__host__ __device__ int Columns(const CudaCausalConvArgs& p) {
+  return p.steps.heads == 0 ? p.channels : FirstHead(p) + p.steps.heads;
+}
+
 template <bool kRows>
 __global__ void __launch_bounds__(kColumnThreads) CausalConv(CudaCausalConvArgs p) {
   WaitForPredecessor();
-  ForEachShare<kRows>(p.segments, p.num_segments, p.channels, kMaxConvWidth - 1,
+  ForEachShare<kRows>(p.segments, p.num_segments, Columns(p), kMaxConvWidth - 1,
                       [&](const CudaSegment& segment, int first, int count, int c) {
+                        const int h = c - FirstHead(p);
                         if (c < p.channels) Convolve(p, segment, first, count, c);
+                        if (h >= 0 && h < p.steps.heads) {
+                          StepSizes(p.steps, segment.first_row + first, count, h);
+                        }
                       });
 }
 
@@ -86,8 +110,13 @@ cudaError_t CausalConvCuda(const CudaLaunch& launch, const CudaCausalConvArgs& a
                      args.ld_y >= args.channels;
   const bool arrays = args.segments != nullptr && args.x != nullptr && args.y != nullptr &&
                       args.weight != nullptr && args.states != nullptr && args.x != args.y;
-  if (!sizes || !arrays) return cudaErrorInvalidValue;
-  return LaunchColumns(launch, CausalConv<false>, CausalConv<true>, args, args.channels);
+  const StepSizesArgs& steps = args.steps;
+  const bool with_steps = steps.heads >= 1 && steps.ld >= steps.heads &&
+                          steps.ld_w >= steps.heads && steps.least <= steps.most &&
+                          steps.dt != nullptr && steps.w != nullptr && steps.bias != nullptr &&
+                          steps.scale != nullptr;
+  if (!sizes || !arrays || (steps.heads != 0 && !with_steps)) return cudaErrorInvalidValue;
+  return LaunchColumns(launch, CausalConv<false>, CausalConv<true>, args, Columns(args));
 }
 
 }  // namespace rivulet::kernels

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal convolution on the GPU: the equation of causal_conv.h for all segments and channels of one
-// layer.
+// layer; beside it, in the same launch, the step sizes of mixer_rows.h, which do not need it.
 //
 // One thread takes a channel of a segment or, in passes with long segments, of 16 token rows
 // (segment_rows_cuda.h): it holds the last inputs in registers, and loads those of four tokens at
@@ -14,6 +14,7 @@
 
 #include "kernels/causal_conv.h"
 #include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/mixer_rows.h"
 
 namespace rivulet::kernels {
 
@@ -30,6 +31,9 @@ struct CudaCausalConvArgs {
   float* states = nullptr;     // slot i's at states + i floats_per_slot
   size_t floats_per_slot = 0;  // of a whole slot
   size_t offset = 0;           // of this layer's [width - 1, channels] in a slot
+  // Where it has heads: of the same token rows. Its `rows` are not read, and those of no segment
+  // stay. `dt` and `w` overlap neither x nor y.
+  StepSizesArgs steps = {};
 };
 
 // Once a device, before the first launch.

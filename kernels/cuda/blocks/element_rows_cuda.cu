@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //   y = f(x + bias) * times        w = exp(max(floor, -scale f(z)))
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/element_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -18,7 +18,7 @@ struct Element {
   __device__ size_t In(size_t stride) const { return row * stride + static_cast<size_t>(column); }
 };
 
-__global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p) {
+__global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p, CudaHalfRows half) {
   WaitForPredecessor();
   const Element at;
   if (at.column >= p.n) return;
@@ -26,7 +26,11 @@ __global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p) {
   if (p.bias != nullptr) x += p.bias[at.column];
   x = ActivationOf(p.kind, x);
   if (p.times != nullptr) x *= p.times[at.In(p.times_stride)];
-  p.y[at.In(p.y_stride)] = x;
+  if (half.data == nullptr) {
+    p.y[at.In(p.y_stride)] = x;
+  } else {
+    half.data[at.In(half.stride)] = RoundF16(x);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) DecayRows(DecayArgs p) {
@@ -38,8 +42,9 @@ __global__ void __launch_bounds__(kThreads) DecayRows(DecayArgs p) {
   p.y[at.In(p.y_stride)] = DecayOf(p.kind, p.negate ? -z : z, p.scale[at.column], p.floor);
 }
 
-template <class Args>
-cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args) {
+template <class Args, class... More>
+cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args, More...), const Args& args,
+                  const More&... more) {
   if (args.rows < 0 || args.n < 1 || args.x == nullptr || args.y == nullptr) {
     return cudaErrorInvalidValue;
   }
@@ -49,15 +54,19 @@ cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& ar
   const int64_t across = (int64_t{args.n} + kThreads - 1) / kThreads;
   if (across > kMostAcross) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(across));
-  return LaunchGrid(launch, kernel, grid, kThreads, 0, args);
+  return LaunchGrid(launch, kernel, grid, kThreads, 0, args, more...);
 }
 
 }  // namespace
 
 cudaError_t PrepareElementRowsCuda() { return PrepareKernels(ActivateRows, DecayRows); }
 
-cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args) {
-  return Start(launch, ActivateRows, args);
+cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args,
+                           const CudaHalfRows& half) {
+  if (half.data != nullptr && half.stride < static_cast<size_t>(args.n)) {
+    return cudaErrorInvalidValue;
+  }
+  return Start(launch, ActivateRows, args, half);
 }
 
 cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args) {

@@ -2,7 +2,7 @@
 // Activations, gates and decays on the GPU: the equations and arguments of activation.h and
 // decay.h, with device pointers. Results differ from the CPU's by a few units in the last place,
 // because expf does. An element's bits depend on its own inputs alone.
-// Cost: 8 bytes an element, 4 more with `times`.
+// Cost: 8 bytes an element, 6 with F16, 4 more with `times`.
 // Tested by: tests/parity/cuda_element_rows_test.cc
 #pragma once
 
@@ -14,8 +14,10 @@ namespace rivulet::kernels {
 
 // Once a device, before the first launch.
 cudaError_t PrepareElementRowsCuda();
-// cudaErrorInvalidValue where an argument is missing or out of range.
-cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args);
+// cudaErrorInvalidValue where an argument is missing or out of range. `half`: where it is set, the
+// results go there and y is not written.
+cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args,
+                           const CudaHalfRows& half = {});
 cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args);
 
 }  // namespace rivulet::kernels

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //   y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias,  mean = 0 for RMS norms
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/group_rows_cuda.h"
-#include "kernels/cuda/common/row_statistics_cuda.h"
+#include "kernels/cuda/blocks/group_statistics_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -17,13 +17,15 @@ struct NormGroupsArgs {
   const float* bias;  // [groups, size]; null: 0
   CudaGate gate;
   const int32_t* gather;
+  CudaHalfRows half;
 };
 
 // Where a group's values and what belongs to them begin: [size], or null.
 struct Group {
   const float *x, *gate;
   float* y;
-  int index;  // of the row's groups
+  uint16_t* half;  // in place of y
+  int index;       // of the row's groups
   __device__ Group(const NormGroupsArgs& p, int item) {
     const int row = item / p.norm.groups;
     index = item % p.norm.groups;
@@ -34,6 +36,7 @@ struct Group {
     x = p.norm.x + at(p.gather == nullptr ? row : p.gather[row], p.norm.x_stride);
     y = p.norm.y + at(row, p.norm.y_stride);
     gate = p.gate.data == nullptr ? nullptr : p.gate.data + at(row, p.gate.stride);
+    half = p.half.data == nullptr ? nullptr : p.half.data + at(row, p.half.stride);
   }
   __device__ size_t Column(const NormGroupsArgs& p) const {
     return static_cast<size_t>(index) * static_cast<size_t>(p.norm.size);
@@ -47,31 +50,6 @@ struct Group {
     return p.bias == nullptr ? nullptr : p.bias + Column(p);
   }
 };
-
-// Mean and 1 / sqrt(mean square + eps) of n values, on all lanes of the warp that calls: lane l
-// adds values l, l + 32, ...
-template <bool kCentred>
-__device__ __forceinline__ RowStatistics GroupStatistics(const float* x, int n, float eps) {
-  float mean = 0, squares = 0;
-  if constexpr (kCentred) {
-    for (int i = LaneIndex(); i < n; i += kWarpLanes) mean += x[i];
-    mean = WarpSum(mean) / static_cast<float>(n);
-  }
-  for (int i = LaneIndex(); i < n; i += kWarpLanes) {
-    const float v = kCentred ? x[i] - mean : x[i];
-    squares = fmaf(v, v, squares);
-  }
-  return {mean, 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(n) + eps)};
-}
-
-template <bool kCentred>
-__device__ __forceinline__ float NormOf(float x, RowStatistics s, float weight, float bias) {
-  if constexpr (kCentred) {
-    return fmaf((x - s.mean) * s.scale, weight, bias);
-  } else {
-    return x * s.scale * weight;
-  }
-}
 
 template <bool kCentred>
 __global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
@@ -94,7 +72,12 @@ __global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
   for (int i = LaneIndex(); i < n; i += kWarpLanes) {
     const float v = NormOf<kCentred>(x[i], s, weight == nullptr ? 1.0f : weight[i],
                                      bias == nullptr ? 0.0f : bias[i]);
-    g.y[i] = gated ? v * ActivationOf(p.gate.kind, g.gate[i]) : v;
+    const float y = gated ? v * ActivationOf(p.gate.kind, g.gate[i]) : v;
+    if (g.half == nullptr) {
+      g.y[i] = y;
+    } else {
+      g.half[i] = RoundF16(y);
+    }
   }
 }
 
@@ -147,7 +130,11 @@ __global__ void __launch_bounds__(kLongThreads) NormLongGroups(NormGroupsArgs p)
     float4 y = make_float4(NormOf<kCentred>(x.x, s, w.x, b.x), NormOf<kCentred>(x.y, s, w.y, b.y),
                            NormOf<kCentred>(x.z, s, w.z, b.z), NormOf<kCentred>(x.w, s, w.w, b.w));
     if (gated && !p.gate.first) y = Times(y, held[quads + i]);
-    reinterpret_cast<float4*>(g.y)[i] = y;
+    if (g.half == nullptr) {
+      reinterpret_cast<float4*>(g.y)[i] = y;
+    } else {
+      reinterpret_cast<uint2*>(g.half)[i] = make_uint2(PackHalves(y.x, y.y), PackHalves(y.z, y.w));
+    }
   }
 }
 
@@ -160,14 +147,15 @@ size_t SharedOf(const NormGroupsArgs& args) {
 bool InQuads(const NormGroupsArgs& args) {
   const RmsNormArgs& norm = args.norm;
   bool quads = norm.size % 4 == 0;
-  for (const size_t stride : {norm.x_stride, norm.y_stride, norm.weight_stride, args.gate.stride}) {
+  for (const size_t stride :
+       {norm.x_stride, norm.y_stride, norm.weight_stride, args.gate.stride, args.half.stride}) {
     quads = quads && stride % 4 == 0;
   }
   for (const float* p :
        {norm.x, static_cast<const float*>(norm.y), norm.weight, args.bias, args.gate.data}) {
     quads = quads && reinterpret_cast<uintptr_t>(p) % sizeof(float4) == 0;
   }
-  return quads;
+  return quads && reinterpret_cast<uintptr_t>(args.half.data) % sizeof(uint2) == 0;
 }
 
 template <bool kCentred>
@@ -177,7 +165,8 @@ cudaError_t Start(const CudaLaunch& launch, const NormGroupsArgs& args) {
   const size_t used = static_cast<size_t>(norm.groups) * static_cast<size_t>(norm.size);
   if (norm.x == nullptr || norm.y == nullptr || norm.x_stride < used || norm.y_stride < used ||
       (norm.x == norm.y && (norm.x_stride != norm.y_stride || args.gather != nullptr)) ||
-      (args.gate.data != nullptr && args.gate.stride < used)) {
+      (args.gate.data != nullptr && args.gate.stride < used) ||
+      (args.half.data != nullptr && args.half.stride < used)) {
     return cudaErrorInvalidValue;
   }
   const int64_t items = int64_t{norm.rows} * norm.groups;
@@ -198,12 +187,12 @@ cudaError_t PrepareGroupRowsCuda() {
 }
 
 cudaError_t RmsNormCuda(const CudaLaunch& launch, const RmsNormArgs& args, const CudaGate& gate,
-                        const int32_t* gather) {
-  return Start<false>(launch, {args, nullptr, gate, gather});
+                        const int32_t* gather, const CudaHalfRows& half) {
+  return Start<false>(launch, {args, nullptr, gate, gather, half});
 }
 
 cudaError_t GroupNormCuda(const CudaLaunch& launch, const GroupNormArgs& args,
-                          const int32_t* gather) {
+                          const int32_t* gather, const CudaHalfRows& half) {
   RmsNormArgs norm;
   norm.x = args.x;
   norm.y = args.y;
@@ -215,7 +204,7 @@ cudaError_t GroupNormCuda(const CudaLaunch& launch, const GroupNormArgs& args,
   norm.groups = args.groups;
   norm.size = args.size;
   norm.eps = args.eps;
-  return Start<true>(launch, {norm, args.bias, {}, gather});
+  return Start<true>(launch, {norm, args.bias, {}, gather, half});
 }
 
 }  // namespace rivulet::kernels

@@ -8,7 +8,8 @@
 // float4 in memory and fit into shared memory. In both lane l of one warp adds columns l, l + 32,
 // ..., and a butterfly folds the lanes. The order is fixed, so a group's bits depend on the group
 // (and its gates) alone.
-// Cost: 8 bytes a value, 4 more with a gate. Tested by: tests/parity/cuda_group_rows_test.cc
+// Cost: 8 bytes a value, 6 with F16, 4 more with a gate.
+// Tested by: tests/parity/cuda_group_rows_test.cc
 #pragma once
 
 #include <cstddef>
@@ -31,10 +32,12 @@ struct CudaGate {
 // Once a device, before the first launch.
 cudaError_t PrepareGroupRowsCuda();
 // `gather`: row r of y is of row gather[r] of x, and y is not x; null: of row r. Gates are not
-// gathered. cudaErrorInvalidValue where an argument is missing or out of range.
+// gathered. `half`: where it is set, the results are there, and y holds nothing of use.
+// cudaErrorInvalidValue where an argument is missing or out of range.
 cudaError_t RmsNormCuda(const CudaLaunch& launch, const RmsNormArgs& args,
-                        const CudaGate& gate = {}, const int32_t* gather = nullptr);
+                        const CudaGate& gate = {}, const int32_t* gather = nullptr,
+                        const CudaHalfRows& half = {});
 cudaError_t GroupNormCuda(const CudaLaunch& launch, const GroupNormArgs& args,
-                          const int32_t* gather = nullptr);
+                          const int32_t* gather = nullptr, const CudaHalfRows& half = {});
 
 }  // namespace rivulet::kernels

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -39,18 +39,6 @@ __global__ void __launch_bounds__(kThreads) LowerBoundKeys(LowerBoundKeysArgs p)
     p.w[At(row, p.ld_w, i)] = w;
     *k = 1.0f - w;
     *q = SiluOf(*q);
-  }
-}
-
-__global__ void __launch_bounds__(kThreads) StepSizes(StepSizesArgs p) {
-  WaitForPredecessor();
-  const int row = static_cast<int>(blockIdx.x);
-  for (int h = static_cast<int>(threadIdx.x); h < p.heads; h += kThreads) {
-    float* const dt = p.dt + At(row, p.ld, h);
-    const float step = SoftplusOf(*dt + p.bias[h]);
-    const float bounded = step < p.least ? p.least : step > p.most ? p.most : step;  // NaN stays
-    *dt = bounded;
-    p.w[At(row, p.ld_w, h)] = expf(-(p.scale[h] * bounded));
   }
 }
 
@@ -94,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) Rwkv7Heads(Rwkv7HeadsArgs p) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p) {
+__global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p, CudaHalfRows half) {
   WaitForPredecessor();
   const RowHead at(p.heads);
   if (at.row >= p.rows) return;  // whole warps; no block barrier follows
@@ -116,15 +104,22 @@ __global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p) {
   const float scale = 1.0f / sqrtf(WarpSum(squares) / n + p.eps);
   for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
     const float normed = fmaf((o[i] - mean) * scale, p.weight[first + i], p.bias[first + i]);
-    o[i] = fmaf(bonus, p.v[in + static_cast<size_t>(i)], normed) *
-           p.gate[At(at.row, p.ld_o, first + i)];
+    const float y = fmaf(bonus, p.v[in + static_cast<size_t>(i)], normed) *
+                    p.gate[At(at.row, p.ld_o, first + i)];
+    if (half.data == nullptr) {
+      o[i] = y;
+    } else {
+      half.data[static_cast<size_t>(at.row) * half.stride + static_cast<size_t>(first + i)] =
+          RoundF16(y);
+    }
   }
 }
 
-template <class Args>
-cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args, int64_t blocks,
-                  bool valid) {
-  return valid ? LaunchBlocks(launch, kernel, blocks, kThreads, 0, args) : cudaErrorInvalidValue;
+template <class Args, class... More>
+cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args, More...), const Args& args,
+                  int64_t blocks, bool valid, const More&... more) {
+  return valid ? LaunchBlocks(launch, kernel, blocks, kThreads, 0, args, more...)
+               : cudaErrorInvalidValue;
 }
 
 bool AllSet(std::initializer_list<const void*> arrays) {
@@ -140,7 +135,7 @@ int64_t HeadBlocks(int rows, int heads) { return (int64_t{rows} * heads + kWarps
 }  // namespace
 
 cudaError_t PrepareMixerRowsCuda() {
-  return PrepareKernels(RotateHeads, LowerBoundKeys, StepSizes, Rwkv7Heads, Rwkv7Outputs);
+  return PrepareKernels(RotateHeads, LowerBoundKeys, Rwkv7Heads, Rwkv7Outputs);
 }
 
 cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& args) {
@@ -156,12 +151,6 @@ cudaError_t LowerBoundKeysCuda(const CudaLaunch& launch, const LowerBoundKeysArg
                    AllSet({args.q, args.k, args.w, args.bound}));
 }
 
-cudaError_t StepSizesCuda(const CudaLaunch& launch, const StepSizesArgs& args) {
-  return Start(launch, StepSizes, args, args.rows,
-               args.heads >= 1 && args.ld >= args.heads && args.ld_w >= args.heads &&
-                   args.least <= args.most && AllSet({args.dt, args.w, args.bias, args.scale}));
-}
-
 cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args) {
   const int n = args.heads * args.head_dim;
   return Start(launch, Rwkv7Heads, args, HeadBlocks(args.rows, args.heads),
@@ -170,12 +159,15 @@ cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args)
                            args.k_k, args.k_a, args.scale}));
 }
 
-cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args) {
+cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args,
+                             const CudaHalfRows& half) {
   const int n = args.heads * args.head_dim;
+  if (half.data != nullptr && half.stride < static_cast<size_t>(n)) return cudaErrorInvalidValue;
   return Start(
       launch, Rwkv7Outputs, args, HeadBlocks(args.rows, args.heads),
       args.heads >= 1 && args.head_dim >= 1 && args.ld >= n && args.ld_o >= n &&
-          AllSet({args.o, args.r, args.k, args.v, args.gate, args.weight, args.bias, args.r_k}));
+          AllSet({args.o, args.r, args.k, args.v, args.gate, args.weight, args.bias, args.r_k}),
+      half);
 }
 
 }  // namespace rivulet::kernels

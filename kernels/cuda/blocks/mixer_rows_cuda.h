@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What single kinds of the family do to token rows, on the GPU: the equations and arguments of
-// mixer_rows.h, with device pointers. A warp takes a head of a row in Rwkv7Heads and Rwkv7Outputs,
-// a block a row in the others. Cost: each array is read or written once.
+// mixer_rows.h, with device pointers; its step sizes are part of causal_conv_cuda.h. A warp takes a
+// head of a row in Rwkv7Heads and Rwkv7Outputs, a block a row in the others. Cost: each array is
+// read or written once.
 // Tested by: tests/parity/cuda_mixer_rows_test.cc
 #pragma once
 
@@ -15,8 +16,9 @@ cudaError_t PrepareMixerRowsCuda();
 // cudaErrorInvalidValue where an argument is missing or out of range.
 cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& args);
 cudaError_t LowerBoundKeysCuda(const CudaLaunch& launch, const LowerBoundKeysArgs& args);
-cudaError_t StepSizesCuda(const CudaLaunch& launch, const StepSizesArgs& args);
 cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args);
-cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args);
+// `half`: where it is set, the results go there and o stays.
+cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args,
+                             const CudaHalfRows& half = {});
 
 }  // namespace rivulet::kernels

@@ -3,9 +3,11 @@
 //   kDelta    S <- diag(w) S + k (beta (v - (diag(w) S)^T k))^T
 //   kRankOne  S <- diag(w) S + b (S^T a)^T + k v^T
 //   then      y = S^T q
+#include "kernels/cuda/blocks/group_statistics_cuda.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/common/device_cuda.h"
+#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -182,8 +184,64 @@ __device__ __forceinline__ void Advance(const float* shared, int key_dim, float 
   SumGroups<kGroups>(y);
 }
 
-template <UpdateRule kRule, int kGroups>
-__global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
+// Calls f(i, y[i]) for this lane's values l, l + 32, ... of n that other warps wrote, many loads at
+// once.
+template <class F>
+__device__ __forceinline__ void ForEachWritten(const float* y, int n, const F& f) {
+  constexpr int kAtOnce = 16;
+#pragma unroll 1
+  for (int first = LaneIndex(); first < n; first += kAtOnce * kWarpLanes) {
+    float v[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * kWarpLanes;
+      v[j] = i < n ? __ldcg(y + i) : 0.0f;  // past the first-level cache
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = first + j * kWarpLanes;
+      if (i < n) f(i, v[j]);
+    }
+  }
+}
+
+// Norms the rows of a segment, if this warp is the last of `warps` that have written them.
+__device__ __forceinline__ void NormWhereLast(const CudaRecurrenceArgs& p, int index,
+                                              const CudaSegment& segment, int warps) {
+  const CudaRecurrenceNorm& norm = p.norm;
+  __threadfence();  // what this lane wrote, before the count
+  __syncwarp();
+  unsigned before = 0;
+  if (LaneIndex() == 0) before = atomicAdd(norm.done + index, 1u);
+  before = __shfl_sync(kAllLanes, before, 0);
+  if (before + 1 != static_cast<unsigned>(warps)) return;
+  __threadfence();  // the count, before what others wrote
+  if (LaneIndex() == 0) norm.done[index] = 0;
+  const int size = p.heads * p.value_dim / norm.groups;
+#pragma unroll 1
+  for (int item = 0; item < segment.num_rows * norm.groups; ++item) {
+    const int row = segment.first_row + item / norm.groups, first = item % norm.groups * size;
+    float* const y = p.y + At(row, p.ld_y, first);
+    // As GroupStatistics adds.
+    float squares = 0;
+    ForEachWritten(y, size, [&](int, float v) { squares = fmaf(v, v, squares); });
+    const RowStatistics s = {0,
+                             1.0f / sqrtf(WarpSum(squares) / static_cast<float>(size) + norm.eps)};
+    ForEachWritten(y, size, [&](int i, float v) {
+      const float normed = NormOf<false>(v, s, norm.weight[first + i], 0);
+      if (norm.half.data == nullptr) {
+        y[i] = normed;
+      } else {
+        norm.half
+            .data[static_cast<size_t>(row) * norm.half.stride + static_cast<size_t>(first + i)] =
+            RoundF16(normed);
+      }
+    });
+  }
+}
+
+template <UpdateRule kRule, int kGroups, bool kNorm>
+__device__ __forceinline__ void Recur(const CudaRecurrenceArgs& p) {
   using Shape = RecurrenceShape<kRule, kGroups>;
   WaitForPredecessor();
   const int tiles = (p.value_dim + Shape::kColumns - 1) / Shape::kColumns;
@@ -219,11 +277,22 @@ __global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
     Advance<kRule, kGroups>(shared, p.key_dim, beta, added, s, y);
     const float sum = group == 0 ? y[0] : group == 1 ? y[1] : group == 2 ? y[2] : y[3];
     if (group < 4 && column + group < p.value_dim) {
-      p.y[At(row, p.ld_y, head * p.value_dim + column + group)] =
-          p.skip == nullptr ? p.q_scale * sum : fmaf(skip, mine, p.q_scale * sum);
+      float out = p.skip == nullptr ? p.q_scale * sum : fmaf(skip, mine, p.q_scale * sum);
+      if constexpr (kNorm) out *= SiluOf(VectorAt(p.norm.gate, row, head)[column + group]);
+      p.y[At(row, p.ld_y, head * p.value_dim + column + group)] = out;
     }
   }
   MoveState<kGroups, true>(p, state, column, s);
+  if constexpr (kNorm) NormWhereLast(p, item / tiles / p.heads, segment, tiles * p.heads);
+}
+
+template <UpdateRule kRule, int kGroups>
+__global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
+  Recur<kRule, kGroups, false>(p);
+}
+template <int kGroups>
+__global__ void __launch_bounds__(kWarpLanes) NormRecurrence(CudaRecurrenceArgs p) {
+  Recur<UpdateRule::kDecay, kGroups, true>(p);
 }
 
 // Where segments are few: a lane has one column of the group's keys instead of four, so a warp's
@@ -375,6 +444,12 @@ template <UpdateRule kRule, int kGroups>
 cudaError_t Start(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
   using Shape = RecurrenceShape<kRule, kGroups>;
   const int64_t blocks = Blocks(args, Shape::kColumns);
+  if constexpr (kRule == UpdateRule::kDecay) {
+    if (args.norm.done != nullptr) {
+      return LaunchBlocks(launch, NormRecurrence<kGroups>, blocks, kWarpLanes, Shape::kShared,
+                          args);
+    }
+  }
   if constexpr (kGroups <= 8) {
     using Few = FewShape<kRule, kGroups>;
     if (blocks < 2 * int64_t{launch.multiprocessors}) {
@@ -423,13 +498,23 @@ const char* CheckRecurrenceCuda(const CudaRecurrenceArgs& args) {
   if (reinterpret_cast<uintptr_t>(args.states) % 16 != 0 || args.floats_per_slot % 4 != 0 ||
       args.s_offset % 4 != 0)
     return "states are 16-byte aligned";
-  if (args.ld_y < args.heads * args.value_dim) return "ld_y >= heads value_dim";
+  const int columns = args.heads * args.value_dim;
+  if (args.ld_y < columns) return "ld_y >= heads value_dim";
+  const CudaRecurrenceNorm& norm = args.norm;
+  if (norm.done == nullptr) return nullptr;
+  if (args.rule != UpdateRule::kDecay) return "a norm is kDecay's alone";
+  if (norm.gate.data == nullptr || norm.weight == nullptr) return "gate and weight must be set";
+  if (norm.groups < 1 || columns % norm.groups != 0) return "groups divide heads value_dim";
+  if (norm.half.data != nullptr && norm.half.stride < static_cast<size_t>(columns))
+    return "a row of F16 has heads value_dim values";
   return nullptr;
 }
 
 cudaError_t PrepareRecurrenceCuda() {
   return FirstError({PrepareRule<UpdateRule::kDecay>(), PrepareRule<UpdateRule::kDelta>(),
-                     PrepareRule<UpdateRule::kRankOne>()});
+                     PrepareRule<UpdateRule::kRankOne>(),
+                     PrepareKernels(NormRecurrence<4>, NormRecurrence<8>, NormRecurrence<16>,
+                                    NormRecurrence<32>)});
 }
 
 cudaError_t RecurrenceCuda(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {

@@ -12,7 +12,7 @@
 // written once a call, whatever their number. What the keys of a token need comes through shared
 // memory, loaded one token ahead. Where that would be fewer than two warps a multiprocessor, as
 // with one prompt, a warp takes 8 columns up to 64 keys and 4 up to 128, and loads three tokens
-// ahead; the bits are the same.
+// ahead; the bits are the same. With a norm warps always take many columns.
 //
 // Numerics: a sum over keys runs over a lane's keys in index order, then over the lanes in a fixed
 // butterfly. So the bits of a column depend on that column alone, and several tokens in one call
@@ -39,6 +39,19 @@ struct CudaHeadVectors {
   int ld = 0, head_stride = 0;
 };
 
+// What becomes of y once all of its row are there (kDecay alone, where `done` is set): with z its
+// gate and groups of neighbouring columns, y = norm(y silu(z)) weight, as RmsNormCuda with a gate
+// before the norm, and with its bits. The warp that ends a segment last does it, so it is for
+// segments of a token or few.
+struct CudaRecurrenceNorm {
+  unsigned* done = nullptr;       // [num_segments], zero before the launch and behind it
+  CudaHeadVectors gate;           // [value_dim]
+  const float* weight = nullptr;  // [heads value_dim]
+  int groups = 1;
+  float eps = 0;
+  CudaHalfRows half = {};  // where it is set, the results are there, and y holds nothing of use
+};
+
 struct CudaRecurrenceArgs {
   UpdateRule rule = UpdateRule::kDecay;
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
@@ -57,6 +70,7 @@ struct CudaRecurrenceArgs {
   size_t s_offset = 0;          // of this layer's S [heads][key_dim][value_dim] in a slot
   float* y = nullptr;           // [rows, ld_y] heads x value_dim; no other array may overlap
   int ld_y = 0;
+  CudaRecurrenceNorm norm = {};
 };
 
 // Null if the arguments are valid, else the reason.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How blocks share the token rows of a pass, where a token needs the rows before it: for kernels of
-// 64 threads that take a column each. Included by .cu files only.
+// How blocks share the token rows of a pass, where a token needs the rows before it: for kernels
+// whose threads take a column each. Included by .cu files only.
 //
 // With few tokens a segment, a block takes a segment. With many, blocks take kRowsOfBlock token
 // rows each, whichever segments they belong to: a prompt is then spread over the machine. A token's
@@ -34,31 +34,33 @@ cudaError_t LaunchColumns(const CudaLaunch& launch, void (*of_segments)(Args),
 
 // Calls f(segment, first, count, column) for the tokens first .. first + count - 1 of each segment
 // that this block has a share of. `column` may be beyond the last. The first `lead` tokens of a
-// segment, whose predecessors are in the state, are always one share.
-template <bool kRows, class F>
+// segment, whose predecessors are in the state, are always one share. `columns`: for which
+// there are blocks beside each other. With kRows the block has kBlockRows int32 of shared memory
+// for it.
+template <bool kRows, int kThreads = kColumnThreads, int kBlockRows = kRowsOfBlock, class F>
 __device__ __forceinline__ void ForEachShare(const CudaSegment* segments, int num_segments,
                                              int columns, int lead, const F& f) {
-  const int across = (columns + kColumnThreads - 1) / kColumnThreads;
+  const int across = (columns + kThreads - 1) / kThreads;
   const int item = static_cast<int>(blockIdx.x) / across;
   const int column =
-      static_cast<int>(blockIdx.x) % across * kColumnThreads + static_cast<int>(threadIdx.x);
+      static_cast<int>(blockIdx.x) % across * kThreads + static_cast<int>(threadIdx.x);
   if constexpr (!kRows) {
     const CudaSegment segment = segments[item];
     if (segment.num_rows > 0) f(segment, 0, segment.num_rows, column);
   } else {
-    const int first_row = item * kRowsOfBlock;
+    const int first_row = item * kBlockRows;
     auto* const owner = static_cast<int32_t*>(SharedMemory());  // each row's segment; -1: none
-    if (threadIdx.x < kRowsOfBlock) owner[threadIdx.x] = -1;
+    if (threadIdx.x < kBlockRows) owner[threadIdx.x] = -1;
     __syncthreads();
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < num_segments; i += kColumnThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < num_segments; i += kThreads) {
       const CudaSegment segment = segments[i];
       const int begin = segment.first_row - first_row, end = begin + segment.num_rows;
-      for (int r = begin > 0 ? begin : 0; r < end && r < kRowsOfBlock; ++r) owner[r] = i;
+      for (int r = begin > 0 ? begin : 0; r < end && r < kBlockRows; ++r) owner[r] = i;
     }
     __syncthreads();
 #pragma unroll 1
-    for (int r = 0; r < kRowsOfBlock;) {
+    for (int r = 0; r < kBlockRows;) {
       const int i = owner[r];
       if (i < 0) {
         ++r;
@@ -66,7 +68,7 @@ __device__ __forceinline__ void ForEachShare(const CudaSegment* segments, int nu
       }
       const CudaSegment segment = segments[i];
       const int token = first_row + r - segment.first_row;  // of row r
-      const int most = token + kRowsOfBlock - r;
+      const int most = token + kBlockRows - r;
       const int end = segment.num_rows < most ? segment.num_rows : most;
       r += end - token;
       const int leading = segment.num_rows < lead ? segment.num_rows : lead;

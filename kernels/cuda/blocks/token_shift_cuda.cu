@@ -1,74 +1,141 @@
 // SPDX-License-Identifier: Apache-2.0
-//   y[m][t] = x[t] + (x[t - 1] - x[t]) * mix[m]
+//   y[m][t] = x[t] + (x[t - 1] - x[t]) * mix[m],   x = norm of the rows as they are given
+#include "kernels/cuda/blocks/group_statistics_cuda.h"
 #include "kernels/cuda/blocks/segment_rows_cuda.h"
 #include "kernels/cuda/blocks/token_shift_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kAhead = 4;
+// With more rows a block, fewer rows are normed twice, and fewer blocks share them.
+constexpr int kThreads = 256, kBlockRows = 4;
 
-// Tokens first .. first + count - 1 of a segment, in column i.
-__device__ __forceinline__ void Shift(const CudaTokenShiftArgs& p, const CudaSegment& segment,
-                                      int first, int count, int i,
-                                      const float (&mix)[kMaxCudaMixes]) {
-  const int first_row = segment.first_row + first;
-  float before;
-  if (first == 0) {
-    float* const state =
-        p.states + static_cast<size_t>(segment.slot) * p.floats_per_slot + p.offset + i;
-    before = *state;
-    *state = p.x[At(segment.first_row + segment.num_rows - 1, p.ld_x, i)];
-  } else {
-    before = p.x[At(first_row - 1, p.ld_x, i)];
-  }
-  for (int t = 0; t < count; t += kAhead) {
-    float x[kAhead];
-#pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
-      x[s] = t + s < count ? p.x[At(first_row + t + s, p.ld_x, i)] : 0.0f;
+// Shared memory: the owners of ForEachShare, statistics, two rows.
+constexpr size_t kOwners = kBlockRows * sizeof(int32_t), kRowsAt = kOwners + 16;
+static_assert(sizeof(RowStatistics) <= 16);
+size_t SharedOf(int n) { return kRowsAt + 2 * static_cast<size_t>(n) * sizeof(float); }
+
+// A thread takes columns threadIdx.x, threadIdx.x + kThreads, ... of every row, so that it alone
+// reads again what it wrote; one warp adds up a row.
+class Shift {
+ public:
+  __device__ explicit Shift(const CudaTokenShiftArgs& p)
+      : p_(p),
+        statistics_(reinterpret_cast<RowStatistics*>(Bytes() + kOwners)),
+        row_(reinterpret_cast<float*>(Bytes() + kRowsAt)),
+        before_(row_ + p.n) {}
+
+  // Tokens first .. first + count - 1 of a segment, behind what came before them: the row of
+  // another share, or the state, which then becomes the segment's last row.
+  __device__ __forceinline__ void Run(const CudaSegment& segment, int first, int count) {
+#pragma unroll 1
+    for (int t = first - 1; t < first + count; ++t) {
+      const bool begin = t < first;
+      // The only row of a segment is normed already: it is what the state has become.
+      if (begin || segment.num_rows > 1) {
+        Norm(segment.first_row + (t < 0 ? segment.num_rows - 1 : t));
+      }
+      if (t < 0) {
+        TakeState(segment);
+        continue;
+      }
+      if (!begin) Mix(segment.first_row + t);
+      float* const passed = before_;
+      before_ = row_;
+      row_ = passed;
     }
-#pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
-      if (t + s >= count) break;
-      const float step = before - x[s];
-      float* const y = p.y + At(first_row + t + s, p.ld_y, i);
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned char* Bytes() {
+    return static_cast<unsigned char*>(SharedMemory());
+  }
+
+  // Of all threads together.
+  __device__ __forceinline__ void Norm(int row) {
+    float* const to = row_;
+    const float* const x = p_.x + At(row, p_.ld_x);
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < p_.n; i += kThreads) to[i] = x[i];
+    __syncthreads();
+    if (WarpIndex() == 0) {
+      const RowStatistics s = GroupStatistics<true>(to, p_.n, p_.eps);
+      if (LaneIndex() == 0) *statistics_ = s;
+    }
+    __syncthreads();
+    const RowStatistics s = *statistics_;
+#pragma unroll 2
+    for (int i = static_cast<int>(threadIdx.x); i < p_.n; i += kThreads) {
+      to[i] = NormOf<true>(to[i], s, p_.weight[i], p_.bias[i]);
+    }
+  }
+
+  __device__ __forceinline__ void TakeState(const CudaSegment& segment) {
+    float* const state =
+        p_.states + static_cast<size_t>(segment.slot) * p_.floats_per_slot + p_.offset;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < p_.n; i += kThreads) {
+      before_[i] = state[i];
+      state[i] = row_[i];
+    }
+  }
+
+  __device__ __forceinline__ void Mix(int row) const {
+    const size_t to = At(row, p_.ld_y);
+    for (int i = static_cast<int>(threadIdx.x); i < p_.n; i += kThreads) {
+      const float x = row_[i], step = before_[i] - x;
 #pragma unroll
       for (int m = 0; m < kMaxCudaMixes; ++m) {
-        if (m < p.mixes) y[At(m, p.mix_stride)] = fmaf(step, mix[m], x[s]);
+        if (m >= p_.mixes) break;
+        const float y = fmaf(step, p_.mix[At(m, p_.n, i)], x);
+        const size_t at = to + At(m, p_.mix_stride, i);
+        if (p_.y_half == nullptr) {
+          p_.y[at] = y;
+        } else {
+          p_.y_half[at] = RoundF16(y);
+        }
       }
-      before = x[s];
     }
   }
-}
+
+  const CudaTokenShiftArgs& p_;
+  RowStatistics* const statistics_;
+  float *row_, *before_;
+};
 
 template <bool kRows>
-__global__ void __launch_bounds__(kColumnThreads) TokenShift(CudaTokenShiftArgs p) {
+__global__ void __launch_bounds__(kThreads) NormTokenShift(CudaTokenShiftArgs p) {
   WaitForPredecessor();
-  ForEachShare<kRows>(p.segments, p.num_segments, p.n, 1,
-                      [&](const CudaSegment& segment, int first, int count, int i) {
-                        if (i >= p.n) return;
-                        float mix[kMaxCudaMixes];
-#pragma unroll
-                        for (int m = 0; m < kMaxCudaMixes; ++m) {
-                          mix[m] = m < p.mixes ? p.mix[At(m, p.n, i)] : 0.0f;
-                        }
-                        Shift(p, segment, first, count, i, mix);
-                      });
+  Shift shift(p);
+  ForEachShare<kRows, kThreads, kBlockRows>(p.segments, p.num_segments, /*columns=*/1, /*lead=*/1,
+                                            [&](const CudaSegment& segment, int first, int count,
+                                                int) { shift.Run(segment, first, count); });
 }
 
 }  // namespace
 
-cudaError_t PrepareTokenShiftCuda() { return PrepareKernels(TokenShift<false>, TokenShift<true>); }
+cudaError_t PrepareTokenShiftCuda() {
+  const size_t most = SharedOf(kMaxCudaShiftColumns);
+  return FirstError({PrepareLargeKernel(NormTokenShift<false>, most),
+                     PrepareLargeKernel(NormTokenShift<true>, most)});
+}
 
 cudaError_t TokenShiftCuda(const CudaLaunch& launch, const CudaTokenShiftArgs& args) {
-  const bool sizes = args.num_segments >= 0 && args.rows >= 0 && args.n >= 1 && args.mixes >= 1 &&
+  const bool sizes = args.num_segments >= 0 && args.rows >= 0 && args.n >= 1 &&
+                     args.n <= kMaxCudaShiftColumns && args.mixes >= 1 &&
                      args.mixes <= kMaxCudaMixes && args.ld_x >= args.n && args.ld_y >= args.n &&
                      (args.mixes == 1 || args.mix_stride >= args.n);
-  const bool arrays = args.segments != nullptr && args.x != nullptr && args.y != nullptr &&
-                      args.mix != nullptr && args.states != nullptr && args.x != args.y;
+  const bool arrays = args.segments != nullptr && args.x != nullptr &&
+                      (args.y == nullptr) != (args.y_half == nullptr) && args.mix != nullptr &&
+                      args.weight != nullptr && args.bias != nullptr && args.states != nullptr &&
+                      args.x != args.y;
   if (!sizes || !arrays) return cudaErrorInvalidValue;
-  return LaunchColumns(launch, TokenShift<false>, TokenShift<true>, args, args.n);
+  // A block walks over its tokens, so a prompt needs more than one.
+  const bool by_rows = args.rows > args.num_segments;
+  const int64_t blocks =
+      by_rows ? (int64_t{args.rows} + kBlockRows - 1) / kBlockRows : int64_t{args.num_segments};
+  return LaunchBlocks(launch, by_rows ? NormTokenShift<true> : NormTokenShift<false>, blocks,
+                      kThreads, SharedOf(args.n), args);
 }
 
 }  // namespace rivulet::kernels

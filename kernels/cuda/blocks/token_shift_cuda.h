@@ -1,29 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// RWKV's token shift on the GPU: the equation of token_shift.h for all segments of one layer.
+// RWKV's token shift on the GPU, with the norm before it: the equations of group_norm.h (one group)
+// and token_shift.h for all segments of one layer. The state holds a normed row.
 //
-// One thread takes a column of a segment or, in passes with long segments, of 16 token rows
-// (segment_rows_cuda.h), and loads four tokens at once. The bits are the CPU's: a row's depend on
-// x[t - 1], x[t] and mix alone.
-// Cost: 4 (1 + mixes) n bytes a token, 8 n bytes of state a segment.
+//   h = norm(x),   y[m][t] = h[t] + (h[t - 1] - h[t]) mix[m]
+//
+// A block takes a segment of one token or, in passes with longer ones, four token rows
+// (segment_rows_cuda.h): it norms these and the one before them, which is in another block's share.
+// The bits are those of GroupNormCuda and, from there, the CPU's token shift: a row's depend on
+// x[t - 1], x[t] and the weights alone.
+// Cost: 5 n to 8 n bytes a token read, 4 n mixes (2 n in F16) written; 8 n bytes of state a
+// segment.
 // Tested by: tests/parity/cuda_token_shift_test.cc
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kernels/cuda/common/launch_cuda.h"
 #include "kernels/token_shift.h"
 
 namespace rivulet::kernels {
 
-inline constexpr int kMaxCudaMixes = 6;
+// Two rows of so many columns fit into the shared memory that a block has on every architecture.
+inline constexpr int kMaxCudaMixes = 6, kMaxCudaShiftColumns = 12288;
 
 struct CudaTokenShiftArgs {
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
   int num_segments = 0;
-  int rows = 0;                // token rows; the segments' are among them
-  const float* x = nullptr;    // [rows, ld_x]
+  int rows = 0;                                    // token rows; the segments' are among them
+  const float* x = nullptr;                        // [rows, ld_x]
+  const float *weight = nullptr, *bias = nullptr;  // [n]: of the norm
+  float eps = 0;
   const float* mix = nullptr;  // [mixes, n]
-  float* y = nullptr;          // mix m of row r at y + r ld_y + m mix_stride; not x
+  // Mix m of row r at y + r ld_y + m mix_stride; not x. One of the two.
+  float* y = nullptr;
+  uint16_t* y_half = nullptr;  // rounded to F16, as a product would round it
   int ld_x = 0, ld_y = 0, mix_stride = 0, n = 0;
   int mixes = 0;               // 1 to kMaxCudaMixes
   float* states = nullptr;     // slot i's at states + i floats_per_slot

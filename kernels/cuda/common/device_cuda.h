@@ -173,6 +173,11 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
 #endif
 }
 
+// One of them.
+__device__ __forceinline__ uint16_t RoundF16(float v) {
+  return static_cast<uint16_t>(PackHalves(v, 0));
+}
+
 // An F16 as float32, exactly.
 __device__ __forceinline__ float WidenF16(uint16_t bits) {
 #if defined(__CUDA_ARCH__)

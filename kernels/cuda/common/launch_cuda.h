@@ -18,6 +18,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rivulet::kernels {
@@ -26,6 +27,13 @@ struct CudaLaunch {
   cudaStream_t stream = nullptr;
   bool overlap = false;     // only on compute capability 9 and later; launches fail elsewhere
   int multiprocessors = 1;  // of the device; decides tile shapes, never bits
+};
+
+// Where a kernel writes its rows rounded to F16, as a product would round them (gemm_cuda.h), which
+// then reads half the bytes and needs no launch that rounds them.
+struct CudaHalfRows {
+  uint16_t* data = nullptr;  // [rows, stride]; null: the rows stay float
+  size_t stride = 0;
 };
 
 // Consecutive token rows of one slot: what one pass feeds to it. A pass has at most one segment a

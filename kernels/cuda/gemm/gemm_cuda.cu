@@ -17,6 +17,22 @@ bool Aligned(const float* p, int ld) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
+// The largest tile that fills the machine and of whose rows at least half exist; where even the
+// smallest leaves multiprocessors idle, blocks of one warp.
+template <class Args>
+int TileOf(bool f16, const CudaLaunch& launch, const Args& args, int rows) {
+  int tile = tile_for_test;
+  for (int i = kFewRowsTile - 1; tile < 0; --i) {
+    const CudaTileSize size = f16 ? GemmF16Tile(i) : GemmF32Tile(i);
+    const bool fills =
+        FillsMachine(TileBlocks(args, size.rows, size.columns), launch.multiprocessors);
+    const bool fits = 2 * int64_t{rows} > size.rows && fills;
+    if (fits || i == 0) tile = i;
+    if (tile == 0 && f16 && !fills) tile = kFewRowsTile;
+  }
+  return tile;
+}
+
 }  // namespace
 
 const char* CheckGemmCuda(const CudaGemmArgs& args) {
@@ -56,19 +72,30 @@ cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args) {
   if (CheckGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
   const bool f16 = args.w.type != WeightType::kF32;  // on the tensor cores
-  int tile = tile_for_test;
-  // The largest tile that fills the machine and of whose rows at least half exist; where even the
-  // smallest leaves multiprocessors idle, blocks of one warp.
-  for (int i = kFewRowsTile - 1; tile < 0; --i) {
-    const CudaTileSize size = f16 ? GemmF16Tile(i) : GemmF32Tile(i);
-    const int64_t down = (int64_t{args.rows} + size.rows - 1) / size.rows;
-    const int64_t across = (int64_t{args.w.n} + size.columns - 1) / size.columns;
-    const bool fills = FillsMachine(down * across, launch.multiprocessors);
-    const bool fits = 2 * int64_t{args.rows} > size.rows && fills;
-    if (fits || i == 0) tile = i;
-    if (tile == 0 && f16 && !fills) tile = kFewRowsTile;
-  }
+  const int tile = TileOf(f16, launch, args, args.rows);
   return f16 ? StartGemmF16(tile, launch, args) : StartGemmF32(tile, launch, args);
+}
+
+const char* CheckGemmGroupCuda(const CudaProductGroup<float>& group) {
+  return CheckGroup(group, [](const CudaGroupProduct<float>& p) {
+    CudaGemmArgs args;
+    args.w = p.w;
+    args.a = p.a;
+    args.out = p.out;
+    args.rows = p.rows;
+    args.lda = p.lda;
+    args.ld_out = p.ld_out;
+    return p.out_half != nullptr ? "products of float rows write float" : CheckGemmCuda(args);
+  });
+}
+
+cudaError_t GemmGroupCuda(const CudaLaunch& launch, const CudaProductGroup<float>& group) {
+  if (CheckGemmGroupCuda(group) != nullptr) return cudaErrorInvalidValue;
+  const int rows = group.of[0].rows;
+  if (group.count == 0 || rows == 0) return cudaSuccess;
+  const bool f16 = group.of[0].w.type != WeightType::kF32;
+  const int tile = TileOf(f16, launch, group, rows);
+  return f16 ? StartGemmF16(tile, launch, group) : StartGemmF32(tile, launch, group);
 }
 
 void SetCudaGemmTileForTest(int tile) { tile_for_test = tile; }

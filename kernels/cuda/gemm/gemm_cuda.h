@@ -37,6 +37,7 @@ struct CudaMatrix {
 };
 
 struct CudaGemmArgs {
+  static constexpr bool kAlone = true;  // not a CudaGroupProduct
   CudaMatrix w;
   const float* a = nullptr;         // [.., lda]
   const int32_t* gather = nullptr;  // row r of the product takes rows gather[r] of a and residual;

@@ -72,11 +72,12 @@ __device__ __forceinline__ void MultiplyF16(const uint32_t* a,
   }
 }
 
-template <int kTiles, class Weights>
-__global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
+// `block`: among those of the product.
+template <int kTiles, class Weights, class P>
+__device__ __forceinline__ void GemmF16Block(const P& p, int block) {
   using Shape = F16Shape<kTiles>;
   using ALoader = Loader<Shape::kRows, Shape::kChunk>;
-  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n, block);
   const int tile = at.first_column / 8 + WarpIndex() * kTiles, k_steps = CudaSteps(p.w.k);
   auto* shared = static_cast<uint32_t*>(SharedMemory());
   constexpr int kBuffer = Shape::kRows * Shape::kStride / 2;  // words
@@ -98,8 +99,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   }
   WaitForPredecessor();
 
-  if (p.norm_weight != nullptr) TileStatistics<Shape::kRows>(p, at.first_row, statistics);
-  const bool write_norm = p.norm_out != nullptr && at.first_column == 0;
+  const bool write_norm = BeginNorm<Shape::kRows>(p, at, statistics);
   const ALoader loader(p, at.first_row);
   float4 a[ALoader::kLoads];
   loader.Load(p, 0, a);
@@ -132,6 +132,17 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   });
 }
 
+template <int kTiles, class Weights>
+__global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
+  GemmF16Block<kTiles, Weights>(p, static_cast<int>(blockIdx.x));
+}
+template <int kTiles, class Weights>
+__global__ void __launch_bounds__(kGemmThreads, 2)
+    GroupGemmF16(const __grid_constant__ CudaGroupGrid<float> grid) {
+  const int i = GroupMember(grid);
+  GemmF16Block<kTiles, Weights>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+}
+
 // Few rows and columns: a block is one warp with 8 columns, so that there are enough blocks. All
 // its weights are on their way to shared memory before the wait for the predecessor; the sums are
 // those of GemmF16, in its order.
@@ -148,11 +159,11 @@ size_t FewShared(int k) {
   return Weights::PanelBytes(k) + FewShape::kRowsBytes;
 }
 
-template <class Weights>
-__global__ void __launch_bounds__(kWarpLanes) GemmFewF16(CudaGemmArgs p) {
+template <class Weights, class P>
+__device__ __forceinline__ void GemmFewF16Block(const P& p, int block) {
   using Shape = FewShape;
   using ALoader = Loader<Shape::kRows, Shape::kChunk, kWarpLanes>;
-  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n, block);
   const int panel = at.first_column / 8, k_steps = CudaSteps(p.w.k);
   auto* slab = static_cast<uint4*>(SharedMemory());
   const int pieces = static_cast<int>(Weights::PanelBytes(p.w.k) / sizeof(uint4));
@@ -172,8 +183,7 @@ __global__ void __launch_bounds__(kWarpLanes) GemmFewF16(CudaGemmArgs p) {
   }
   WaitForPredecessor();
 
-  if (p.norm_weight != nullptr) TileStatistics<Shape::kRows, 1>(p, at.first_row, statistics);
-  const bool write_norm = p.norm_out != nullptr && at.first_column == 0;
+  const bool write_norm = BeginNorm<Shape::kRows, 1>(p, at, statistics);
   const ALoader loader(p, at.first_row);
   float4 a[ALoader::kLoads];
   loader.Load(p, 0, a);
@@ -200,25 +210,67 @@ __global__ void __launch_bounds__(kWarpLanes) GemmFewF16(CudaGemmArgs p) {
 }
 
 template <class Weights>
-cudaError_t StartFew(const CudaLaunch& launch, const CudaGemmArgs& args) {
-  const int64_t down = (int64_t{args.rows} + FewShape::kRows - 1) / FewShape::kRows;
-  return LaunchBlocks(launch, GemmFewF16<Weights>, down * CudaPanels(args.w.n), kWarpLanes,
-                      FewShared<Weights>(args.w.k), args);
+__global__ void __launch_bounds__(kWarpLanes) GemmFewF16(CudaGemmArgs p) {
+  GemmFewF16Block<Weights>(p, static_cast<int>(blockIdx.x));
+}
+template <class Weights>
+__global__ void __launch_bounds__(kWarpLanes)
+    GroupGemmFewF16(const __grid_constant__ CudaGroupGrid<float> grid) {
+  const int i = GroupMember(grid);
+  GemmFewF16Block<Weights>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+}
+
+// The kernels of a product, and of a group: shared memory is asked for by the longest k.
+template <class Weights>
+struct Alone {
+  static constexpr auto kOne = GemmF16<1, Weights>, kTwo = GemmF16<2, Weights>,
+                        kFour = GemmF16<4, Weights>;
+  static cudaError_t StartFew(const CudaLaunch& launch, const CudaGemmArgs& args) {
+    return LaunchBlocks(launch, GemmFewF16<Weights>,
+                        TileBlocks(args, FewShape::kRows, FewShape::kColumns), kWarpLanes,
+                        FewShared<Weights>(args.w.k), args);
+  }
+  static int LongestK(const CudaGemmArgs& args) { return args.w.k; }
+};
+template <class Weights>
+struct Grouped {
+  static constexpr auto kOne = GroupGemmF16<1, Weights>, kTwo = GroupGemmF16<2, Weights>,
+                        kFour = GroupGemmF16<4, Weights>;
+  static cudaError_t StartFew(const CudaLaunch& launch, const CudaProductGroup<float>& group) {
+    return LaunchBlocks(launch, GroupGemmFewF16<Weights>,
+                        TileBlocks(group, FewShape::kRows, FewShape::kColumns), kWarpLanes,
+                        FewShared<Weights>(LongestK(group)),
+                        GroupGrid(group, FewShape::kRows, FewShape::kColumns));
+  }
+  static int LongestK(const CudaProductGroup<float>& group) {
+    int k = 0;
+    for (int i = 0; i < group.count; ++i) k = group.of[i].w.k > k ? group.of[i].w.k : k;
+    return k;
+  }
+};
+
+template <class Weights, class Kernels, class Args>
+cudaError_t Start(int tile, const CudaLaunch& launch, const Args& args) {
+  if (tile > 2 && FewShared<Weights>(Kernels::LongestK(args)) > FewShape::kMostShared) tile = 0;
+  switch (tile) {
+    case 0:
+      return StartGemm<F16Shape<1>>(Kernels::kOne, launch, args);
+    case 1:
+      return StartGemm<F16Shape<2>>(Kernels::kTwo, launch, args);
+    case 2:
+      return StartGemm<F16Shape<4>>(Kernels::kFour, launch, args);
+    default:
+      return Kernels::StartFew(launch, args);
+  }
 }
 
 template <class Weights>
-cudaError_t Start(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
-  switch (tile) {
-    case 0:
-      return StartGemm<F16Shape<1>>(GemmF16<1, Weights>, launch, args);
-    case 1:
-      return StartGemm<F16Shape<2>>(GemmF16<2, Weights>, launch, args);
-    case 2:
-      return StartGemm<F16Shape<4>>(GemmF16<4, Weights>, launch, args);
-    default:
-      return FewShared<Weights>(args.w.k) > FewShape::kMostShared ? Start<Weights>(0, launch, args)
-                                                                  : StartFew<Weights>(launch, args);
-  }
+cudaError_t Prepare() {
+  return FirstError(
+      {PrepareKernels(GemmF16<1, Weights>, GemmF16<2, Weights>, GemmF16<4, Weights>),
+       PrepareKernels(GroupGemmF16<1, Weights>, GroupGemmF16<2, Weights>, GroupGemmF16<4, Weights>),
+       PrepareLargeKernel(GemmFewF16<Weights>, FewShape::kMostShared),
+       PrepareLargeKernel(GroupGemmFewF16<Weights>, FewShape::kMostShared)});
 }
 
 }  // namespace
@@ -230,16 +282,19 @@ CudaTileSize GemmF16Tile(int tile) {
 }
 
 cudaError_t PrepareGemmF16() {
-  return FirstError(
-      {PrepareKernels(GemmF16<1, HalfWeights>, GemmF16<2, HalfWeights>, GemmF16<4, HalfWeights>,
-                      GemmF16<1, Int8Weights>, GemmF16<2, Int8Weights>, GemmF16<4, Int8Weights>),
-       PrepareLargeKernel(GemmFewF16<HalfWeights>, FewShape::kMostShared),
-       PrepareLargeKernel(GemmFewF16<Int8Weights>, FewShape::kMostShared)});
+  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>()});
 }
 
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
-  return args.w.type == WeightType::kInt8 ? Start<Int8Weights>(tile, launch, args)
-                                          : Start<HalfWeights>(tile, launch, args);
+  return args.w.type == WeightType::kInt8
+             ? Start<Int8Weights, Alone<Int8Weights>>(tile, launch, args)
+             : Start<HalfWeights, Alone<HalfWeights>>(tile, launch, args);
+}
+
+cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaProductGroup<float>& group) {
+  return group.of[0].w.type == WeightType::kInt8
+             ? Start<Int8Weights, Grouped<Int8Weights>>(tile, launch, group)
+             : Start<HalfWeights, Grouped<HalfWeights>>(tile, launch, group);
 }
 
 }  // namespace rivulet::kernels

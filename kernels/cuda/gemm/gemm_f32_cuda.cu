@@ -24,11 +24,11 @@ __device__ __forceinline__ float4 LoadF32Weights(const float4* __restrict__ w, i
   return k4 < k4_end ? __ldcg(w + static_cast<size_t>(k4) * kWarpLanes) : make_float4(0, 0, 0, 0);
 }
 
-template <int kPerWarp, int kDown>
-__global__ void __launch_bounds__(kGemmThreads, 2) GemmF32(CudaGemmArgs p) {
+template <int kPerWarp, int kDown, class P>
+__device__ __forceinline__ void GemmF32Block(const P& p, int block) {
   using Shape = F32Shape<kPerWarp, kDown>;
   using ALoader = Loader<Shape::kRows, Shape::kChunk>;
-  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n, block);
   const int panel = at.first_column / kWarpLanes + WarpIndex() % Shape::kAcross;
   const int column = panel * kWarpLanes + LaneIndex();
   const int first = WarpIndex() / Shape::kAcross * kPerWarp;  // the warp's first row in the tile
@@ -48,8 +48,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF32(CudaGemmArgs p) {
   for (int i = 0; i < kPerWarp; ++i) sum[i] = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
   WaitForPredecessor();
 
-  if (p.norm_weight != nullptr) TileStatistics<Shape::kRows>(p, at.first_row, statistics);
-  const bool write_norm = p.norm_out != nullptr && at.first_column == 0;
+  const bool write_norm = BeginNorm<Shape::kRows>(p, at, statistics);
   const ALoader loader(p, at.first_row);
   float4 a[ALoader::kLoads];
   loader.Load(p, 0, a);
@@ -87,6 +86,17 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF32(CudaGemmArgs p) {
   WriteSums(p, sum, shared, [&](int i) { return SumPlace{at.first_row + first + i, column}; });
 }
 
+template <int kPerWarp, int kDown>
+__global__ void __launch_bounds__(kGemmThreads, 2) GemmF32(CudaGemmArgs p) {
+  GemmF32Block<kPerWarp, kDown>(p, static_cast<int>(blockIdx.x));
+}
+template <int kPerWarp, int kDown>
+__global__ void __launch_bounds__(kGemmThreads, 2)
+    GroupGemmF32(const __grid_constant__ CudaGroupGrid<float> grid) {
+  const int i = GroupMember(grid);
+  GemmF32Block<kPerWarp, kDown>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+}
+
 using SmallTile = F32Shape<4, 1>;
 using MiddleTile = F32Shape<8, 2>;
 using LargeTile = F32Shape<16, 4>;
@@ -100,7 +110,8 @@ CudaTileSize GemmF32Tile(int tile) {
 }
 
 cudaError_t PrepareGemmF32() {
-  return PrepareKernels(GemmF32<4, 1>, GemmF32<8, 2>, GemmF32<16, 4>);
+  return PrepareKernels(GemmF32<4, 1>, GemmF32<8, 2>, GemmF32<16, 4>, GroupGemmF32<4, 1>,
+                        GroupGemmF32<8, 2>, GroupGemmF32<16, 4>);
 }
 
 cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
@@ -111,6 +122,17 @@ cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs&
       return StartGemm<LargeTile>(GemmF32<16, 4>, launch, args);
     default:
       return StartGemm<SmallTile>(GemmF32<4, 1>, launch, args);
+  }
+}
+
+cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaProductGroup<float>& group) {
+  switch (tile) {
+    case 1:
+      return StartGemm<MiddleTile>(GroupGemmF32<8, 2>, launch, group);
+    case 2:
+      return StartGemm<LargeTile>(GroupGemmF32<16, 4>, launch, group);
+    default:
+      return StartGemm<SmallTile>(GroupGemmF32<4, 1>, launch, group);
   }
 }
 

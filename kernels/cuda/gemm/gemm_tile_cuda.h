@@ -34,18 +34,23 @@ struct Loader {
   int row, column;     // of this thread's first float4 in the tile
   int source[kLoads];  // rows of a; -1: none
 
-  __device__ Loader(const CudaGemmArgs& p, int first_row)
+  template <class P>
+  __device__ Loader(const P& p, int first_row)
       : row(static_cast<int>(threadIdx.x) / kPerRow),
         column(static_cast<int>(threadIdx.x) % kPerRow * 4) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int r = first_row + row + i * kRowStep;
-      source[i] = r >= p.rows ? -1 : p.gather == nullptr ? r : p.gather[r];
+      source[i] = r >= p.rows ? -1 : r;
+      if constexpr (P::kAlone) {
+        if (source[i] >= 0 && p.gather != nullptr) source[i] = p.gather[r];
+      }
     }
   }
 
   // Raw values of the chunk that begins at `k`; zero where there is no row or column.
-  __device__ void Load(const CudaGemmArgs& p, int k, float4 (&v)[kLoads]) const {
+  template <class P>
+  __device__ void Load(const P& p, int k, float4 (&v)[kLoads]) const {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       v[i] = make_float4(0, 0, 0, 0);
@@ -57,8 +62,30 @@ struct Loader {
 
   // Zeroes columns that are not there, and normalises where asked for. `statistics`: of the tile's
   // rows, in shared memory.
-  __device__ void Finish(const CudaGemmArgs& p, int first_row, int k, bool write_norm,
+  template <class P>
+  __device__ void Finish(const P& p, int first_row, int k, bool write_norm,
                          const RowStatistics* statistics, float4 (&v)[kLoads]) const {
+    if constexpr (!P::kAlone) {
+      ZeroBeyond(p.w.k - k - column, v);
+      return;
+    } else {
+      Normalize(p, first_row, k, write_norm, statistics, v);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void ZeroBeyond(int left, float4 (&v)[kLoads]) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (left < 1) v[i].x = 0;
+      if (left < 2) v[i].y = 0;
+      if (left < 3) v[i].z = 0;
+      if (left < 4) v[i].w = 0;
+    }
+  }
+  __device__ __forceinline__ void Normalize(const CudaGemmArgs& p, int first_row, int k,
+                                            bool write_norm, const RowStatistics* statistics,
+                                            float4 (&v)[kLoads]) const {
     const int left = p.w.k - k - column;  // columns of this float4 that exist
     const float* weight = p.norm_weight == nullptr ? nullptr : p.norm_weight + k + column;
     float w[4] = {}, b[4] = {};
@@ -123,18 +150,96 @@ __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatisti
 struct Place {
   int first_row, first_column;
 };
+
+// Statistics of the tile's rows, where the product normalises them. Returns whether this block also
+// writes the normalised rows.
+template <int kRows, int kWarps = kGemmWarps, class P>
+__device__ __forceinline__ bool BeginNorm(const P& p, Place at, RowStatistics* statistics) {
+  if constexpr (P::kAlone) {
+    if (p.norm_weight != nullptr) TileStatistics<kRows, kWarps>(p, at.first_row, statistics);
+    return p.norm_out != nullptr && at.first_column == 0;
+  } else {
+    return false;
+  }
+}
+
 template <int kRows, int kColumns>
-__device__ Place BlockPlace(int n) {
-  const int across = (n + kColumns - 1) / kColumns, b = static_cast<int>(blockIdx.x);
-  return {b / across * kRows, b % across * kColumns};
+__device__ Place BlockPlace(int n, int block) {
+  const int across = (n + kColumns - 1) / kColumns;
+  return {block / across * kRows, block % across * kColumns};
+}
+
+// What groups of both kinds demand; `check`: of a product.
+template <class In, class Check>
+const char* CheckGroup(const CudaProductGroup<In>& group, const Check& check) {
+  if (group.count < 0 || group.count > kMostGroupProducts) return "a group has 0 to 8 products";
+  for (int i = 0; i < group.count; ++i) {
+    const CudaGroupProduct<In>& p = group.of[i];
+    if (p.w.type != group.of[0].w.type || p.rows != group.of[0].rows) {
+      return "all products of a group have the same rows and type of weights";
+    }
+    if (p.activation == Activation::kSilu || p.activation == Activation::kSoftplus) {
+      return "no product of a group has this activation";
+    }
+    if (const char* const reason = check(p)) return reason;
+  }
+  return nullptr;
+}
+
+// Blocks of `rows` x `columns` outputs that a product has.
+template <class P>
+int64_t TileBlocks(const P& p, int rows, int columns) {
+  const int64_t down = (int64_t{p.rows} + rows - 1) / rows;
+  return down * ((int64_t{p.w.n} + columns - 1) / columns);
+}
+template <class In>
+int64_t TileBlocks(const CudaProductGroup<In>& group, int rows, int columns) {
+  int64_t blocks = 0;
+  for (int i = 0; i < group.count; ++i) blocks += TileBlocks(group.of[i], rows, columns);
+  return blocks;
+}
+
+// A group as its kernels get it: the blocks of product i begin at first[i]; beyond the last product
+// no block begins.
+template <class In>
+struct CudaGroupGrid {
+  CudaGroupProduct<In> of[kMostGroupProducts];
+  int first[kMostGroupProducts];
+};
+template <class In>
+CudaGroupGrid<In> GroupGrid(const CudaProductGroup<In>& group, int rows, int columns) {
+  CudaGroupGrid<In> grid;
+  int64_t first = 0;
+  for (int i = 0; i < kMostGroupProducts; ++i) {
+    grid.of[i] = group.of[i];
+    grid.first[i] = i < group.count ? static_cast<int>(first) : INT32_MAX;
+    if (i < group.count) first += TileBlocks(group.of[i], rows, columns);
+  }
+  return grid;
+}
+// Which product this block belongs to.
+template <class In>
+__device__ __forceinline__ int GroupMember(const CudaGroupGrid<In>& grid) {
+  int member = 0;
+#pragma unroll
+  for (int i = 1; i < kMostGroupProducts; ++i) {
+    member += static_cast<int>(blockIdx.x) >= grid.first[i] ? 1 : 0;
+  }
+  return member;
 }
 
 template <class Shape>
 cudaError_t StartGemm(void (*kernel)(CudaGemmArgs), const CudaLaunch& launch,
                       const CudaGemmArgs& args) {
-  const int64_t down = (int64_t{args.rows} + Shape::kRows - 1) / Shape::kRows;
-  const int64_t across = (int64_t{args.w.n} + Shape::kColumns - 1) / Shape::kColumns;
-  return LaunchBlocks(launch, kernel, down * across, kGemmThreads, Shape::kShared, args);
+  return LaunchBlocks(launch, kernel, TileBlocks(args, Shape::kRows, Shape::kColumns), kGemmThreads,
+                      Shape::kShared, args);
+}
+template <class Shape>
+cudaError_t StartGemm(void (*kernel)(CudaGroupGrid<float>), const CudaLaunch& launch,
+                      const CudaProductGroup<float>& group) {
+  return LaunchBlocks(launch, kernel, TileBlocks(group, Shape::kRows, Shape::kColumns),
+                      kGemmThreads, Shape::kShared,
+                      GroupGrid(group, Shape::kRows, Shape::kColumns));
 }
 
 struct CudaTileSize {
@@ -148,5 +253,8 @@ cudaError_t PrepareGemmF32();
 // REQUIRES: CheckGemmCuda is satisfied, rows >= 1.
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args);
 cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs& args);
+// REQUIRES: CheckGemmGroupCuda is satisfied, rows >= 1.
+cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaProductGroup<float>& group);
+cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaProductGroup<float>& group);
 
 }  // namespace rivulet::kernels

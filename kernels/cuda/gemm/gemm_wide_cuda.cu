@@ -41,8 +41,8 @@ using LargeTile = WideShape<2, 2, 4, 8, W>;
 
 // Brings a chunk of W, as it is packed; zeros beyond its columns. Unrolled in full, this loop and
 // the one of BringRows would keep an address for each copy in registers that the sums need.
-template <class Shape>
-__device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int first_column, int chunk,
+template <class Shape, class P>
+__device__ __forceinline__ void BringWeights(const P& p, int first_column, int chunk,
                                              uint4* shared) {
   using Weights = typename Shape::Weights;
   uint4* to = shared + chunk % Shape::kStages * Shape::kStagePieces + Shape::kAPieces;
@@ -71,9 +71,8 @@ __device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int firs
 
 // Brings a chunk of a. Piece j of row r stands at j ^ (r % 8): the eight rows of an ldmatrix tile
 // then lie in different banks.
-template <class Shape, bool kGather>
-__device__ __forceinline__ void BringRows(const CudaWideGemmArgs& p, int first_row, int chunk,
-                                          uint4* shared) {
+template <class Shape, bool kGather, class P>
+__device__ __forceinline__ void BringRows(const P& p, int first_row, int chunk, uint4* shared) {
   uint4* to = shared + chunk % Shape::kStages * Shape::kStagePieces;
   const int piece = static_cast<int>(threadIdx.x) % Shape::kPieces;
   const int k = chunk * Shape::kChunk + 8 * piece;
@@ -82,7 +81,8 @@ __device__ __forceinline__ void BringRows(const CudaWideGemmArgs& p, int first_r
   for (int i = 0; i < Shape::kRows; i += Shape::kPerRow) {
     const int row = i + static_cast<int>(threadIdx.x) / Shape::kPieces, r = first_row + row;
     const bool exists = r < p.rows && bytes > 0;
-    const int source = !exists ? 0 : kGather ? p.gather[r] : r;
+    int source = exists ? r : 0;
+    if constexpr (kGather) source = exists ? p.gather[r] : 0;
     const uint16_t* from = exists ? p.a + At(source, p.lda, k) : p.a;
     CopyAsyncPadded(to + row * Shape::kPieces + (piece ^ (row % 8)), from, exists ? bytes : 0);
   }
@@ -149,20 +149,22 @@ __device__ __forceinline__ void StorePair(To* to, float2 v, bool both) {
 
 // The thread's pairs of sums, from shared memory to the output. Loops that are hardly unrolled keep
 // the code short: the sums are in shared memory because registers cannot be counted through.
-template <class Shape, bool kGather>
+template <class Shape, bool kGather, class P>
 class PairWriter {
  public:
-  __device__ PairWriter(const CudaWideGemmArgs& p, int row, int column, const float2* sums)
+  __device__ PairWriter(const P& p, int row, int column, const float2* sums)
       : p_(p), row_(row), column_(column), sums_(sums) {}
 
   __device__ void Write() const {
-    if (p_.epilogue == Epilogue::kResidual) {
+    if constexpr (P::kAlone) {
+      if (p_.epilogue == Epilogue::kResidual) {
 #pragma unroll 1
-      for (int first = 0; first < Shape::kPairs; first += kAtOnce) AddResiduals(first);
-    } else {
-#pragma unroll 2
-      for (int i = 0; i < Shape::kPairs; ++i) WriteActivated(i);
+        for (int first = 0; first < Shape::kPairs; first += kAtOnce) AddResiduals(first);
+        return;
+      }
     }
+#pragma unroll 2
+    for (int i = 0; i < Shape::kPairs; ++i) WriteActivated(i);
   }
 
  private:
@@ -203,20 +205,21 @@ class PairWriter {
   __device__ __forceinline__ void WriteActivated(int i) const {
     if (!Exists(i)) return;
     const float2 v = sums_[i * Shape::kThreads];
-    Store(i, make_float2(Activated(p_.epilogue, v.x), Activated(p_.epilogue, v.y)));
+    Store(i, make_float2(Finished(p_, v.x), Finished(p_, v.y)));
   }
 
   static constexpr int kAtOnce = 8;
   static_assert(Shape::kPairs % kAtOnce == 0);
-  const CudaWideGemmArgs& p_;
+  const P& p_;
   // Of the first pair; pair i is 8 (i % kWide) columns and 8 (i / kWide) rows on.
   int row_, column_;
   const float2* sums_;
 };
 
-template <class Shape, bool kGather>
-__global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
-  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+// `block`: among those of the product.
+template <class Shape, bool kGather, class P>
+__device__ __forceinline__ void WideGemmBlock(const P& p, int block) {
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n, block);
   auto* shared = static_cast<uint4*>(SharedMemory());
   const int k_steps = CudaSteps(p.w.k), chunks = (k_steps + 1) / 2;
 #pragma unroll
@@ -272,14 +275,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs 
   }
   const int first_row =
       at.first_row + WarpIndex() / Shape::kAcross * Shape::kHigh * 16 + LaneIndex() / 4;
-  PairWriter<Shape, kGather>(p, first_row, first_column, sums).Write();
+  PairWriter<Shape, kGather, P>(p, first_row, first_column, sums).Write();
 }
 
+template <class Shape, bool kGather>
+__global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
+  WideGemmBlock<Shape, kGather>(p, static_cast<int>(blockIdx.x));
+}
 template <class Shape>
-int64_t Blocks(const CudaWideGemmArgs& args) {
-  const int64_t down = (int64_t{args.rows} + Shape::kRows - 1) / Shape::kRows;
-  const int64_t across = (int64_t{args.w.n} + Shape::kColumns - 1) / Shape::kColumns;
-  return down * across;
+__global__ void __launch_bounds__(Shape::kThreads, 2)
+    GroupWideGemm(const __grid_constant__ CudaGroupGrid<uint16_t> grid) {
+  const int i = GroupMember(grid);
+  WideGemmBlock<Shape, false>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+}
+
+template <class Shape, class Args>
+int64_t Blocks(const Args& args) {
+  return TileBlocks(args, Shape::kRows, Shape::kColumns);
 }
 
 template <class Shape, bool kGather = false>
@@ -287,18 +299,25 @@ cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   return LaunchBlocks(launch, WideGemm<Shape, kGather>, Blocks<Shape>(args), Shape::kThreads,
                       Shape::kShared, args);
 }
+template <class Shape>
+cudaError_t Start(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
+  return LaunchBlocks(launch, GroupWideGemm<Shape>, Blocks<Shape>(group), Shape::kThreads,
+                      Shape::kShared, GroupGrid(group, Shape::kRows, Shape::kColumns));
+}
 
 template <class W>
 cudaError_t Prepare() {
   return FirstError({PrepareLargeKernel(WideGemm<SmallTile<W>, true>, SmallTile<W>::kShared),
                      PrepareLargeKernel(WideGemm<SmallTile<W>, false>, SmallTile<W>::kShared),
                      PrepareLargeKernel(WideGemm<MiddleTile<W>, false>, MiddleTile<W>::kShared),
-                     PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared)});
+                     PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared),
+                     PrepareLargeKernel(GroupWideGemm<SmallTile<W>>, SmallTile<W>::kShared),
+                     PrepareLargeKernel(GroupWideGemm<MiddleTile<W>>, MiddleTile<W>::kShared),
+                     PrepareLargeKernel(GroupWideGemm<LargeTile<W>>, LargeTile<W>::kShared)});
 }
 
-template <class W>
-cudaError_t StartOf(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
-  if (args.gather != nullptr) return Start<SmallTile<W>, true>(launch, args);
+template <class W, class Args>
+cudaError_t StartOf(const CudaLaunch& launch, const Args& args) {
   // The largest tile of which there are enough: half of the machine has two to switch between.
   const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
   const int tile = tile_for_test >= 0                                  ? tile_for_test
@@ -342,8 +361,33 @@ cudaError_t PrepareWideGemmCuda() {
 cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   if (CheckWideGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  return args.w.type == WeightType::kInt8 ? StartOf<Int8Weights>(launch, args)
-                                          : StartOf<HalfWeights>(launch, args);
+  const bool int8 = args.w.type == WeightType::kInt8;
+  if (args.gather != nullptr) {
+    return int8 ? Start<SmallTile<Int8Weights>, true>(launch, args)
+                : Start<SmallTile<HalfWeights>, true>(launch, args);
+  }
+  return int8 ? StartOf<Int8Weights>(launch, args) : StartOf<HalfWeights>(launch, args);
+}
+
+const char* CheckGemmGroupCuda(const CudaProductGroup<uint16_t>& group) {
+  return CheckGroup(group, [](const CudaGroupProduct<uint16_t>& p) {
+    CudaWideGemmArgs args;
+    args.w = p.w;
+    args.a = p.a;
+    args.out = p.out;
+    args.out_half = p.out_half;
+    args.rows = p.rows;
+    args.lda = p.lda;
+    args.ld_out = p.ld_out;
+    return CheckWideGemmCuda(args);
+  });
+}
+
+cudaError_t GemmGroupCuda(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
+  if (CheckGemmGroupCuda(group) != nullptr) return cudaErrorInvalidValue;
+  if (group.count == 0 || group.of[0].rows == 0) return cudaSuccess;
+  return group.of[0].w.type == WeightType::kInt8 ? StartOf<Int8Weights>(launch, group)
+                                                 : StartOf<HalfWeights>(launch, group);
 }
 
 void SetCudaWideGemmTileForTest(int tile) { tile_for_test = tile; }

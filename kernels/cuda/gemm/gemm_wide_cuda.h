@@ -22,8 +22,9 @@
 namespace rivulet::kernels {
 
 struct CudaWideGemmArgs {
-  CudaMatrix w;                     // kF16
-  const uint16_t* a = nullptr;      // [.., lda] F16, 16-byte aligned, lda a multiple of 8
+  static constexpr bool kAlone = true;  // not a CudaGroupProduct
+  CudaMatrix w;                         // kF16
+  const uint16_t* a = nullptr;          // [.., lda] F16, 16-byte aligned, lda a multiple of 8
   const int32_t* gather = nullptr;  // row r of the product takes rows gather[r] of a and residual;
                                     // null: rows r
   const float* residual = nullptr;  // [.., ld_residual] for Epilogue::kResidual; not out

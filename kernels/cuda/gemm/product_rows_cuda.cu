@@ -16,7 +16,7 @@ __device__ __forceinline__ size_t Place(const CudaProductRows& rows, int row, in
 __device__ __forceinline__ void Store(const CudaProductRows& rows, int row, int column, float v) {
   const size_t at = Place(rows, row, column);
   if (rows.half) {
-    static_cast<uint16_t*>(rows.data)[at] = static_cast<uint16_t>(PackHalves(v, 0));
+    static_cast<uint16_t*>(rows.data)[at] = RoundF16(v);
   } else {
     static_cast<float*>(rows.data)[at] = v;
   }

@@ -18,6 +18,11 @@ __device__ __forceinline__ float SoftplusOf(float x) {
 }
 __device__ __forceinline__ float SiluOf(float x) { return x * SigmoidOf(x); }
 
+__device__ __forceinline__ float SquaredReluOf(float x) {
+  const float positive = x < 0 ? 0.0f : x;  // a NaN stays one
+  return positive * positive;
+}
+
 __device__ __forceinline__ float ActivationOf(Activation kind, float x) {
   switch (kind) {
     case Activation::kIdentity:
@@ -30,10 +35,8 @@ __device__ __forceinline__ float ActivationOf(Activation kind, float x) {
       return SoftplusOf(x);
     case Activation::kTanh:
       return tanhf(x);
-    case Activation::kSquaredRelu: {
-      const float positive = x < 0 ? 0.0f : x;  // a NaN stays one
-      return positive * positive;
-    }
+    case Activation::kSquaredRelu:
+      return SquaredReluOf(x);
   }
   return x;
 }

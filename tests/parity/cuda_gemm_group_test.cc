@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a group: the bits of each alone, and of its activation behind it.
+#include <algorithm>
+#include <memory>
+
+#include "kernels/cuda/blocks/element_rows_cuda.h"
+#include "kernels/cuda/gemm/gemm_group_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+#include "kernels/half.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/cuda_matrix.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+using rivulet::testing::ForEachOrder;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+class TileGuard {
+ public:
+  ~TileGuard() {
+    SetCudaGemmTileForTest(-1);
+    SetCudaWideGemmTileForTest(-1);
+  }
+};
+
+struct Size {
+  int k, n;
+  Activation activation;
+};
+
+// A product and what it must be, of rows of float and of the same in F16.
+class Member {
+ public:
+  Member(WeightType type, const Size& size, int rows, uint32_t seed)
+      : size_(size),
+        rows_(rows),
+        lda_((size.k + 7) / 8 * 8 + 8),
+        ld_out_((size.n + 1) / 2 * 2 + 2),
+        packed_(Packed(type, size, seed)),
+        bias_(RandomFloats(size_t(size.n), seed + 1)),
+        a_(RandomFloats(size_t(rows) * size_t(lda_), seed + 2, -2, 2)),
+        half_(Halves(a_.Copy())),
+        out_(size_t(rows) * size_t(ld_out_)),
+        out_half_(out_.size()),
+        matrix_{type, size.k, size.n, packed_.data(), bias_.data()} {}
+
+  template <class In>
+  CudaGroupProduct<In> Product(bool to_half) const {
+    CudaGroupProduct<In> p;
+    p.w = matrix_;
+    if constexpr (sizeof(In) == 4) {
+      p.a = a_.data();
+    } else {
+      p.a = half_.data();
+    }
+    p.out = to_half ? nullptr : out_.data();
+    p.out_half = to_half ? out_half_.data() : nullptr;
+    p.rows = rows_;
+    p.lda = lda_;
+    p.ld_out = ld_out_;
+    p.activation = size_.activation;
+    return p;
+  }
+
+  // Alone, and its activation as a launch of its own.
+  std::vector<float> Expected() const {
+    const DeviceArray<float> alone(out_.size());
+    CudaGemmArgs args;
+    args.w = matrix_;
+    args.a = a_.data();
+    args.out = alone.data();
+    args.rows = rows_;
+    args.lda = lda_;
+    args.ld_out = ld_out_;
+    EXPECT_EQ(GemmCuda({}, args), cudaSuccess);
+    ActivationArgs activate;
+    activate.kind = size_.activation;
+    activate.x = activate.y = alone.data();
+    activate.x_stride = activate.y_stride = size_t(ld_out_);
+    activate.rows = rows_;
+    activate.n = size_.n;
+    EXPECT_EQ(ActivationCuda({}, activate), cudaSuccess);
+    return alone.Copy();
+  }
+  std::vector<float> Out() const { return out_.Copy(); }
+  std::vector<uint16_t> OutHalf() const { return out_half_.Copy(); }
+  // As F16; columns beyond the last are not written.
+  std::vector<uint16_t> ExpectedHalf() const {
+    std::vector<uint16_t> halves = Halves(Expected());
+    for (size_t i = 0; i < halves.size(); ++i) {
+      if (int(i) % ld_out_ >= size_.n) halves[i] = 0xFFFF;
+    }
+    return halves;
+  }
+
+ private:
+  static std::vector<uint8_t> Packed(WeightType type, const Size& size, uint32_t seed) {
+    std::vector<float> w = RandomFloats(size_t(size.k) * size_t(size.n), seed, -0.3f, 0.3f);
+    return testing::PackedForCuda(type, size.k, size.n, w);
+  }
+  static std::vector<uint16_t> Halves(const std::vector<float>& values) {
+    std::vector<uint16_t> halves;
+    for (const float v : values) halves.push_back(F32ToF16(v));
+    return halves;
+  }
+  Size size_;
+  int rows_, lda_, ld_out_;
+  DeviceArray<uint8_t> packed_;
+  DeviceArray<float> bias_, a_;
+  DeviceArray<uint16_t> half_;
+  DeviceArray<float> out_;
+  DeviceArray<uint16_t> out_half_;
+  CudaMatrix matrix_;
+};
+
+// Eight products of very different sizes, with all activations that a group has.
+std::vector<std::unique_ptr<Member>> Members(WeightType type, int rows, size_t count) {
+  const Size sizes[kMostGroupProducts] = {
+      {40, 130, Activation::kIdentity},    {7, 3, Activation::kTanh},
+      {300, 1, Activation::kSigmoid},      {64, 64, Activation::kSquaredRelu},
+      {1, 33, Activation::kIdentity},      {129, 40, Activation::kTanh},
+      {33, 257, Activation::kSquaredRelu}, {32, 8, Activation::kSigmoid}};
+  std::vector<std::unique_ptr<Member>> members;
+  for (size_t i = 0; i < count; ++i) {
+    members.push_back(std::make_unique<Member>(type, sizes[i], rows, uint32_t(10 * i)));
+  }
+  return members;
+}
+
+template <class In>
+CudaProductGroup<In> GroupOf(const std::vector<std::unique_ptr<Member>>& members, bool to_half) {
+  CudaProductGroup<In> group;
+  group.count = int(members.size());
+  for (int i = 0; i < group.count; ++i) {
+    // Of those that write F16 one writes float, as a product without a successor would.
+    group.of[i] = members[size_t(i)]->template Product<In>(to_half && i != 2);
+  }
+  return group;
+}
+
+void ExpectFloats(const CudaLaunch& launch, WeightType type, int rows, size_t count) {
+  const auto members = Members(type, rows, count);
+  const auto group = GroupOf<float>(members, false);
+  ASSERT_EQ(CheckGemmGroupCuda(group), nullptr);
+  ASSERT_EQ(GemmGroupCuda(launch, group), cudaSuccess);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_TRUE(SameBits(members[i]->Out(), members[i]->Expected())) << "product " << i;
+  }
+}
+
+void ExpectWide(const CudaLaunch& launch, WeightType type, int rows, size_t count) {
+  for (const bool to_half : {false, true}) {
+    const auto members = Members(type, rows, count);
+    const auto group = GroupOf<uint16_t>(members, to_half);
+    ASSERT_EQ(CheckGemmGroupCuda(group), nullptr);
+    ASSERT_EQ(GemmGroupCuda(launch, group), cudaSuccess);
+    for (size_t i = 0; i < count; ++i) {
+      const Member& member = *members[i];
+      if (to_half && i != 2) {
+        EXPECT_EQ(member.OutHalf(), member.ExpectedHalf()) << "product " << i << " in F16";
+      } else {
+        EXPECT_TRUE(SameBits(member.Out(), member.Expected())) << "product " << i;
+      }
+    }
+  }
+}
+
+TEST(CudaGemmGroupTest, EveryShapeHasTheBitsOfItsProductsAlone) {
+  ASSERT_EQ(PrepareGemmCuda(), cudaSuccess);
+  const TileGuard guard;
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kInt8}) {
+    const int tiles = type == WeightType::kF32 ? kCudaGemmTiles - 1 : kCudaGemmTiles;
+    for (int tile = -1; tile < tiles; ++tile) {
+      SCOPED_TRACE(tile);
+      SetCudaGemmTileForTest(tile);
+      for (const int rows : {1, 19, 70}) ExpectFloats({}, type, rows, kMostGroupProducts);
+      ExpectFloats({}, type, 3, 1);
+    }
+    ForEachOrder([&](const CudaLaunch& launch) { ExpectFloats(launch, type, 5, 7); });
+  }
+}
+
+TEST(CudaGemmGroupTest, EveryShapeOfManyRowsHasTheBitsOfItsProductsAlone) {
+  ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
+  const TileGuard guard;
+  for (const WeightType type : {WeightType::kF16, WeightType::kInt8}) {
+    for (int tile = -1; tile < kCudaWideGemmTiles; ++tile) {
+      SCOPED_TRACE(tile);
+      SetCudaWideGemmTileForTest(tile);
+      for (const int rows : {5, 130}) ExpectWide({}, type, rows, kMostGroupProducts);
+      ExpectWide({}, type, 20, 1);
+    }
+    ForEachOrder([&](const CudaLaunch& launch) { ExpectWide(launch, type, 66, 5); });
+  }
+}
+
+TEST(CudaGemmGroupTest, CheckNamesWhatIsWrong) {
+  const auto members = Members(WeightType::kF16, 2, 2);
+  CudaProductGroup<float> group = GroupOf<float>(members, false);
+  EXPECT_EQ(CheckGemmGroupCuda(group), nullptr);
+  group.of[1].rows = 3;
+  EXPECT_STREQ(CheckGemmGroupCuda(group),
+               "all products of a group have the same rows and type of weights");
+  EXPECT_EQ(GemmGroupCuda({}, group), cudaErrorInvalidValue);
+  group.of[1].rows = 2;
+  group.of[1].activation = Activation::kSilu;
+  EXPECT_STREQ(CheckGemmGroupCuda(group), "no product of a group has this activation");
+  group.of[1].activation = Activation::kTanh;
+  group.of[1].lda = 1;
+  EXPECT_STREQ(CheckGemmGroupCuda(group), "lda >= k and ld_out >= n");
+  group.count = 1;
+  EXPECT_EQ(CheckGemmGroupCuda(group), nullptr);
+  group.count = 9;
+  EXPECT_STREQ(CheckGemmGroupCuda(group), "a group has 0 to 8 products");
+  group.count = 0;
+  EXPECT_EQ(GemmGroupCuda({}, group), cudaSuccess) << "nothing is launched";
+  CudaProductGroup<uint16_t> wide = GroupOf<uint16_t>(members, true);
+  EXPECT_EQ(CheckGemmGroupCuda(wide), nullptr);
+  wide.of[0].out = reinterpret_cast<float*>(wide.of[0].out_half);
+  EXPECT_STREQ(CheckGemmGroupCuda(wide), "one of out and out_half is set");
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
