@@ -32,6 +32,8 @@ MOST_TEXT_KIB = {
     "GemmFewF16": 54,
     "GemmF32": 56,
     "GenericAttention": 44,
+    "JoinBlocks": 24,
+    "KeepRows": 14,
     "Latency": 214,
     "LayerNorm": 13,
     "LongAttention": 56,
@@ -46,10 +48,13 @@ MOST_TEXT_KIB = {
     "Rwkv7Outputs": 20,
     "Sample": 88,
     "SampleLong": 60,
+    "SpreadBlocks": 42,
     "StepSizes": 5,
     "TokenShift": 12,
+    "WalkRows": 68,
+    "WalkSegments": 68,
     "WideGemm": 34,
-    "ZeroSlots": 2,
+    "ZeroSlots": 3,
 }
 # Instructions ahead of the wait for the predecessor that bring weights or states, by name: how they begin, and at least how
 # many there are. Those of WideGemm are in loops.
