@@ -100,18 +100,19 @@ class CudaBackend final : public Backend {
     return Poisoning(state_->slots.Copy(from, to, state_->queue));
   }
 
+  size_t StateFloats(Slot slot) const override { return state_->slots.StateFloats(slot); }
+
   absl::Status ReadSlot(Slot slot, std::span<float> out) override {
     RIVULET_RETURN_IF_ERROR(Enter());
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (out.size_bytes() != limits_.bytes_per_slot)
-      return absl::InternalError("ReadSlot: wrong size");
+    if (out.size() != StateFloats(slot)) return absl::InternalError("ReadSlot: wrong size");
     return Poisoning(state_->slots.Read(slot, out, state_->queue));
   }
 
   absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
     RIVULET_RETURN_IF_ERROR(Enter());
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (in.size_bytes() != limits_.bytes_per_slot)
+    if (!limits_.state.Fits(in.size_bytes(), limits_.context))
       return absl::InternalError("WriteSlot: wrong size");
     return Poisoning(state_->slots.Write(slot, in, state_->queue));
   }
@@ -188,7 +189,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CudaSteps::Prepare());
   RIVULET_RETURN_IF_ERROR(d.network->Load(limits_, library_, d.queue));
   RIVULET_ASSIGN_OR_RETURN(
-      d.slots, CudaSlots::Create(config_, limits_.num_slots, d.network->initial_state(), d.queue));
+      d.slots, CudaSlots::Create(config_, limits_, d.network->initial_state(), d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
   RIVULET_ASSIGN_OR_RETURN(d.outputs,
                            CudaOutputs::Create(config_, limits_.head_rows, d.queue.launch()));
@@ -289,7 +290,10 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
     count |= counts;
     // A step counts what it feeds as output.
     if (counts && !row.count_as_output) plan_.plain = false;
-    if (row.sample) draws = std::max(draws, std::min(row.max_samples, run_.num_steps));
+    const int row_draws = row.sample ? std::min(row.max_samples, run_.num_steps) : 0;
+    draws = std::max(draws, row_draws);
+    const int64_t fed = row.position + std::ssize(row.tokens);
+    d.slots.Feed(row.slot, fed, fed + std::max(0, row_draws - 1));
   }
   const auto bucket = size_t(CudaBucketFor(buckets_, plan_.rows));
   const int prompt = d.prompts.RowsFor(plan_);
@@ -327,6 +331,8 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
 bool CudaBackend::TakeArrived(std::vector<Record>* records) {
   bool any = false;
   for (Record record; !order_.done() && state_->records.Take(order_.next(), &record); any = true) {
+    // A token was drawn when all before it were fed.
+    state_->slots.Feed(run_.rows[size_t(record.row)].slot, record.position, record.position);
     order_.Take(record.stopped || record.non_finite);
     records->push_back(std::move(record));
   }
@@ -379,7 +385,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelConfig& config = model->config();
   const auto* const block = std::get_if<BlockConfig>(&config.network);
   // A hybrid also without a layer that attends: its multipliers are unknown here.
-  if (config.state().attention || (block != nullptr && block->kind->hybrid)) {
+  if (block != nullptr && block->kind->hybrid) {
     return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("the backend cuda does not have models of kind ", config.kind(),
                                   "; set backend to cpu"),
@@ -400,6 +406,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     RIVULET_ASSIGN_OR_RETURN(need, measure());
   }
   if (!need.Fit(options)) return need.OutOfMemory();
+  limits.context = need.context;
+  limits.bytes_per_slot = limits.state.At(need.context);
   limits.num_slots = need.num_slots;
   limits.slots_choice = need.slots_choice;
   limits.head_rows = need.head_rows;

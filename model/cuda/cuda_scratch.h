@@ -55,7 +55,6 @@ class CudaScratch {
   Array value;      // RWKV-7: what v mixes by
   Array first;      // RWKV-7: v of layer 0
   Array kk, minus;  // RWKV-7: what leaves the state, and in which direction
-  Array features;   // kind "linear": beside max_tokens rows one for each kCudaLongSegment of them
   // What products of many rows read, in F16; null without reads.halves. For a library with the
   // prefix of product_rows_cuda.h.
   struct {
@@ -63,6 +62,14 @@ class CudaScratch {
     Halves o, ffn;    // kind "linear": in place of o and ffn or, for a library, beside them
     int columns = 0;  // of x
   } half;
+  struct {
+    Array features;  // linear: beside max_tokens rows one for each kCudaLongSegment of them
+    // Softmax: [partial_floats] where blocks of positions are spread, and how many blocks a
+    // sequence, or its ring, may have.
+    Array partials;
+    size_t partial_floats = 0;
+    int64_t max_blocks = 0;
+  } attention;
   int width_x = 0;  // columns of x that kind "linear" writes; the next row's prefix lies behind
 
  private:
@@ -73,6 +80,8 @@ class CudaScratch {
                                  const CudaProductReads& reads, size_t tokens);
   std::vector<Spec> BlockSpecs(const ModelConfig& config, const InputColumns& columns,
                                const CudaProductReads& reads, size_t tokens);
+  // Of a model with softmax attention.
+  Spec PartialSpec(const ModelConfig& config, const BackendLimits& limits);
   absl::Status Place(const Spec& spec, const kernels::CudaLaunch& launch);
   std::vector<CudaMemory> memory_;
 };

@@ -486,7 +486,7 @@ TEST_F(CudaEmulatedTest, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(field([](auto* o) { o->patience = absl::ZeroDuration(); }), "patience");
 }
 
-TEST_F(CudaEmulatedTest, HybridsAndSoftmaxAttentionAreRefusedByName) {
+TEST_F(CudaEmulatedTest, HybridsAreRefusedByName) {
   const std::string conformance = SourcePath("tests/conformance/");
   // A hybrid of recurrent layers alone.
   TempDir recurrent;
@@ -495,9 +495,7 @@ TEST_F(CudaEmulatedTest, HybridsAndSoftmaxAttentionAreRefusedByName) {
   std::string text = *ReadSmallFile(recurrent.File("config.json"), 1 << 20);
   text = absl::StrReplaceAll(text, {{"\"attention\"", "\"mamba\""}});
   ASSERT_TRUE(WriteFile(recurrent.File("config.json"), text).ok());
-  for (const auto& [directory, kind] : {std::pair{conformance + "softmax/full", "softmax"},
-                                        {conformance + "softmax/window4", "softmax"},
-                                        {conformance + "hybrid/lfm2-bf16", "lfm2"},
+  for (const auto& [directory, kind] : {std::pair{conformance + "hybrid/lfm2-bf16", "lfm2"},
                                         {recurrent.path(), "granitemoehybrid"}}) {
     const auto model = Model::Load(directory);
     ASSERT_TRUE(model.ok()) << model.status();
