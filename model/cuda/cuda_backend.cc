@@ -5,7 +5,6 @@
 #include <chrono>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -383,14 +382,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
-  const auto* const block = std::get_if<BlockConfig>(&config.network);
-  // A hybrid also without a layer that attends: its multipliers are unknown here.
-  if (block != nullptr && block->kind->hybrid) {
-    return MakeError(absl::StatusCode::kUnimplemented,
-                     absl::StrCat("the backend cuda does not have models of kind ", config.kind(),
-                                  "; set backend to cpu"),
-                     {"UNSUPPORTED_MODEL", "backend", {}});
-  }
   auto state = std::make_unique<OnDevice>();
   RIVULET_ASSIGN_OR_RETURN(
       state->network,

@@ -17,6 +17,7 @@
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_pass.h"
 #include "model/cuda/cuda_product_args.h"
+#include "model/cuda/cuda_softmax_attention.h"
 
 namespace rivulet {
 namespace {
@@ -58,6 +59,11 @@ absl::Status Embed(const CudaBlockPass& p) {
   args.ld = p.a.x.ld;
   RIVULET_RETURN_IF_ERROR(
       CudaStatus(kernels::EmbedCuda(p.launch, args), "launching the embedding"));
+  const float scale = p.config.block().embedding_multiplier;
+  if (scale != 1) {
+    RIVULET_RETURN_IF_ERROR(p.Activate(kernels::Activation::kIdentity, p.a.x.data, p.a.x.ld,
+                                       p.config.hidden_size, nullptr, {1, scale}));
+  }
   const CudaNorm& first = p.weights.layers[0].rwkv7.first_norm;
   if (first.weight == nullptr) return absl::OkStatus();
   return Norm(p, first, p.a.x.data, p.a.x.data, p.pass.rows);
@@ -73,18 +79,20 @@ absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index) {
       return CudaMixMamba2(p, layer, index);
     case Mixer::kRwkv7:
       return CudaMixRwkv7(p, layer, index);
-    case Mixer::kShortConv:  // of a hybrid, which CreateCudaBackend refuses
-      break;
+    case Mixer::kShortConv:
+      return CudaMixShortConv(p, layer, index);
   }
   return absl::InternalError("a kind without a mixer");
 }
 
-// ffn = silu(gate h) * (up h).
+// ffn = silu(gate h) * (up h), with the scales of a hybrid.
 absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaLayer& layer) {
   const CudaBlockPass::Array& ffn = p.a.ffn;
   RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.a.h.data, p.a.h.ld, ffn.data, ffn.ld));
+  const BlockConfig& block = p.config.block();
   return p.Activate(kernels::Activation::kSilu, ffn.data, ffn.ld, p.config.ffn_size,
-                    ffn.data + PaddedColumns(p.config.ffn_size));
+                    ffn.data + PaddedColumns(p.config.ffn_size),
+                    {block.gate_multiplier, block.ffn_multiplier});
 }
 
 // y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y change places.
@@ -92,9 +100,16 @@ absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, fl
                    float** y) {
   const int ld = p.a.x.ld, rows = p.pass.rows;
   RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, *x, p.a.h.data, rows));
-  RIVULET_RETURN_IF_ERROR(Mix(p, layer, index));
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.a.o.data, p.a.o.ld, *y, ld, *x));
-  std::swap(*x, *y);
+  if (layer.softmax.attends) {
+    RIVULET_RETURN_IF_ERROR(CudaMixSoftmax(p, layer.softmax, index));
+    RIVULET_RETURN_IF_ERROR(p.Product(layer.softmax.out, p.a.o.data, p.a.o.ld, *y, ld, *x));
+    std::swap(*x, *y);
+  }
+  if (layer.mixes) {
+    RIVULET_RETURN_IF_ERROR(Mix(p, layer, index));
+    RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.a.o.data, p.a.o.ld, *y, ld, *x));
+    std::swap(*x, *y);
+  }
   if (p.config.ffn_size == 0) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, *x, p.a.h.data, rows));
   RIVULET_RETURN_IF_ERROR(p.kind().mixer == Mixer::kRwkv7 ? CudaFeedRwkv7(p, layer, index)
@@ -134,7 +149,7 @@ absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const float* x, i
 }
 
 absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld, int n,
-                                     const float* times) const {
+                                     const float* times, const kernels::CudaScales& scales) const {
   kernels::ActivationArgs args;
   args.kind = kind;
   args.rows = pass.rows;
@@ -142,7 +157,7 @@ absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld,
   args.x = args.y = x;
   args.times = times;
   args.x_stride = args.times_stride = args.y_stride = size_t(ld);
-  return CudaStatus(kernels::ActivationCuda(launch, args), "launching an activation");
+  return CudaStatus(kernels::ActivationCuda(launch, args, scales), "launching an activation");
 }
 
 absl::Status CudaBlockPass::Shift(const float* mix, int mixes, int layer, size_t part) const {
@@ -186,6 +201,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
     const Model& model, const CudaBackendOptions& options, const CudaShared& shared) {
   const ModelConfig& config = model.config();
   RIVULET_RETURN_IF_ERROR(CheckCudaBlockOptions(config, options));
+  RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config));
   if (config.key_dim > kernels::kMaxCudaKeyDim) {
     return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("backend \"cuda\" cannot run this model: a head has ",
@@ -199,6 +215,10 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
 }
 
 std::string CudaBlockForward::WhyNoLibrary() const {
+  // A library's product has the same shape in every layer.
+  if (config_.block().kind->hybrid) {
+    return absl::StrCat("products of ", config_.kind(), ", whose layers differ, run on no library");
+  }
   if (CudaHalves(options_)) return "";
   return absl::StrCat("products of ", config_.kind(), " in float32 run on no library");
 }
@@ -212,6 +232,7 @@ absl::Status CudaBlockForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareMixerRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareRecurrenceCuda());
+  if (parts_.attention) RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSoftmaxAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareTokenShiftCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
   return absl::OkStatus();
@@ -234,8 +255,11 @@ CudaProductPlaces CudaBlockForward::Places(int max_tokens) const {
 }
 
 CudaBlockPass CudaBlockForward::Pass(const CudaLaunch& launch, const CudaPass& pass) const {
-  return {config_, state_, weights_, scratch_, slots_.states(), products_, options_.many_rows,
-          launch,  pass};
+  BlockState state(parts_);
+  state.floats_per_slot = slots_.floats_per_slot();
+  return {
+      config_, state, parts_, weights_, scratch_, slots_.states(), products_, options_.many_rows,
+      launch,  pass};
 }
 
 absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {

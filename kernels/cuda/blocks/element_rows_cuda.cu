@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//   y = f(x + bias) * times        w = exp(max(floor, -scale f(z)))
+//   y = out * f(in * x + bias) * times        w = exp(max(floor, -scale f(z)))
 #include "kernels/cuda/blocks/element_math_cuda.h"
 #include "kernels/cuda/blocks/element_rows_cuda.h"
 
@@ -18,15 +18,15 @@ struct Element {
   __device__ size_t In(size_t stride) const { return row * stride + static_cast<size_t>(column); }
 };
 
-__global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p) {
+__global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p, CudaScales scales) {
   WaitForPredecessor();
   const Element at;
   if (at.column >= p.n) return;
-  float x = p.x[at.In(p.x_stride)];
+  float x = p.x[at.In(p.x_stride)] * scales.in;
   if (p.bias != nullptr) x += p.bias[at.column];
   x = ActivationOf(p.kind, x);
   if (p.times != nullptr) x *= p.times[at.In(p.times_stride)];
-  p.y[at.In(p.y_stride)] = x;
+  p.y[at.In(p.y_stride)] = x * scales.out;
 }
 
 __global__ void __launch_bounds__(kThreads) DecayRows(DecayArgs p) {
@@ -38,8 +38,9 @@ __global__ void __launch_bounds__(kThreads) DecayRows(DecayArgs p) {
   p.y[at.In(p.y_stride)] = DecayOf(p.kind, p.negate ? -z : z, p.scale[at.column], p.floor);
 }
 
-template <class Args>
-cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args) {
+template <class Args, class... More>
+cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args, More...), const Args& args,
+                  const More&... more) {
   if (args.rows < 0 || args.n < 1 || args.x == nullptr || args.y == nullptr) {
     return cudaErrorInvalidValue;
   }
@@ -49,15 +50,16 @@ cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& ar
   const int64_t across = (int64_t{args.n} + kThreads - 1) / kThreads;
   if (across > kMostAcross) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(across));
-  return LaunchGrid(launch, kernel, grid, kThreads, 0, args);
+  return LaunchGrid(launch, kernel, grid, kThreads, 0, args, more...);
 }
 
 }  // namespace
 
 cudaError_t PrepareElementRowsCuda() { return PrepareKernels(ActivateRows, DecayRows); }
 
-cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args) {
-  return Start(launch, ActivateRows, args);
+cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args,
+                           const CudaScales& scales) {
+  return Start(launch, ActivateRows, args, scales);
 }
 
 cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args) {

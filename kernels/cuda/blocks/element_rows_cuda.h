@@ -15,7 +15,12 @@ namespace rivulet::kernels {
 // Once a device, before the first launch.
 cudaError_t PrepareElementRowsCuda();
 // cudaErrorInvalidValue where an argument is missing or out of range.
-cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args);
+// With scales y = out f(in x + bias) times; 1 changes no bit.
+struct CudaScales {
+  float in = 1, out = 1;
+};
+cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args,
+                           const CudaScales& scales = {});
 cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args);
 
 }  // namespace rivulet::kernels
