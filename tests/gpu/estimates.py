@@ -8,6 +8,7 @@ MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # by a part of the device's name
 # Tokens/s, lowest and highest, by rows of a step, and of a prompt.
 FAMILY = {
     "rwkv7-0.4b": {"1": (450, 650), "32": (13e3, 18e3), "256": (65e3, 100e3), "1024": (92e3, 126e3), "prompt of 4096": (110e3, 140e3)},
+    "granite-350m": {"1": (650, 950), "32": (15e3, 21e3), "256": (45e3, 64e3), "1024": (54e3, 73e3), "prompt of 4096": (85e3, 115e3)},
     "mamba2-130m": {"1": (1400, 2000), "32": (29e3, 40e3), "256": (66e3, 83e3), "1024": (76e3, 94e3), "prompt of 4096": (155e3, 200e3)},
 }
 # Microseconds of a step or prompt, under the names of report.py. One row is that of plan latency.
