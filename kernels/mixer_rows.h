@@ -3,9 +3,9 @@
 // operation of several kinds does it. All arrays are [rows, ..] float32; no array overlaps another.
 // A row's bits depend on that row alone.
 //
-// RotateHeads, RetNet [Su 2021, half-split]: with c, s the cosine and sine of position p times
-// 10000^(-2 i / key_dim), in q and k of each head
-//   (x_i, x_{i + half}) = (x_i c - x_{i + half} s, x_{i + half} c + x_i s)      half = key_dim / 2
+// RotateHeads, RetNet and softmax attention [Su 2021, half-split]: with c, s the cosine and sine of
+// position p times frequency i, times factor, in q and k of each head
+//   (x_i, x_{i + pairs}) = (x_i c - x_{i + pairs} s, x_{i + pairs} c + x_i s)      i < pairs
 // LowerBoundKeys, HGRN2 [Qin 2024]:
 //   w = bound + (1 - bound) sigmoid(k),  k = 1 - w,  q = silu(q)
 // StepSizes, Mamba-2 [Dao & Gu 2024]:
@@ -25,10 +25,11 @@
 namespace rivulet::kernels {
 
 struct RotateHeadsArgs {
-  float *q = nullptr, *k = nullptr;              // [rows, ld] heads x key_dim, in place
-  const int64_t* positions = nullptr;            // [rows]
-  const double* frequencies = nullptr;           // [key_dim / 2] of RotaryFrequencies()
-  int rows = 0, ld = 0, heads = 0, key_dim = 0;  // key_dim is even
+  float *q = nullptr, *k = nullptr;     // [rows, ld] heads x key_dim, key_heads x key_dim, in place
+  const int64_t* positions = nullptr;   // [rows]
+  const double* frequencies = nullptr;  // [pairs], over pi, as of RotaryFrequencies()
+  int rows = 0, ld = 0, heads = 0, key_heads = 0, key_dim = 0, pairs = 0;  // pairs <= key_dim / 2
+  double factor = 1;
 };
 
 struct LowerBoundKeysArgs {

@@ -62,7 +62,9 @@ struct CudaBackendOptions {
   CudaProductChoice products = CudaProductChoice::kAuto;
   std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;
                              // empty: libcublasLt.so.13
-  int device = 0;            // as CUDA counts them
+  // As CpuBackendOptions::max_context.
+  std::optional<int64_t> max_context = {};
+  int device = 0;  // as CUDA counts them
   // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
   absl::Duration patience = absl::Seconds(10);
   // Ways around a fault of driver or device; the bits are the same.

@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
                      : config.products == "own"    ? CudaProductChoice::kOwn
                                                    : CudaProductChoice::kAuto;
   options.device = config.device;
+  options.max_context = config.max_context;
   RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
   return CreateCudaBackend(std::move(model), options);
 }

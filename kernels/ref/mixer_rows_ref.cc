@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "kernels/mixer_rows.h"
 
@@ -14,19 +15,20 @@ size_t At(int row, int ld, int column) { return size_t(row) * size_t(ld) + size_
 }  // namespace
 
 void RotateHeadsRef(const RotateHeadsArgs& args) {
-  const int half = args.key_dim / 2;
+  const auto rotate = [&](float* x, int64_t position) {
+    for (int i = 0; i < args.pairs; ++i) {
+      const double angle = double(position) * args.frequencies[i] * std::numbers::pi;
+      const double c = std::cos(angle) * args.factor, s = std::sin(angle) * args.factor;
+      const double first = x[i], second = x[i + args.pairs];
+      x[i] = float(first * c - second * s);
+      x[i + args.pairs] = float(second * c + first * s);
+    }
+  };
   for (int row = 0; row < args.rows; ++row) {
-    for (int head = 0; head < args.heads; ++head) {
-      for (int i = 0; i < half; ++i) {
-        const double angle =
-            double(args.positions[row]) * std::pow(10000.0, -2.0 * i / args.key_dim);
-        for (float* const x : {args.q, args.k}) {
-          float* const v = x + At(row, args.ld, head * args.key_dim + i);
-          const double first = v[0], second = v[half];
-          v[0] = float(first * std::cos(angle) - second * std::sin(angle));
-          v[half] = float(second * std::cos(angle) + first * std::sin(angle));
-        }
-      }
+    for (int h = 0; h < args.heads + args.key_heads; ++h) {
+      float* const heads = h < args.heads ? args.q : args.k;
+      const int head = h < args.heads ? h : h - args.heads;
+      rotate(heads + At(row, args.ld, head * args.key_dim), args.positions[row]);
     }
   }
 }

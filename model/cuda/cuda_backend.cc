@@ -5,7 +5,6 @@
 #include <chrono>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -100,11 +99,12 @@ class CudaBackend final : public Backend {
     return Poisoning(state_->slots.Copy(from, to, state_->queue));
   }
 
+  size_t StateFloats(Slot slot) const override { return state_->slots.StateFloats(slot); }
+
   absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) override {
     RIVULET_RETURN_IF_ERROR(Enter());
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    if (from * sizeof(float) + out.size_bytes() > limits_.bytes_per_slot)
-      return absl::InternalError("ReadPart: wrong size");
+    if (from + out.size() > StateFloats(slot)) return absl::InternalError("ReadPart: wrong size");
     return Poisoning(state_->slots.Read(slot, from, out, state_->queue));
   }
 
@@ -113,7 +113,8 @@ class CudaBackend final : public Backend {
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
     size_t bytes = 0;
     for (const auto& part : parts) bytes += part.size_bytes();
-    if (bytes != limits_.bytes_per_slot) return absl::InternalError("WriteParts: wrong size");
+    if (!limits_.state.Fits(bytes, limits_.context))
+      return absl::InternalError("WriteParts: wrong size");
     return Poisoning(state_->slots.Write(slot, parts, state_->queue));
   }
 
@@ -189,7 +190,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CudaSteps::Prepare());
   RIVULET_RETURN_IF_ERROR(d.network->Load(limits_, library_, d.queue));
   RIVULET_ASSIGN_OR_RETURN(
-      d.slots, CudaSlots::Create(config_, limits_.num_slots, d.network->initial_state(), d.queue));
+      d.slots, CudaSlots::Create(config_, limits_, d.network->initial_state(), d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
   RIVULET_ASSIGN_OR_RETURN(d.outputs,
                            CudaOutputs::Create(config_, limits_.head_rows, d.queue.launch()));
@@ -290,7 +291,10 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
     count |= counts;
     // A step counts what it feeds as output.
     if (counts && !row.count_as_output) plan_.plain = false;
-    if (row.sample) draws = std::max(draws, std::min(row.max_samples, run_.num_steps));
+    const int row_draws = row.sample ? std::min(row.max_samples, run_.num_steps) : 0;
+    draws = std::max(draws, row_draws);
+    const int64_t fed = row.position + std::ssize(row.tokens);
+    d.slots.Feed(row.slot, fed, fed + std::max(0, row_draws - 1));
   }
   const auto bucket = size_t(CudaBucketFor(buckets_, plan_.rows));
   const int prompt = d.prompts.RowsFor(plan_);
@@ -328,6 +332,8 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
 bool CudaBackend::TakeArrived(std::vector<Record>* records) {
   bool any = false;
   for (Record record; !order_.done() && state_->records.Take(order_.next(), &record); any = true) {
+    // A token was drawn when all before it were fed.
+    state_->slots.Feed(run_.rows[size_t(record.row)].slot, record.position, record.position);
     order_.Take(record.stopped || record.non_finite);
     records->push_back(std::move(record));
   }
@@ -378,14 +384,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
-  const auto* const block = std::get_if<BlockConfig>(&config.network);
-  // A hybrid also without a layer that attends: its multipliers are unknown here.
-  if (config.state().attention || (block != nullptr && block->kind->hybrid)) {
-    return MakeError(absl::StatusCode::kUnimplemented,
-                     absl::StrCat("the backend cuda does not have models of kind ", config.kind(),
-                                  "; set backend to cpu"),
-                     {"UNSUPPORTED_MODEL", "backend", {}});
-  }
   auto state = std::make_unique<OnDevice>();
   RIVULET_ASSIGN_OR_RETURN(
       state->network,
@@ -401,6 +399,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     RIVULET_ASSIGN_OR_RETURN(need, measure());
   }
   if (!need.Fit(options)) return need.OutOfMemory();
+  limits.context = need.context;
+  limits.bytes_per_slot = limits.state.At(need.context);
   limits.num_slots = need.num_slots;
   limits.slots_choice = need.slots_choice;
   limits.head_rows = need.head_rows;

@@ -19,6 +19,7 @@
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_pass.h"
 #include "model/cuda/cuda_product_args.h"
+#include "model/cuda/cuda_softmax_attention.h"
 
 namespace rivulet {
 namespace {
@@ -61,6 +62,11 @@ absl::Status Embed(const CudaBlockPass& p) {
   args.ld = p.a.x.ld;
   RIVULET_RETURN_IF_ERROR(
       CudaStatus(kernels::EmbedCuda(p.launch, args), "launching the embedding"));
+  const float scale = p.config.block().embedding_multiplier;
+  if (scale != 1) {
+    RIVULET_RETURN_IF_ERROR(p.Activate(kernels::Activation::kIdentity, p.a.x, p.config.hidden_size,
+                                       nullptr, {p.a.x.data, nullptr, p.a.x.ld}, {1, scale}));
+  }
   const CudaNorm& first = p.weights.layers[0].rwkv7.first_norm;
   if (first.weight == nullptr) return absl::OkStatus();
   return Norm(p, first, p.a.x.data, {p.a.x.data, nullptr, p.a.x.ld}, p.pass.rows);
@@ -76,19 +82,21 @@ absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index, cons
       return CudaMixMamba2(p, layer, index);
     case Mixer::kRwkv7:
       return CudaMixRwkv7(p, layer, index, x);
-    case Mixer::kShortConv:  // of a hybrid, which CreateCudaBackend refuses
-      break;
+    case Mixer::kShortConv:
+      return CudaMixShortConv(p, layer, index);
   }
   return absl::InternalError("a kind without a mixer");
 }
 
-// fed = silu(gate h) * (up h), h = norm(x).
+// fed = silu(gate h) * (up h), h = norm(x), with the scales of a hybrid.
 absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaLayer& layer, const float* x) {
   const CudaBlockPass::Array& ffn = p.a.ffn;
+  const BlockConfig& block = p.config.block();
   RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, x, p.normed(), p.pass.rows));
   RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.normed(), ffn.data, ffn.ld));
   return p.Activate(kernels::Activation::kSilu, ffn, p.config.ffn_size,
-                    ffn.data + PaddedColumns(p.config.ffn_size), p.fed());
+                    ffn.data + PaddedColumns(p.config.ffn_size), p.fed(),
+                    {block.gate_multiplier, block.ffn_multiplier});
 }
 
 // y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y change places.
@@ -97,9 +105,16 @@ absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, fl
   const int ld = p.a.x.ld;
   const bool rwkv7 = p.kind().mixer == Mixer::kRwkv7;
   if (!rwkv7) RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, *x, p.normed(), p.pass.rows));
-  RIVULET_RETURN_IF_ERROR(Mix(p, layer, index, *x));
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.mixed(), *y, ld, *x));
-  std::swap(*x, *y);
+  if (layer.softmax.attends) {
+    RIVULET_RETURN_IF_ERROR(CudaMixSoftmax(p, layer.softmax, index));
+    RIVULET_RETURN_IF_ERROR(p.Product(layer.softmax.out, p.mixed(), *y, ld, *x));
+    std::swap(*x, *y);
+  }
+  if (layer.mixes) {
+    RIVULET_RETURN_IF_ERROR(Mix(p, layer, index, *x));
+    RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.mixed(), *y, ld, *x));
+    std::swap(*x, *y);
+  }
   if (p.config.ffn_size == 0) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(rwkv7 ? CudaFeedRwkv7(p, layer, index, *x) : FeedSwiglu(p, layer, *x));
   RIVULET_RETURN_IF_ERROR(p.Product(layer.down, p.fed(), *y, ld, *x));
@@ -123,7 +138,9 @@ absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const CudaBlockRo
     return Launch(launch, WithResidual(rivulet::Product(w, from, x.ld, out, ld_out, pass.rows),
                                        residual, ld_out));
   };
-  if (x.half == nullptr) return run(x.data);
+  if (x.half == nullptr) {
+    return kind().hybrid && Wide(w) ? Rounded(w, x.data, x.ld, out, ld_out, residual) : run(x.data);
+  }
   if (w.product && products.Takes(*w.product, pass.rows)) {
     return products.Run(*w.product, w.index, x.half, residual, out, pass.rows, launch.stream);
   }
@@ -132,13 +149,18 @@ absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const CudaBlockRo
 
 absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
                                     int ld_out) const {
+  if (Wide(w)) return Rounded(w, x, ldx, out, ld_out, nullptr);
+  return Launch(launch, rivulet::Product(w, x, ldx, out, ld_out, pass.rows));
+}
+
+absl::Status CudaBlockPass::Rounded(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
+                                    int ld_out, const float* residual) const {
   const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
-  if (!Wide(w)) return Product(w, {static_cast<float*>(given.data), nullptr, ldx}, out, ld_out);
   const kernels::CudaProductRows rounded = {a.half.x.data, true, a.half.x.ld, pass.rows};
   RIVULET_RETURN_IF_ERROR(CudaStatus(
       kernels::ActivateProductRowsCuda(launch, kernels::Epilogue::kNone, given, rounded, w.k),
       "launching a rounding"));
-  return Product(w, {nullptr, a.half.x.data, a.half.x.ld}, out, ld_out);
+  return Product(w, {nullptr, a.half.x.data, a.half.x.ld}, out, ld_out, residual);
 }
 
 // A launch for each type of weights.
@@ -188,7 +210,8 @@ absl::Status CudaBlockPass::Products(std::span<const CudaBlockProduct> all) cons
 }
 
 absl::Status CudaBlockPass::Activate(kernels::Activation kind, const Array& x, int n,
-                                     const float* times, const CudaBlockRows& y) const {
+                                     const float* times, const CudaBlockRows& y,
+                                     const kernels::CudaScales& scales) const {
   kernels::ActivationArgs args;
   args.kind = kind;
   args.rows = pass.rows;
@@ -196,7 +219,8 @@ absl::Status CudaBlockPass::Activate(kernels::Activation kind, const Array& x, i
   args.x = args.y = x.data;
   args.times = times;
   args.x_stride = args.times_stride = args.y_stride = size_t(x.ld);
-  return CudaStatus(kernels::ActivationCuda(launch, args, y.halves()), "launching an activation");
+  return CudaStatus(kernels::ActivationCuda(launch, args, y.halves(), scales),
+                    "launching an activation");
 }
 
 absl::Status CudaBlockPass::Shift(const CudaNorm& norm, const float* x, const float* mix, int mixes,
@@ -247,6 +271,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
     const Model& model, const CudaBackendOptions& options, const CudaShared& shared) {
   const ModelConfig& config = model.config();
   RIVULET_RETURN_IF_ERROR(CheckCudaBlockOptions(config, options));
+  RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config));
   if (config.key_dim > kernels::kMaxCudaKeyDim) {
     return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("backend \"cuda\" cannot run this model: a head has ",
@@ -268,6 +293,10 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
 }
 
 std::string CudaBlockForward::WhyNoLibrary() const {
+  // A library's product has the same shape in every layer.
+  if (config_.block().kind->hybrid) {
+    return absl::StrCat("products of ", config_.kind(), ", whose layers differ, run on no library");
+  }
   if (CudaHalves(options_)) return "";
   return absl::StrCat("products of ", config_.kind(), " in float32 run on no library");
 }
@@ -281,6 +310,7 @@ absl::Status CudaBlockForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareMixerRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareRecurrenceCuda());
+  if (parts_.attention) RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSoftmaxAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareTokenShiftCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
   return absl::OkStatus();
@@ -309,8 +339,11 @@ CudaProductPlaces CudaBlockForward::Places(int max_tokens) const {
 }
 
 CudaBlockPass CudaBlockForward::Pass(const CudaLaunch& launch, const CudaPass& pass) const {
-  return {config_, state_, weights_, scratch_, slots_.states(), products_, options_.many_rows,
-          launch,  pass};
+  BlockState state(parts_);
+  state.floats_per_slot = slots_.floats_per_slot();
+  return {
+      config_, state, parts_, weights_, scratch_, slots_.states(), products_, options_.many_rows,
+      launch,  pass};
 }
 
 absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {

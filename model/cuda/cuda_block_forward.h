@@ -32,11 +32,9 @@ class CudaBlockForward final : public CudaNetwork {
  private:
   CudaBlockForward(const Model& model, std::unique_ptr<CpuWeights> host,
                    const CudaBackendOptions& options, const CudaShared& shared)
-      : CudaNetwork(model, std::move(host), options, shared), state_(config_.state()) {}
+      : CudaNetwork(model, std::move(host), options, shared) {}
   absl::Status Prepare() const override;
   CudaBlockPass Pass(const kernels::CudaLaunch& launch, const CudaPass& pass) const;
-
-  const BlockState state_;
 };
 
 }  // namespace rivulet

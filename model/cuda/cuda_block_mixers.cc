@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixers whose keys and values come from one product: gated linear attention, the delta rules,
-// Mamba-2. Equations: kernels/recurrence.h, kernels/mixer_rows.h; what stands around them is said
-// in model/cpu/cpu_mixers.cc.
+// Mamba-2; and what hybrids have beside them: short convolutions and softmax attention. Equations:
+// kernels/recurrence.h, kernels/mixer_rows.h, kernels/softmax_attention.h; what stands around them
+// is said in model/cpu/cpu_mixers.cc and model/cpu/cpu_softmax_attention.cc.
 #include <cmath>
 
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
@@ -9,6 +10,7 @@
 #include "kernels/cuda/blocks/group_rows_cuda.h"
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "model/cuda/cuda_block_pass.h"
+#include "model/cuda/cuda_softmax_attention.h"
 
 namespace rivulet {
 namespace {
@@ -21,7 +23,7 @@ absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
 }
 
 absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first,
-                      const kernels::StepSizesArgs& steps = {}) {
+                      const kernels::StepSizesArgs& steps = {}, bool silu = true) {
   kernels::CudaCausalConvArgs args;
   args.steps = steps;
   args.segments = p.pass.segments;
@@ -35,7 +37,7 @@ absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index,
   args.ld_y = p.a.conv.ld;
   args.channels = p.config.block().conv_channels;
   args.width = p.config.block().conv_width;
-  args.silu = true;
+  args.silu = silu;
   args.states = p.states;
   args.floats_per_slot = p.state.floats_per_slot;
   args.offset = p.Offset(index, p.state.conv);
@@ -83,18 +85,64 @@ kernels::CudaGate GateFrom(kernels::Activation kind, const float* data, int ld) 
   return gate;
 }
 
-// q and k turned by the row's angles.
-absl::Status Rotate(const CudaBlockPass& p) {
+// q and k of so many heads of `dim` turned by the row's angles.
+absl::Status Rotate(const CudaBlockPass& p, const InputColumns& columns, int heads, int key_heads,
+                    int dim) {
   kernels::RotateHeadsArgs args;
-  args.q = p.a.in.data + p.weights.columns.q;
-  args.k = p.a.in.data + p.weights.columns.k;
+  args.q = p.a.in.data + columns.q;
+  args.k = p.a.in.data + columns.k;
   args.positions = p.pass.positions;
   args.frequencies = p.weights.frequencies;
   args.rows = p.pass.rows;
   args.ld = p.a.in.ld;
-  args.heads = p.config.num_heads;
-  args.key_dim = p.config.key_dim;
+  args.heads = heads;
+  args.key_heads = key_heads;
+  args.key_dim = dim;
+  args.pairs = p.weights.rope_pairs;
+  args.factor = p.weights.rope_factor;
   return CudaStatus(kernels::RotateHeadsCuda(p.launch, args), "launching a rotation");
+}
+
+// y = x times `by` of `n` columns; a stride of 0: one row for all.
+absl::Status Multiply(const CudaBlockPass& p, const float* x, int ldx, const float* by, int ld_by,
+                      float* y, int ldy, int n) {
+  kernels::ActivationArgs args;
+  args.rows = p.pass.rows;
+  args.n = n;
+  args.x = x;
+  args.times = by;
+  args.y = y;
+  args.x_stride = size_t(ldx);
+  args.times_stride = size_t(ld_by);
+  args.y_stride = size_t(ldy);
+  return CudaStatus(kernels::ActivationCuda(p.launch, args), "launching a product of rows");
+}
+
+// o = f(gate) o `scale` of `n` columns.
+absl::Status GateOutputs(const CudaBlockPass& p, const kernels::CudaGate& gate, int n,
+                         float scale) {
+  kernels::ActivationArgs args;
+  args.kind = gate.kind;
+  args.rows = p.pass.rows;
+  args.n = n;
+  args.x = gate.data;
+  args.times = args.y = p.a.o.data;
+  args.x_stride = gate.stride;
+  args.times_stride = args.y_stride = size_t(p.a.o.ld);
+  return CudaStatus(kernels::ActivationCuda(p.launch, args, {}, {1, scale}), "launching a gate");
+}
+
+// The queries or the keys of a layer with softmax attention, each head of them.
+absl::Status NormHeads(const CudaBlockPass& p, const float* weight, int first, int heads) {
+  kernels::RmsNormArgs args;
+  args.x = args.y = p.a.in.data + first;
+  args.x_stride = args.y_stride = size_t(p.a.in.ld);
+  args.rows = p.pass.rows;
+  args.groups = heads;
+  args.size = p.config.block().softmax->head_dim;
+  args.weight = weight;
+  args.eps = p.config.norm_eps;
+  return CudaStatus(kernels::RmsNormCuda(p.launch, args), "launching a norm");
 }
 
 absl::Status BoundKeys(const CudaBlockPass& p, const CudaLayer& layer) {
@@ -115,7 +163,10 @@ absl::Status PrepareGated(const CudaBlockPass& p, const CudaLayer& layer,
                           kernels::CudaRecurrenceArgs* args) {
   const int keys = p.config.key_dim;
   const DecayForm decay = p.kind().decay;
-  if (p.kind().rotary) RIVULET_RETURN_IF_ERROR(Rotate(p));
+  if (p.kind().rotary) {
+    const int heads = p.config.num_heads;
+    RIVULET_RETURN_IF_ERROR(Rotate(p, p.weights.columns, heads, heads, keys));
+  }
   if (decay == DecayForm::kNone) return absl::OkStatus();
   if (decay == DecayForm::kFixed) {
     args->w_dim = 1;
@@ -219,6 +270,10 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   const InputColumns& columns = p.weights.columns;
   const int ld = p.a.conv.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
+  if (p.weights.input_scales != nullptr) {
+    RIVULET_RETURN_IF_ERROR(Multiply(p, p.a.in.data, p.a.in.ld, p.weights.input_scales, 0,
+                                     p.a.in.data, p.a.in.ld, columns.n));
+  }
   kernels::StepSizesArgs steps;
   steps.dt = p.a.in.data + columns.dt;
   steps.w = p.a.decay.data;
@@ -240,7 +295,8 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   args.beta = {steps.dt, p.a.in.ld, 1};
   args.skip = layer.skip;
   // A warp norms all rows of a segment: of a prompt, blocks of their own do it faster.
-  if (p.pass.rows == p.pass.num_segments) {
+  const bool gate_first = c.block().mamba_norm == MambaNorm::kGateFirst;
+  if (gate_first && p.pass.rows == p.pass.num_segments) {
     args.norm.done = reinterpret_cast<unsigned*>(p.a.done.data);
     args.norm.gate = {p.a.in.data + columns.gate, p.a.in.ld, c.value_dim};
     args.norm.weight = layer.out_norm;
@@ -252,8 +308,51 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
   kernels::CudaGate gate =
       GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
-  gate.first = true;
-  return NormOutputs(p, layer, c.block().num_groups, true, c.norm_eps, gate);
+  gate.first = gate_first;
+  if (c.block().mamba_norm != MambaNorm::kNone) {  // the scale is in its weights
+    return NormOutputs(p, layer, c.block().num_groups, true, c.norm_eps, gate);
+  }
+  return GateOutputs(p, gate, c.values(), c.block().mixer_multiplier);
+}
+
+// o = C conv(B x), from B, C and x side by side.
+absl::Status CudaMixShortConv(const CudaBlockPass& p, const CudaLayer& layer, int index) {
+  const InputColumns& columns = p.weights.columns;
+  const CudaScratch::Array &in = p.a.in, &conv = p.a.conv;
+  const int hidden = p.config.hidden_size;
+  RIVULET_RETURN_IF_ERROR(Project(p, layer));
+  RIVULET_RETURN_IF_ERROR(Multiply(p, in.data + columns.v, in.ld, in.data + columns.k, in.ld,
+                                   in.data + columns.v, in.ld, hidden));
+  RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.v, {}, /*silu=*/false));
+  return Multiply(p, conv.data, conv.ld, in.data + columns.q, in.ld, p.a.o.data, p.a.o.ld, hidden);
+}
+
+absl::Status CudaMixSoftmax(const CudaBlockPass& p, const CudaSoftmaxLayer& layer, int index) {
+  const SoftmaxConfig& softmax = *p.config.block().softmax;
+  const InputColumns& columns = p.weights.softmax_columns;
+  const CudaScratch::Array& in = p.a.in;
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.normed(), in.data, in.ld));
+  if (softmax.head_norm) {
+    RIVULET_RETURN_IF_ERROR(NormHeads(p, layer.q_norm, columns.q, softmax.num_heads));
+    RIVULET_RETURN_IF_ERROR(NormHeads(p, layer.k_norm, columns.k, softmax.num_kv_heads));
+  }
+  if (p.weights.rope_pairs > 0) {
+    RIVULET_RETURN_IF_ERROR(
+        Rotate(p, columns, softmax.num_heads, softmax.num_kv_heads, softmax.head_dim));
+  }
+  kernels::CudaSoftmaxAttentionArgs args = CudaSoftmaxAttention(
+      p.config, p.parts, p.states, p.state.floats_per_slot, p.a, p.pass, index);
+  args.q = columns.q;
+  args.k = columns.k;
+  args.v = columns.v;
+  args.scale = softmax.scale;
+  if (!softmax.gate) args.output_scale = softmax.output_scale;
+  args.out = p.a.o.data;
+  RIVULET_RETURN_IF_ERROR(
+      CudaStatus(kernels::SoftmaxAttentionCuda(p.launch, args), "launching the attention"));
+  if (!softmax.gate) return absl::OkStatus();
+  return GateOutputs(p, GateFrom(kernels::Activation::kSigmoid, in.data + columns.gate, in.ld),
+                     softmax.queries(), softmax.output_scale);
 }
 
 }  // namespace rivulet

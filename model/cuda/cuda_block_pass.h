@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/activation.h"
+#include "kernels/cuda/blocks/element_rows_cuda.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/common/launch_cuda.h"
 #include "model/config.h"
@@ -40,7 +41,8 @@ struct CudaBlockPass {
   using Array = CudaScratch::Array;
 
   const ModelConfig& config;
-  const BlockState& state;
+  const BlockState state;  // floats_per_slot: of a whole slot, with what attention keeps
+  const StateParts& parts;
   const CudaWeights& weights;
   const CudaScratch& a;
   float* states;
@@ -52,8 +54,9 @@ struct CudaBlockPass {
   const BlockKind& kind() const { return *config.block().kind; }
   // Whether the pass is one of many rows, with products in F16: what products read is F16 then,
   // rounded by the kernel that makes it as they would round it. The bits are the same, and a
-  // library may run large ones.
-  bool many() const { return pass.rows >= many_rows && a.half.x.data != nullptr; }
+  // library may run large ones. Of a hybrid two mixers may read one norm, so its rows are float, and
+  // products of many rows round them.
+  bool many() const { return pass.rows >= many_rows && a.half.x.data != nullptr && !kind().hybrid; }
   CudaBlockRows Rows(const Array& floats, const CudaScratch::Halves& halves) const {
     return many() ? CudaBlockRows{nullptr, halves.data, halves.ld}
                   : CudaBlockRows{floats.data, nullptr, floats.ld};
@@ -72,12 +75,15 @@ struct CudaBlockPass {
   // The same of rows of float. With many rows and F16 weights x is rounded to F16 first.
   absl::Status Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
                        int ld_out) const;
+  // The same, rounded in any case.
+  absl::Status Rounded(const CudaWeightMatrix& w, const float* x, int ldx, float* out, int ld_out,
+                       const float* residual) const;
   // Products that do not need each other: a launch for each type of weights among them, and for
   // each that a library runs. These write float and have no activation.
   absl::Status Products(std::span<const CudaBlockProduct> products) const;
-  // y = f(x) of `n` columns, times `times` where not null; both have the rows of x.
+  // y = f(x) of `n` columns, times `times` where not null, and with scales; both have the rows of x.
   absl::Status Activate(kernels::Activation kind, const Array& x, int n, const float* times,
-                        const CudaBlockRows& y) const;
+                        const CudaBlockRows& y, const kernels::CudaScales& scales = {}) const;
   // h = norm(x), y[m] = h + (h of the token before - h) mix[m]; `part`: of the layer's state.
   absl::Status Shift(const CudaNorm& norm, const float* x, const float* mix, int mixes, int layer,
                      size_t part) const;
@@ -92,15 +98,15 @@ struct CudaBlockPass {
   // Whether a product with `w` is one of many rows.
   bool Wide(const CudaWeightMatrix& w) const;
   // Of this layer's part in a slot.
-  size_t Offset(int layer, size_t part) const {
-    return size_t(layer) * state.floats_per_layer + part;
-  }
+  size_t Offset(int layer, size_t part) const { return parts.recurrent_at[size_t(layer)] + part; }
 };
 
 // What stands between the norm of a layer and its output product: normed() to mixed().
 absl::Status CudaMixGated(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int index);
+absl::Status CudaMixShortConv(const CudaBlockPass& p, const CudaLayer& layer, int index);
+absl::Status CudaMixSoftmax(const CudaBlockPass& p, const CudaSoftmaxLayer& layer, int index);
 // With the norm before it: x to mixed().
 absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
                           const float* x);

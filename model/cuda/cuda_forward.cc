@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_forward.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "model/cpu/encoder_weights.h"
 #include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_product_args.h"
+#include "model/cuda/cuda_softmax_attention.h"
 
 namespace rivulet {
 namespace {
@@ -40,8 +42,14 @@ int Padded8(int n) { return kernels::ProductK(n) - kernels::kProductPrefix; }
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& model,
                                                                  const CudaBackendOptions& options,
                                                                  const CudaShared& shared) {
+  const ModelConfig& config = model.config();
+  const bool softmax = config.encoder().softmax;
+  RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config));
+  if (softmax && options.plan == CudaPlan::kLatency) {
+    return CudaPlanUnsupported("latency", "models of kind softmax have no kernel of whole steps");
+  }
   const char* const reason =
-      kernels::CheckAttentionCuda(model.config().state_layout(), FeatureMapOf(model.config()));
+      softmax ? nullptr : kernels::CheckAttentionCuda(config.state_layout(), FeatureMapOf(config));
   if (reason != nullptr) {
     return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
@@ -53,11 +61,13 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
 }
 
 size_t CudaForward::LatencyBytes(const BackendLimits& limits) const {
+  if (config_.encoder().softmax) return 0;
   return CudaStepModel::Bytes(config_) + CudaLatency::Bytes(config_, limits, options_);
 }
 
 absl::Status CudaForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSoftmaxAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLayerNormCuda());
@@ -70,6 +80,7 @@ absl::StatusOr<CudaLatency> CudaForward::PlanLatency(const kernels::CudaSampleAr
                                                      const CudaMemory& block,
                                                      const BackendLimits& limits,
                                                      const CudaDevice& device, CudaQueue& queue) {
+  if (config_.encoder().softmax) return CudaLatency();
   RIVULET_ASSIGN_OR_RETURN(
       step_model_, CudaStepModel::Create(config_, options_.precision, weights_, slots_, queue));
   return CudaLatency::Create(step_model_, sample, block, limits, device, options_, queue);
@@ -116,11 +127,12 @@ absl::Status CudaForward::Embed(const CudaLaunch& launch, const CudaPass& pass) 
 
 absl::Status CudaForward::Attention(const CudaLaunch& launch, const CudaPass& pass,
                                     int index) const {
+  if (config_.encoder().softmax) return Softmax(launch, pass, index);
   kernels::CudaAttentionArgs args = CudaAttention(config_, slots_);
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
   args.num_long = pass.num_long;
-  args.features = scratch_.features.data;
+  args.features = scratch_.attention.features.data;
   args.rows = pass.rows;
   args.qkv = scratch_.in.data;
   args.ld_qkv = scratch_.in.ld;
@@ -130,6 +142,18 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const CudaPass& pa
   args.layer = index;
   args.map.omega = weights_.layers[size_t(index)].omega;
   return CudaStatus(kernels::AttentionCuda(launch, args), "launching the attention");
+}
+
+absl::Status CudaForward::Softmax(const CudaLaunch& launch, const CudaPass& pass, int index) const {
+  kernels::CudaSoftmaxAttentionArgs args = CudaSoftmaxAttention(
+      config_, parts_, slots_.states(), slots_.floats_per_slot(), scratch_, pass, index);
+  args.q = weights_.columns.q;
+  args.k = weights_.columns.k;
+  args.v = weights_.columns.v;
+  args.scale = 1 / std::sqrt(float(config_.key_dim));
+  args.out = Wide(pass.rows) ? nullptr : scratch_.o.data;
+  args.out_half = Wide(pass.rows) ? scratch_.half.o.data : nullptr;
+  return CudaStatus(kernels::SoftmaxAttentionCuda(launch, args), "launching the attention");
 }
 
 // q, k, v and gates of a layer: of the embedding in x, or of x = norm2(y) of the layer before.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaForward: the CudaNetwork of a linear transformer.
+// CudaForward: the CudaNetwork of a transformer of our own format, of linear or softmax attention.
 //
 //   embed -> per layer [ norm of the layer before + qkv | attention | out + residual |
 //                        norm + ffn1 + activation | ffn2 + residual ] -> norm(s) + head
@@ -47,6 +47,7 @@ class CudaForward final : public CudaNetwork {
   absl::Status Queries(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Gates(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Attention(const kernels::CudaLaunch& launch, const CudaPass& pass, int index) const;
+  absl::Status Softmax(const kernels::CudaLaunch& launch, const CudaPass& pass, int index) const;
   absl::Status AttentionOut(const kernels::CudaLaunch& launch, const CudaPass& pass,
                             int index) const;
   absl::Status LibraryAttentionOut(const kernels::CudaLaunch& launch, const CudaPass& pass,

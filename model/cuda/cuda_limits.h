@@ -20,7 +20,8 @@ absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendO
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
 // In which types the host reads the weights.
 WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options);
-// All but weight_bytes, plan and products; of slots the most where the options say no number.
+// All but weight_bytes, plan and products; of slots the most where the options say no number, of
+// positions the longest context.
 // REQUIRES: checked options.
 // `numerics_version`: CudaNetwork's.
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,

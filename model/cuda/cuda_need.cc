@@ -34,13 +34,24 @@ bool CudaNeed::Fit(const CudaBackendOptions& options) {
   return sum() <= usable();
 }
 
+void CudaNeed::ChooseContext(const ModelConfig& config, const BackendLimits& limits,
+                             const CudaBackendOptions& options) {
+  const int64_t left = int64_t(usable()) - int64_t(weights + work);
+  context = options.max_context && limits.context > 0
+                ? limits.context
+                : AutoContext(left, limits.state, limits.context, options.num_slots.value_or(16));
+  slot = CudaSlots::BytesPerSlot(config, limits.state.At(context));
+}
+
 absl::Status CudaNeed::OutOfMemory() const {
   const size_t other = weights + work + slot;  // with the guard slot
   const size_t fit = usable() > other ? (usable() - other) / slot : 0;
+  const std::string context_words =
+      context == 0 ? "" : absl::StrCat(", each with room for a context of ", context, " tokens,");
   return MakeError(
       absl::StatusCode::kResourceExhausted,
-      absl::StrCat("weights of ", weights, " bytes, ", num_slots, " slots of ", slot,
-                   " bytes and work space of ", work, " bytes exceed the ", usable(),
+      absl::StrCat("weights of ", weights, " bytes, ", num_slots, " slots of ", slot, " bytes",
+                   context_words, " and work space of ", work, " bytes exceed the ", usable(),
                    " bytes free of ", total, " on the CUDA device; ", fit, " slots would fit"),
       {"OUT_OF_MEMORY", "slots", {}});
 }
@@ -52,10 +63,10 @@ absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, CudaNetwork&
   CudaNeed need;
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
   const CudaNetwork::Bytes bytes = network.Measure(limits, library);
-  need.slot = CudaSlots::BytesPerSlot(config);
   need.weights = bytes.weights;
   need.work = bytes.work + CudaRunBlock::MaxBytes(limits);
   need.num_slots = limits.num_slots;
+  need.ChooseContext(config, limits, options);
   need.head_rows = options.head_rows > 0
                        ? std::min(options.head_rows, limits.max_tokens)
                        : CudaOutputs::HeadRows(config, limits, need.HeadBytes(options));

@@ -21,7 +21,8 @@ struct CudaNeed {
   size_t free = 0, total = 0;  // the device's, before
   size_t weights = 0, slot = 0, work = 0;
   int num_slots = 0;
-  int head_rows = 0;  // whose head outputs are made at a time; `work` has their memory
+  int64_t context = 0;  // BackendLimits::context
+  int head_rows = 0;    // whose head outputs are made at a time; `work` has their memory
   std::string slots_choice = "as set";  // BackendLimits::slots_choice
 
   size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
@@ -33,6 +34,10 @@ struct CudaNeed {
   // Where the options say no number of slots, sets it to what AutoSlots finds room for. Whether all
   // fits now.
   bool Fit(const CudaBackendOptions& options);
+  // Sets `context` and `slot`, where `weights` and `work` are known. `limits` has the longest
+  // context.
+  void ChooseContext(const ModelConfig& config, const BackendLimits& limits,
+                     const CudaBackendOptions& options);
   // RESOURCE_EXHAUSTED with the arithmetic, and how many slots would fit.
   absl::Status OutOfMemory() const;
 };

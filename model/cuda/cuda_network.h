@@ -91,6 +91,7 @@ class CudaNetwork {
   CudaNetwork(const Model& model, std::unique_ptr<CpuWeights> host,
               const CudaBackendOptions& options, const CudaShared& shared)
       : config_(model.config()),
+        parts_(config_.state()),
         options_(options),
         slots_(shared.slots),
         outputs_(shared.outputs),
@@ -102,6 +103,7 @@ class CudaNetwork {
   virtual size_t LatencyBytes(const BackendLimits& /*limits*/) const { return 0; }
 
   const ModelConfig& config_;
+  const StateParts parts_;
   const CudaBackendOptions options_;
   const CudaSlots& slots_;
   const CudaOutputs& outputs_;

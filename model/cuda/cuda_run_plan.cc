@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kFirstHalfwayBucket = 64;
 
-absl::Status CheckRow(const RunRow& row, const BackendLimits& limits, const ModelConfig& config) {
+absl::Status CheckRow(const RunRow& row, int num_steps, const BackendLimits& limits,
+                      const ModelConfig& config) {
   if (row.slot <= kGuardSlot || row.slot > limits.num_slots) {
     return absl::InternalError(absl::StrCat("slot ", row.slot, " is not in 1..", limits.num_slots));
   }
@@ -21,6 +22,12 @@ absl::Status CheckRow(const RunRow& row, const BackendLimits& limits, const Mode
   if (row.position < 0 || (row.sample && row.max_samples < 1)) {
     return absl::InternalError(
         absl::StrCat("position ", row.position, ", max_samples ", row.max_samples));
+  }
+  const int64_t end = row.position + std::ssize(row.tokens) +
+                      (row.sample ? std::min(row.max_samples, num_steps) - 1 : 0);
+  if (limits.context > 0 && end > limits.context) {
+    return absl::InternalError(
+        absl::StrCat("position ", end, " is beyond the context of ", limits.context));
   }
   for (const int32_t token : row.tokens) {
     if (token < 0 || token >= config.vocab_size)
@@ -63,7 +70,7 @@ absl::Status CheckCudaRun(const Run& run, const BackendLimits& limits, const Mod
   }
   size_t tokens = 0;
   for (const RunRow& row : run.rows) {
-    RIVULET_RETURN_IF_ERROR(CheckRow(row, limits, config));
+    RIVULET_RETURN_IF_ERROR(CheckRow(row, run.num_steps, limits, config));
     tokens += row.tokens.size();
   }
   if (tokens > size_t(limits.max_tokens)) {

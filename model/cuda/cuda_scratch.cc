@@ -10,6 +10,7 @@
 #include "kernels/gemm.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_run_plan.h"
+#include "model/cuda/cuda_softmax_attention.h"
 
 namespace rivulet {
 
@@ -44,14 +45,14 @@ std::vector<CudaScratch::Spec> CudaScratch::EncoderSpecs(const ModelConfig& c,
             ld_ffn = PaddedColumns(c.ffn_size) + more;
   // Rows of o that are gathered for a library lie in `in`.
   const int ld_in = std::max(PaddedColumns(columns.n), prefix ? ld_o : 0);
-  std::vector<Spec> specs = {{&x, nullptr, tokens, ld_x, prefix},
-                             {&y, nullptr, tokens, ld_x},
-                             {&in, nullptr, tokens, ld_in},
-                             {&o, nullptr, tokens, ld_o, prefix},
-                             {&ffn, nullptr, tokens, ld_ffn, prefix},
-                             {nullptr, &half.x, tokens, ld_x, prefix},
-                             {&features, nullptr, tokens + tokens / size_t(kCudaLongSegment),
-                              kernels::AttentionFeatureFloats(c.state_layout())}};
+  std::vector<Spec> specs = {
+      {&x, nullptr, tokens, ld_x, prefix},     {&y, nullptr, tokens, ld_x},
+      {&in, nullptr, tokens, ld_in},           {&o, nullptr, tokens, ld_o, prefix},
+      {&ffn, nullptr, tokens, ld_ffn, prefix}, {nullptr, &half.x, tokens, ld_x, prefix}};
+  if (!c.encoder().softmax) {
+    specs.push_back({&attention.features, nullptr, tokens + tokens / size_t(kCudaLongSegment),
+                     kernels::AttentionFeatureFloats(c.state_layout())});
+  }
   // Elsewhere they share memory: a pass has one of the two. But float32 would overwrite prefixes.
   if (prefix && reads.halves) {
     specs.push_back({nullptr, &half.o, tokens, ld_o, true});
@@ -65,6 +66,11 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
                                                        const CudaProductReads& reads,
                                                        size_t tokens) {
   const bool is_rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
+  // Of softmax attention: what its input product makes, and the longest row of o.
+  const SoftmaxConfig softmax = c.block().softmax.value_or(SoftmaxConfig());
+  const int attended = (softmax.gate ? 2 : 1) * softmax.queries() + 2 * softmax.keys();
+  const bool conv_alone = c.block().kind->mixer == Mixer::kShortConv;
+  const int widest = std::max({c.values(), softmax.queries(), conv_alone ? c.hidden_size : 0});
   const int hidden = PaddedColumns(c.hidden_size), keys = PaddedColumns(c.keys()),
             decays = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values()), expanded = PaddedColumns(c.ffn_size);
@@ -72,11 +78,11 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
       {&x, hidden},
       {&y, hidden},
       {&h, hidden},
-      {&in, is_rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
+      {&in, is_rwkv7 ? 3 * hidden : PaddedColumns(std::max(columns.n, attended))},
       {&conv, PaddedColumns(c.block().conv_channels)},
       {&decay, decays},
       {&gate, is_rwkv7 || c.block().kind->low_rank_gate ? values : 0},
-      {&o, values},
+      {&o, PaddedColumns(widest)},
       {&mix, is_rwkv7 ? kMixes * hidden : 0},
       {&ffn, is_rwkv7 ? expanded : 2 * expanded},
       {&low, columns.low_rank},
@@ -90,7 +96,7 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
   for (const auto& [array, ld] : arrays) specs.push_back({array, nullptr, tokens, ld});
   if (!reads.halves) return specs;
   const int more = PrefixColumns(reads);
-  half.columns = PaddedColumns(std::max({c.hidden_size, c.values(), is_rwkv7 ? 0 : c.ffn_size}));
+  half.columns = PaddedColumns(std::max({c.hidden_size, widest, is_rwkv7 ? 0 : c.ffn_size}));
   specs.push_back({nullptr, &half.x, tokens, half.columns + more, reads.for_library});
   // Elsewhere they share memory: a pass has float or F16. But float would overwrite prefixes.
   if (is_rwkv7 && reads.for_library) {
@@ -105,9 +111,25 @@ std::vector<CudaScratch::Spec> CudaScratch::Specs(const ModelConfig& config,
                                                   const CudaProductReads& reads,
                                                   const BackendLimits& limits) {
   const auto tokens = size_t(limits.max_tokens);
-  return std::holds_alternative<EncoderConfig>(config.network)
-             ? EncoderSpecs(config, columns, reads, tokens)
-             : BlockSpecs(config, columns, reads, tokens);
+  std::vector<Spec> specs = std::holds_alternative<EncoderConfig>(config.network)
+                                ? EncoderSpecs(config, columns, reads, tokens)
+                                : BlockSpecs(config, columns, reads, tokens);
+  if (config.state().attention) specs.push_back(PartialSpec(config, limits));
+  return specs;
+}
+
+// For as many rows as are worth spreading, in 64 MiB, but for one at least.
+CudaScratch::Spec CudaScratch::PartialSpec(const ModelConfig& config, const BackendLimits& limits) {
+  constexpr size_t kMost = (size_t{64} << 20) / sizeof(float), kLine = 32;
+  const AttentionPart kept = *config.state().attention;
+  attention.max_blocks = kept.window > 0 ? kept.ring() : kernels::CacheBlocks(limits.context);
+  const size_t row =
+      kernels::SoftmaxPartialFloats(QueryHeads(config), kept.value_dim, attention.max_blocks);
+  const int worth = std::clamp(kernels::kSoftmaxSpreadUnits / kept.heads, 1, limits.max_rows);
+  const size_t rows = std::clamp<size_t>(kMost / row, 1, size_t(worth));
+  const size_t lines = (rows * row + kLine - 1) / kLine;
+  attention.partial_floats = lines * kLine;
+  return {&attention.partials, nullptr, lines, int(kLine)};
 }
 
 size_t CudaScratch::Bytes(const ModelConfig& config, const InputColumns& columns,

@@ -58,8 +58,7 @@ class CudaScratch {
     Array first;      // v of layer 0
     Array kk, minus;  // what leaves the state, and in which direction
   } rwkv7;
-  Array done;      // Mamba-2: a count for each segment, zero between launches (ld 1)
-  Array features;  // kind "linear": beside max_tokens rows one for each kCudaLongSegment of them
+  Array done;  // Mamba-2: a count for each segment, zero between launches (ld 1)
   // What products of many rows read, in F16; null without reads.halves. But for x they are in place
   // of the arrays above or, for a library, beside them, with the prefix of product_rows_cuda.h; low
   // is always in place.
@@ -70,6 +69,14 @@ class CudaScratch {
     Halves mix, low;  // RWKV-7
     int columns = 0;  // of x
   } half;
+  struct {
+    Array features;  // linear: beside max_tokens rows one for each kCudaLongSegment of them
+    // Softmax: [partial_floats] where blocks of positions are spread, and how many blocks a
+    // sequence, or its ring, may have.
+    Array partials;
+    size_t partial_floats = 0;
+    int64_t max_blocks = 0;
+  } attention;
   int width_x = 0;  // columns of x that kind "linear" writes; the next row's prefix lies behind
 
  private:
@@ -80,6 +87,8 @@ class CudaScratch {
                                  const CudaProductReads& reads, size_t tokens);
   std::vector<Spec> BlockSpecs(const ModelConfig& config, const InputColumns& columns,
                                const CudaProductReads& reads, size_t tokens);
+  // Of a model with softmax attention.
+  Spec PartialSpec(const ModelConfig& config, const BackendLimits& limits);
   absl::Status Place(const Spec& spec, const kernels::CudaLaunch& launch);
   std::vector<CudaMemory> memory_;
 };

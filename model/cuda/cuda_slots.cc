@@ -5,28 +5,28 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/common/slot_cuda.h"
 #include "model/base/error.h"
 
 namespace rivulet {
 
 using kernels::CudaLogitBias;
 using kernels::CudaSampler;
+using kernels::CudaSlotPart;
 
-size_t CudaSlots::BytesPerSlot(const ModelConfig& config) {
+size_t CudaSlots::BytesPerSlot(const ModelConfig& config, size_t state_bytes) {
   const bool categorical = config.output.type == OutputType::kCategorical;
   const size_t per_token =
       sizeof(int32_t) + (categorical ? sizeof(uint32_t) + sizeof(CudaLogitBias) : 0);
-  return config.bytes_per_slot() + sizeof(CudaSampler) +
-         per_token * size_t(config.num_output_tokens());
+  return state_bytes + sizeof(CudaSampler) + per_token * size_t(config.num_output_tokens());
 }
 
-absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, int num_slots,
+absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, const BackendLimits& limits,
                                             const float* initial_state, const CudaQueue& queue) {
   CudaSlots slots;
   slots.initial_ = initial_state;
-  const size_t count = size_t(num_slots) + 1;
-  slots.floats_ = config.bytes_per_slot() / sizeof(float);
+  const size_t count = size_t(limits.num_slots) + 1;
+  slots.floats_ = limits.bytes_per_slot / sizeof(float);
+  slots.state_size_ = limits.state;
   slots.num_tokens_ = config.num_output_tokens();
   slots.categorical_ = config.output.type == OutputType::kCategorical;
   slots.banned_ = config.bos_token_id.value_or(-1);
@@ -43,7 +43,9 @@ absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, int num_s
       cudaMemsetAsync(slots.states_.data(), 0, slots.states_.bytes(), queue.stream()));
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemsetAsync(slots.samplers_.data(), 0, slots.samplers_.bytes(), queue.stream()));
-  slots.mine_.assign(count, {slots.Default(), false});
+  const size_t empty = slots.FloatsAt(0);
+  slots.mine_.assign(count, {slots.Default(), false, empty, empty});
+  slots.parts_.reserve(count);
   slots.stops_.reserve(size_t(slots.num_tokens_));
   slots.biases_.reserve(size_t(slots.num_tokens_));
   return slots;
@@ -66,29 +68,56 @@ CudaSampler CudaSlots::Default() const {
 }
 
 absl::Status CudaSlots::Zero(std::span<const Slot> slots, CudaQueue& queue) {
+  const size_t empty = FloatsAt(0);
+  parts_.clear();
   for (const Slot slot : slots) {
-    mine_[size_t(slot)] = {Default(), false};
+    parts_.push_back({0, int64_t(mine_[size_t(slot)].dirty), slot});
+    mine_[size_t(slot)] = {Default(), false, empty, empty};
     if (initial_ == nullptr) continue;
     RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(states() + size_t(slot) * floats_, initial_,
                                                  floats_ * sizeof(float), cudaMemcpyDeviceToDevice,
                                                  queue.stream()));
   }
-  if (initial_ != nullptr) return absl::OkStatus();
+  return initial_ != nullptr ? absl::OkStatus() : ZeroParts(parts_, queue);
+}
+
+absl::Status CudaSlots::ZeroParts(std::span<const CudaSlotPart> parts, CudaQueue& queue) {
   // As many as staging takes at once.
   constexpr size_t kAtOnce = 1024;
-  for (size_t at = 0; at < slots.size(); at += kAtOnce) {
-    const auto some = slots.subspan(at, std::min(kAtOnce, slots.size() - at));
+  for (size_t at = 0; at < parts.size(); at += kAtOnce) {
+    const auto some = parts.subspan(at, std::min(kAtOnce, parts.size() - at));
+    size_t most = 0;
+    for (const CudaSlotPart& part : some) most = std::max(most, size_t(part.floats));
     RIVULET_ASSIGN_OR_RETURN(void* const list, queue.Stage(some.size_bytes()));
     std::memcpy(list, some.data(), some.size_bytes());
-    RIVULET_CUDA_RETURN_IF_ERROR(kernels::ZeroSlotsCuda(
-        queue.launch(), states(), floats_, static_cast<const int32_t*>(list), int(some.size())));
+    RIVULET_CUDA_RETURN_IF_ERROR(kernels::ZeroSlotsCuda(queue.launch(), states(), floats_,
+                                                        static_cast<const CudaSlotPart*>(list),
+                                                        int(some.size()), most));
   }
   return absl::OkStatus();
 }
 
+absl::Status CudaSlots::Shorten(Slot slot, size_t floats, CudaQueue& queue) {
+  Mine& mine = mine_[size_t(slot)];
+  const size_t dirty = mine.dirty;
+  mine.used = mine.dirty = floats;
+  if (dirty <= floats) return absl::OkStatus();
+  const CudaSlotPart rest = {int64_t(floats), int64_t(dirty - floats), slot};
+  return ZeroParts({&rest, 1}, queue);
+}
+
+void CudaSlots::Feed(Slot slot, int64_t sure, int64_t most) {
+  Mine& mine = mine_[size_t(slot)];
+  mine.used = std::max(mine.used, FloatsAt(sure));
+  mine.dirty = std::max(mine.dirty, FloatsAt(most));
+}
+
 absl::Status CudaSlots::Copy(Slot from, Slot to, CudaQueue& queue) {
   if (from == to) return absl::OkStatus();
-  RIVULET_CUDA_RETURN_IF_ERROR(kernels::CopySlotCuda(queue.launch(), states(), floats_, from, to));
+  const size_t used = StateFloats(from);
+  RIVULET_CUDA_RETURN_IF_ERROR(
+      kernels::CopySlotCuda(queue.launch(), states(), floats_, used, from, to));
+  RIVULET_RETURN_IF_ERROR(Shorten(to, used, queue));
   const bool counted = counts(from);
   Mine& mine = mine_[size_t(to)];
   mine.sampler.seen = counted ? seen(to) : nullptr;
@@ -186,12 +215,13 @@ absl::Status CudaSlots::Read(Slot slot, size_t from, std::span<float> out, CudaQ
 
 absl::Status CudaSlots::Write(Slot slot, std::span<const std::span<const float>> parts,
                               CudaQueue& queue) {
-  float* at = states() + size_t(slot) * floats_;
+  float* const state = states() + size_t(slot) * floats_;
+  size_t floats = 0;
   for (const auto& part : parts) {
-    RIVULET_RETURN_IF_ERROR(queue.CopyIn(at, part.data(), part.size_bytes()));
-    at += part.size();
+    RIVULET_RETURN_IF_ERROR(queue.CopyIn(state + floats, part.data(), part.size_bytes()));
+    floats += part.size();
   }
-  return absl::OkStatus();
+  return Shorten(slot, floats, queue);
 }
 
 }  // namespace rivulet

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaSlots: what sequences keep in device memory: recurrent state, how they sample, what tokens
-// they have seen. All of it is reserved at start, so that no sequence can fail for memory later.
+// CudaSlots: what sequences keep in device memory: state, how they sample, what tokens they have
+// seen. All of it is reserved at start, so that no sequence can fail for memory later. What a
+// sequence has not filled of its state is zeros, which nobody copies or clears.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/common/slot_cuda.h"
 #include "kernels/cuda/sample/sample_cuda.h"
 #include "model/backend.h"
 #include "model/config.h"
@@ -24,20 +26,24 @@ inline constexpr int kCudaMaxTop = 20;
 // Everything takes effect in stream order. REQUIRES of all: slots within 1..num_slots. Thread: one.
 class CudaSlots {
  public:
-  // Device memory of one slot: the state, for every token a stop id and (categorical heads) its
-  // count and bias.
-  static size_t BytesPerSlot(const ModelConfig& config);
+  // Device memory of one slot: the state of `state_bytes`, for every token a stop id and
+  // (categorical heads) its count and bias.
+  static size_t BytesPerSlot(const ModelConfig& config, size_t state_bytes);
 
-  // Slots 0 (the guard) to num_slots, states zero. `initial_state`: what Zero makes of a state, in
-  // device memory that outlives the slots; null: zeros.
-  static absl::StatusOr<CudaSlots> Create(const ModelConfig& config, int num_slots,
+  // Slots 0 (the guard) to limits.num_slots, states zero. `initial_state`: what Zero makes of a
+  // state, in device memory that outlives the slots; null: zeros.
+  static absl::StatusOr<CudaSlots> Create(const ModelConfig& config, const BackendLimits& limits,
                                           const float* initial_state, const CudaQueue& queue);
 
   absl::Status Zero(std::span<const Slot> slots, CudaQueue& queue);
   absl::Status Copy(Slot from, Slot to, CudaQueue& queue);
   // Errors: INVALID_ARGUMENT where the sampler asks for more than kCudaMaxTop.
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
-  // The part of the state that begins `from` floats in.
+  // Floats of the state that the sequence has filled.
+  size_t StateFloats(Slot slot) const { return mine_[size_t(slot)].used; }
+  // A run feeds the slot up to position `sure`, and perhaps up to position `most`.
+  void Feed(Slot slot, int64_t sure, int64_t most);
+  // The part of the state that begins `from` floats in; it ends within StateFloats().
   absl::Status Read(Slot slot, size_t from, std::span<float> out, CudaQueue& queue) const;
   absl::Status Write(Slot slot, std::span<const std::span<const float>> parts, CudaQueue& queue);
 
@@ -47,6 +53,7 @@ class CudaSlots {
   bool counts(Slot slot) const { return mine_[size_t(slot)].sampler.seen != nullptr; }
 
   float* states() const { return static_cast<float*>(states_.data()); }
+  size_t floats_per_slot() const { return floats_; }
   const kernels::CudaSampler* samplers() const {
     return static_cast<const kernels::CudaSampler*>(samplers_.data());
   }
@@ -55,22 +62,29 @@ class CudaSlots {
   struct Mine {
     kernels::CudaSampler sampler;  // as the device shall have it
     bool ready = false;            // the device has it
+    size_t used = 0, dirty = 0;    // floats: that the sequence has filled; behind which are zeros
   };
   // Arrays of one slot, in device memory.
   uint32_t* seen(Slot slot) const;
   kernels::CudaLogitBias* bias(Slot slot) const;
   int32_t* stop_ids(Slot slot) const;
   kernels::CudaSampler Default() const;
+  size_t FloatsAt(int64_t positions) const { return state_size_.At(positions) / sizeof(float); }
+  // The state becomes one of `floats`, which stand there already: zeros behind them.
+  absl::Status Shorten(Slot slot, size_t floats, CudaQueue& queue);
+  absl::Status ZeroParts(std::span<const kernels::CudaSlotPart> parts, CudaQueue& queue);
   absl::Status SetHistory(Slot slot, std::span<const TokenCount> history, CudaQueue& queue);
   absl::Status SetLists(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
 
-  size_t floats_ = 0;  // of a state
+  size_t floats_ = 0;  // of a slot's state, with room for the context
+  StateSize state_size_;
   const float* initial_ = nullptr;
   int num_tokens_ = 0;
   bool categorical_ = false;
   int32_t banned_ = -1;
   CudaMemory states_, samplers_, seen_, bias_, stop_ids_;
   std::vector<Mine> mine_;  // [num_slots + 1]
+  std::vector<kernels::CudaSlotPart> parts_;
   std::vector<int32_t> stops_;
   std::vector<uint32_t> history_;
   std::vector<kernels::CudaLogitBias> biases_;

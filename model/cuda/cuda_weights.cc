@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <numbers>
 #include <utility>
 #include <variant>
 
@@ -174,7 +176,10 @@ class CudaWeightsLoader {
   absl::Status LoadEmbedding(const CpuMatrix& table);
   absl::Status LoadConstants(const CpuWeights& host);
   absl::Status LoadLayer(CpuLayer& layer, const InputRanges& columns);
+  absl::Status LoadSoftmax(CpuLayer& layer, CudaSoftmaxLayer* device);
   absl::Status LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device);
+  absl::Status LoadRotation(const CpuWeights& host);
+  absl::Status LoadInputScales();
 
   const ModelConfig& config_;
   const bool encoder_;  // kind "linear"
@@ -307,19 +312,33 @@ absl::Status CudaWeightsLoader::LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* dev
   return Upload(layer.group_norm_bias, &device->group_norm_bias);
 }
 
+absl::Status CudaWeightsLoader::LoadSoftmax(CpuLayer& layer, CudaSoftmaxLayer* device) {
+  device->attends = true;
+  RIVULET_RETURN_IF_ERROR(Upload(layer.in, CudaProduct::kQkv, &device->in));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device->out));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.q_norm, &device->q_norm));
+  return Upload(layer.k_norm, &device->k_norm);
+}
+
 absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer, const InputRanges& columns) {
   CudaLayer device;
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm1, &device.norm1));
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm2, &device.norm2));
+  device.mixes = !layer.attends;
+  if (layer.attends || layer.beside != nullptr) {
+    RIVULET_RETURN_IF_ERROR(LoadSoftmax(layer.attends ? layer : *layer.beside, &device.softmax));
+  }
   device.in.product = CudaProduct::kQkv;
-  const bool split = !columns.small.empty();
+  const bool split = device.mixes && !columns.small.empty();
   device.in.n = split ? weights_.columns.small : weights_.columns.n;
   device.in_small.n = weights_.columns.n - device.in.n;
-  RIVULET_RETURN_IF_ERROR(Upload(layer.in, columns.in, &device.in));
+  if (device.mixes) {
+    RIVULET_RETURN_IF_ERROR(Upload(layer.in, columns.in, &device.in));
+    RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device.out));
+  }
   RIVULET_RETURN_IF_ERROR(Upload(layer.in_small, columns.small, &device.in_small));
   RIVULET_RETURN_IF_ERROR(Upload(layer.decay, &device.decay));
   RIVULET_RETURN_IF_ERROR(Upload(layer.gate, &device.gate));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device.out));
   RIVULET_RETURN_IF_ERROR(Upload(layer.up, CudaProduct::kFfn1, &device.up));
   RIVULET_RETURN_IF_ERROR(Upload(layer.down, CudaProduct::kFfn2, &device.down));
   RIVULET_RETURN_IF_ERROR(Upload(layer.conv, &device.conv));
@@ -328,11 +347,46 @@ absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer, const InputRanges& co
   RIVULET_RETURN_IF_ERROR(Upload(layer.decay_bias, &device.decay_bias));
   RIVULET_RETURN_IF_ERROR(Upload(layer.lower_bound, &device.lower_bound));
   RIVULET_RETURN_IF_ERROR(Upload(layer.skip, &device.skip));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.out_norm, &device.out_norm));
+  // The scale of Mamba-2's output is a part of its norm.
+  const float scale = encoder_ ? 1.0f : config_.block().mixer_multiplier;
+  std::vector<float> out_norm(layer.out_norm);
+  for (float& weight : out_norm) weight *= scale;
+  RIVULET_RETURN_IF_ERROR(Upload(out_norm, &device.out_norm));
   RIVULET_RETURN_IF_ERROR(Upload(layer.omega, &device.omega));
   if (layer.rwkv7 != nullptr) RIVULET_RETURN_IF_ERROR(LoadRwkv7(*layer.rwkv7, &device.rwkv7));
   weights_.layers.push_back(device);
   return absl::OkStatus();
+}
+
+absl::Status CudaWeightsLoader::LoadRotation(const CpuWeights& host) {
+  std::vector<double> frequencies(host.rope.frequencies);
+  if (config_.block().kind->hybrid) {
+    for (double& frequency : frequencies) frequency /= std::numbers::pi;
+  } else {
+    frequencies.resize(size_t(config_.key_dim / 2));
+    kernels::RotaryFrequencies(config_.key_dim, frequencies.data());
+  }
+  weights_.rope_pairs = int(frequencies.size());
+  weights_.rope_factor = host.rope.factor;
+  return Upload(frequencies, &weights_.frequencies);
+}
+
+// Falcon-H1: z, x, B, C and dt are scaled each.
+absl::Status CudaWeightsLoader::LoadInputScales() {
+  const std::vector<float>& by = config_.block().mamba_multipliers;
+  if (by.empty()) return absl::OkStatus();
+  const InputColumns& columns = weights_.columns;
+  std::vector<float> scales(size_t(columns.n), 1.0f);
+  const int values = config_.values(), groups = columns.q - columns.k;
+  const std::pair<int, int> parts[] = {{columns.gate, values},
+                                       {columns.v, values},
+                                       {columns.k, groups},
+                                       {columns.q, groups},
+                                       {columns.dt, config_.num_heads}};
+  for (size_t i = 0; i < std::size(parts); ++i) {
+    std::fill_n(scales.begin() + parts[i].first, parts[i].second, by[i]);
+  }
+  return Upload(scales, &weights_.input_scales);
 }
 
 // Of the family.
@@ -347,10 +401,9 @@ absl::Status CudaWeightsLoader::LoadConstants(const CpuWeights& host) {
     }
     RIVULET_RETURN_IF_ERROR(Upload(lengths, &weights_.lengths));
   }
-  if (!config_.block().kind->rotary) return absl::OkStatus();
-  std::vector<double> frequencies(size_t(config_.key_dim / 2));
-  kernels::RotaryFrequencies(config_.key_dim, frequencies.data());
-  return Upload(frequencies, &weights_.frequencies);
+  RIVULET_RETURN_IF_ERROR(LoadInputScales());
+  const BlockKind& kind = *config_.block().kind;
+  return kind.rotary || kind.hybrid ? LoadRotation(host) : absl::OkStatus();
 }
 
 absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
@@ -359,8 +412,12 @@ absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
   RIVULET_RETURN_IF_ERROR(Upload(head, CudaProduct::kHead, &weights_.head));
   if (queue_ != nullptr) host.embedding = CpuMatrix();
   // The own format's attention reads a gate right behind the values.
-  const InputRanges columns = PlaceColumns(host.columns, host.layers[0].in.packed.n,
-                                           /*align_small=*/!encoder_, &weights_.columns);
+  const auto mixes =
+      std::find_if(host.layers.begin(), host.layers.end(), [](auto& l) { return !l.attends; });
+  const int in_columns = mixes == host.layers.end() ? 0 : mixes->in.packed.n;
+  const InputRanges columns =
+      PlaceColumns(host.columns, in_columns, /*align_small=*/!encoder_, &weights_.columns);
+  weights_.softmax_columns = host.softmax_columns;
   for (CpuLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
   return encoder_ ? absl::OkStatus() : LoadConstants(host);

@@ -45,8 +45,17 @@ struct CudaRwkv7Layer {
               *group_norm_bias = nullptr;
 };
 
+// Of a hybrid.
+struct CudaSoftmaxLayer {
+  bool attends = false;
+  CudaWeightMatrix in, out;  // `in` makes CudaWeights::softmax_columns
+  const float *q_norm = nullptr, *k_norm = nullptr;
+};
+
 // What the kind does not have is null, or a matrix without memory.
 struct CudaLayer {
+  bool mixes = true;         // false: of a hybrid, with attention alone
+  CudaSoftmaxLayer softmax;  // has the mixer's input
   CudaNorm norm1, norm2;
   CudaWeightMatrix in, in_small, decay, gate, out, up, down;  // as in CpuLayer
   const float *conv = nullptr, *conv_bias = nullptr, *decay_scale = nullptr, *decay_bias = nullptr,
@@ -75,7 +84,7 @@ class CudaWeights {
                                           const CudaWeightForms& forms, CudaQueue& queue);
 
   // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
-  InputColumns columns;
+  InputColumns columns, softmax_columns;
   // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kind "linear":
   // [vocab, embedding_columns] of float32.
   const void* embedding = nullptr;
@@ -91,9 +100,14 @@ class CudaWeights {
   // [2 heads, key_dim]: for q and k side by side, what makes a norm of root mean squares one of the
   // length key_dim^-1/2 and of 1. Null where there is no convolution.
   const float* lengths = nullptr;
-  // RetNet: kernels::RotaryFrequencies(), [key_dim / 2]. Kind "linear": kernels::CudaFrequencies(),
+  // RetNet and softmax attention: over pi, [rope_pairs], as of kernels::RotaryFrequencies(). Kind
+  // "linear": kernels::CudaFrequencies(),
   // [embedding_columns], of the positions that are not in the table; null: all are.
   const double* frequencies = nullptr;
+  int rope_pairs = 0;      // 0: positions turn nothing
+  double rope_factor = 1;  // of cosines and sines
+  // What the mixer's input product is multiplied with, [columns.n]; null: 1.
+  const float* input_scales = nullptr;
   const float* initial_state = nullptr;  // CpuWeights::initial_state; null: zeros
 
  private:

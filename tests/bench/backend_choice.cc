@@ -167,6 +167,9 @@ absl::StatusOr<bool> WriteShape(const std::string& name, const std::string& dire
         {.hidden = 2048, .layers = 24, .decay = 96, .rate = 96, .value = 64, .gate = 256});
   } else if (name == "mamba2-130m") {
     written = WriteMamba2(directory, {.hidden = 768, .layers = 24});
+  } else if (name == "granite-350m") {
+    written = WriteGranite(directory,
+                           {.hidden = 768, .layers = 32, .heads = 12, .kv_heads = 4, .ffn = 2048});
   } else {
     return false;
   }

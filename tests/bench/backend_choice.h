@@ -43,10 +43,10 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
 
 // "cifar-10" (16 layers, hidden 256, 3072 positions), "110m" (12 layers, hidden 768, 12 heads x
 // 64), "rwkv7-0.4b" (24 layers, hidden 1024; half of the inputs of ffn.value are 0, with "-zeros80"
-// or "-zeros95" behind the name 80 or 95 %), "rwkv7-1.5b" (24 layers, hidden 2048) and
-// "mamba2-130m" (24 layers, hidden 768) have random weights in F16. Any other name is a
-// directory: one of --models, such as "mnist-linear" and "shakespeare-rfa", or a path. Ends the
-// program where it is no model.
+// or "-zeros95" behind the name 80 or 95 %), "rwkv7-1.5b" (24 layers, hidden 2048), "mamba2-130m"
+// (24 layers, hidden 768) and "granite-350m" (32 layers, of which 4 attend, hidden 768) have random
+// weights in F16. Any other name is a directory: one of --models, such as "mnist-linear" and
+// "shakespeare-rfa", or a path. Ends the program where it is no model.
 std::shared_ptr<const Model> LoadModel(const Choice& choice, const std::string& name);
 
 }  // namespace rivulet::bench

@@ -89,24 +89,56 @@ std::vector<Tensor> TensorsOf(const Rwkv7Shape& shape) {
   return tensors.list;
 }
 
-constexpr int kMamba2Head = 64;  // columns
+constexpr int kMamba2Head = 64, kGraniteMambaHead = 32, kGraniteHead = 64;  // columns
+constexpr int kGraniteState = 128;  // rows of a head's state
+
+void AddMamba2(const std::string& mixer, int hidden, int heads, int state, Tensors* tensors) {
+  const int inner = 2 * hidden, channels = inner + 2 * state;
+  tensors->Vector(mixer + "A_log", {heads}, -1, 1);
+  tensors->Vector(mixer + "D", {heads}, 0.5f, 1.5f);
+  tensors->Vector(mixer + "dt_bias", {heads}, -2, 0.5f);
+  tensors->Vector(mixer + "conv1d.weight", {channels, 1, 4}, -0.7f, 0.7f);
+  tensors->Vector(mixer + "conv1d.bias", {channels}, -0.5f, 0.5f);
+  tensors->Matrix(mixer + "in_proj", inner + channels + heads, hidden);
+  tensors->Vector(mixer + "norm.weight", {inner}, 0.9f, 1.1f);
+  tensors->Matrix(mixer + "out_proj", hidden, inner);
+}
+
+bool Attends(const GraniteShape& shape, int layer) {
+  return layer % shape.attention_every == shape.attention_every - 1;
+}
+
+std::vector<Tensor> TensorsOf(const GraniteShape& shape) {
+  Tensors tensors;
+  const int hidden = shape.hidden;
+  tensors.Matrix("model.embed_tokens", shape.vocab, hidden);
+  for (int i = 0; i < shape.layers; ++i) {
+    const std::string prefix = absl::StrCat("model.layers.", i, "."), attn = prefix + "self_attn.";
+    tensors.Vector(prefix + "input_layernorm.weight", {hidden}, 0.9f, 1.1f);
+    tensors.Vector(prefix + "post_attention_layernorm.weight", {hidden}, 0.9f, 1.1f);
+    if (Attends(shape, i)) {
+      tensors.Matrix(attn + "q_proj", shape.heads * kGraniteHead, hidden);
+      tensors.Matrix(attn + "k_proj", shape.kv_heads * kGraniteHead, hidden);
+      tensors.Matrix(attn + "v_proj", shape.kv_heads * kGraniteHead, hidden);
+      tensors.Matrix(attn + "o_proj", hidden, shape.heads * kGraniteHead);
+    } else {
+      AddMamba2(prefix + "mamba.", hidden, 2 * hidden / kGraniteMambaHead, kGraniteState, &tensors);
+    }
+    tensors.Matrix(prefix + "shared_mlp.input_linear", 2 * shape.ffn, hidden);
+    tensors.Matrix(prefix + "shared_mlp.output_linear", hidden, shape.ffn);
+  }
+  tensors.Vector("model.norm.weight", {hidden}, 0.9f, 1.1f);
+  return tensors.list;
+}
 
 std::vector<Tensor> TensorsOf(const Mamba2Shape& shape) {
   Tensors tensors;
-  const int inner = 2 * shape.hidden, heads = inner / kMamba2Head;
-  const int channels = inner + 2 * shape.state;
   tensors.Matrix("backbone.embeddings", shape.vocab, shape.hidden);
   for (int i = 0; i < shape.layers; ++i) {
-    const std::string prefix = absl::StrCat("backbone.layers.", i, "."), mixer = prefix + "mixer.";
+    const std::string prefix = absl::StrCat("backbone.layers.", i, ".");
     tensors.Vector(prefix + "norm.weight", {shape.hidden}, 0.9f, 1.1f);
-    tensors.Vector(mixer + "A_log", {heads}, -1, 1);
-    tensors.Vector(mixer + "D", {heads}, 0.5f, 1.5f);
-    tensors.Vector(mixer + "dt_bias", {heads}, -2, 0.5f);
-    tensors.Vector(mixer + "conv1d.weight", {channels, 1, 4}, -0.7f, 0.7f);
-    tensors.Vector(mixer + "conv1d.bias", {channels}, -0.5f, 0.5f);
-    tensors.Matrix(mixer + "in_proj", inner + channels + heads, shape.hidden);
-    tensors.Vector(mixer + "norm.weight", {inner}, 0.9f, 1.1f);
-    tensors.Matrix(mixer + "out_proj", shape.hidden, inner);
+    AddMamba2(prefix + "mixer.", shape.hidden, 2 * shape.hidden / kMamba2Head, shape.state,
+              &tensors);
   }
   tensors.Vector("backbone.norm_f.weight", {shape.hidden}, 0.9f, 1.1f);
   return tensors.list;
@@ -142,6 +174,26 @@ std::string Settings(const Mamba2Shape& shape) {
       R"("tie_word_embeddings":true,"hidden_size":)", shape.hidden, R"(,"num_hidden_layers":)",
       shape.layers, R"(,"num_heads":)", 2 * shape.hidden / kMamba2Head, R"(,"head_dim":)",
       kMamba2Head, R"(,"state_size":)", shape.state, R"(,"vocab_size":)", shape.vocab, "}");
+}
+
+std::string Settings(const GraniteShape& shape) {
+  std::vector<std::string> layers;
+  for (int i = 0; i < shape.layers; ++i) {
+    layers.emplace_back(Attends(shape, i) ? R"("attention")" : R"("mamba")");
+  }
+  return absl::StrCat(
+      R"({"model_type":"granitemoehybrid","hidden_act":"silu","num_local_experts":0,)",
+      R"("attention_bias":false,"attention_multiplier":0.015625,"embedding_multiplier":12,)",
+      R"("residual_multiplier":0.246,"logits_scaling":3,"mamba_conv_bias":true,"mamba_d_conv":4,)",
+      R"("mamba_expand":2,"mamba_n_groups":1,"mamba_proj_bias":false,"rms_norm_eps":1e-5,)",
+      R"("position_embedding_type":"nope","eos_token_id":0,"tie_word_embeddings":true,)",
+      R"("max_position_embeddings":32768,"layer_types":[)", absl::StrJoin(layers, ","),
+      R"(],"hidden_size":)", shape.hidden, R"(,"num_hidden_layers":)", shape.layers,
+      R"(,"mamba_d_head":)", kGraniteMambaHead, R"(,"mamba_n_heads":)",
+      2 * shape.hidden / kGraniteMambaHead, R"(,"mamba_d_state":)", kGraniteState,
+      R"(,"num_attention_heads":)", shape.heads, R"(,"num_key_value_heads":)", shape.kv_heads,
+      R"(,"intermediate_size":)", shape.ffn, R"(,"shared_intermediate_size":)", shape.ffn,
+      R"(,"vocab_size":)", shape.vocab, "}");
 }
 
 // Values between `low` and `high` in F16. Of each the table holds 2^16; as fast as memory, where a
@@ -213,6 +265,10 @@ absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape) {
 }
 
 absl::Status WriteMamba2(const std::string& directory, const Mamba2Shape& shape) {
+  return WriteModel(directory, Settings(shape), TensorsOf(shape));
+}
+
+absl::Status WriteGranite(const std::string& directory, const GraniteShape& shape) {
   return WriteModel(directory, Settings(shape), TensorsOf(shape));
 }
 

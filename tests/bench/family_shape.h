@@ -22,9 +22,19 @@ struct Mamba2Shape {
   int state = 128;  // rows of a head's state
 };
 
+// Granite 4.0 H: Mamba-2, whose heads have 32 columns, and between it layers of attention without
+// positions, whose heads have 64; all else as Mamba2Shape.
+struct GraniteShape {
+  int hidden = 0, layers = 0, vocab = 100352;
+  int attention_every = 8;  // the last of so many layers attends
+  int heads = 0, kv_heads = 0;
+  int ffn = 0;
+};
+
 // Each writes config.json and model.safetensors, everything in F16, into `directory`, which exists.
 // Nothing larger than a tensor is in memory. Errors: those of writing files.
 absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape);
 absl::Status WriteMamba2(const std::string& directory, const Mamba2Shape& shape);
+absl::Status WriteGranite(const std::string& directory, const GraniteShape& shape);
 
 }  // namespace rivulet::bench

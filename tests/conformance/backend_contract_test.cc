@@ -110,6 +110,19 @@ TEST_P(BackendContractTest, AWrittenStateGoesOnBitForBit) {
   EXPECT_EQ(State(1), State(4));
 }
 
+// Also of what a run drew and fed itself, into a block of positions that the prompt does not reach.
+TEST_P(BackendContractTest, AZeroedSlotHasNothingOfItsLastSequence) {
+  Start(GetParam().Config());
+  std::vector<int32_t> tokens(70);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * 7 % 11);
+  Sampler(1, Seeded(1));
+  Draw(1, 0, std::vector<int32_t>(tokens.begin(), tokens.begin() + 60), 20);
+  EXPECT_GE(State(1).size(), State(2).size());
+  Zero(1);
+  for (const Slot slot : {1, 2}) Draw(slot, 0, tokens, 0);
+  EXPECT_EQ(State(1), State(2)) << "slot 2 is new";
+}
+
 // Of a state that grows, what the longer one held behind the shorter one is gone.
 TEST_P(BackendContractTest, AShorterStateLeavesNothingOfTheLongerOneInItsPlace) {
   Start(GetParam().Config());

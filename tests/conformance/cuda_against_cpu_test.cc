@@ -20,7 +20,7 @@ class CudaAgainstCpuTest : public ::testing::TestWithParam<std::string> {
 
 TEST_P(CudaAgainstCpuTest, RandomOperationsGiveTheSameRecordsAndStatesInTheSameOrder) {
   constexpr int kSlots = 5;
-  auto model = Model::Load(SourcePath("tests/conformance/models/") + GetParam());
+  auto model = Model::Load(SourcePath("tests/conformance/") + GetParam());
   ASSERT_TRUE(model.ok()) << model.status();
   auto cpu = CreateCpuBackend(*model, {.num_slots = kSlots, .threads = 1});
   CudaBackendOptions options;
@@ -36,8 +36,10 @@ TEST_P(CudaAgainstCpuTest, RandomOperationsGiveTheSameRecordsAndStatesInTheSameO
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaAgainstCpuTest,
-                         ::testing::Values("tiny-elu-relu", "tiny-elu-learned-concat",
-                                           "tiny-elu-sinusoidal", "tiny-rfa", "tiny-image"),
+                         ::testing::Values("models/tiny-elu-relu", "models/tiny-elu-learned-concat",
+                                           "models/tiny-elu-sinusoidal", "models/tiny-rfa",
+                                           "models/tiny-image", "softmax/full", "softmax/window4",
+                                           "softmax/window16-learned"),
                          [](const auto& param) { return TestName(param.param, "mirror"); });
 
 }  // namespace

@@ -486,24 +486,20 @@ TEST_F(CudaEmulatedTest, OptionsOutOfRangeAreNamed) {
   EXPECT_EQ(field([](auto* o) { o->patience = absl::ZeroDuration(); }), "patience");
 }
 
-TEST_F(CudaEmulatedTest, HybridsAndSoftmaxAttentionAreRefusedByName) {
-  const std::string conformance = SourcePath("tests/conformance/");
-  // A hybrid of recurrent layers alone.
-  TempDir recurrent;
-  std::filesystem::copy(conformance + "hybrid/granite-nope", recurrent.path(),
-                        std::filesystem::copy_options::recursive);
-  std::string text = *ReadSmallFile(recurrent.File("config.json"), 1 << 20);
-  text = absl::StrReplaceAll(text, {{"\"attention\"", "\"mamba\""}});
-  ASSERT_TRUE(WriteFile(recurrent.File("config.json"), text).ok());
-  for (const auto& [directory, kind] : {std::pair{conformance + "softmax/full", "softmax"},
-                                        {conformance + "softmax/window4", "softmax"},
-                                        {conformance + "hybrid/lfm2-bf16", "lfm2"},
-                                        {recurrent.path(), "granitemoehybrid"}}) {
-    const auto model = Model::Load(directory);
+TEST_F(CudaEmulatedTest, AHeadOfSoftmaxAttentionThatIsTooLongIsRefusedByName) {
+  for (const char* name : {"key_dim", "value_dim"}) {
+    ModelConfig config = TinyConfig();
+    config.encoder().softmax = true;
+    config.SetDefaultContext();
+    (std::string(name) == "key_dim" ? config.key_dim : config.value_dim) = 257;
+    TempDir directory;
+    ASSERT_TRUE(WriteRandomModel(directory.path(), config, 3).ok());
+    const auto model = Model::Load(directory.path());
     ASSERT_TRUE(model.ok()) << model.status();
     const absl::Status status = CreateCudaBackend(*model, Options()).status();
-    EXPECT_EQ(GetErrorDetail(status).reason, "UNSUPPORTED_MODEL") << directory;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(kind)) << directory;
+    EXPECT_EQ(GetErrorDetail(status).reason, "MODEL_UNSUPPORTED") << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(name, " of softmax")));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("257; allowed: 1 to 256"));
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of the family on the CUDA backend: against their float64 goldens (make_family.py), against
-// the CPU backend, whose states they share, and the bits that a sequence must keep in any company.
+// Models of the family and hybrids on the CUDA backend: against their float64 goldens
+// (make_family.py, hybrid/README.md), against the CPU backend, whose states they share, and the
+// bits that a sequence must keep in any company.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,9 +24,10 @@ namespace {
 
 std::vector<std::string> FamilyDirectories() {
   std::vector<std::string> found;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(SourcePath("tests/conformance/family"))) {
-    if (std::filesystem::exists(entry.path() / "golden.json")) found.push_back(entry.path());
+  for (const char* folder : {"tests/conformance/family", "tests/conformance/hybrid"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(SourcePath(folder))) {
+      if (std::filesystem::exists(entry.path() / "golden.json")) found.push_back(entry.path());
+    }
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -126,7 +128,7 @@ TEST_P(CudaFamilyTest, ASequenceDrawsTheSameAloneAndAmongOthers) {
   ASSERT_NE(backend, nullptr);
   const std::vector<int32_t> alone = Drawn(*backend, {2}, 2);
   ASSERT_EQ(alone.size(), 6u);
-  std::vector<float> state(backend->limits().bytes_per_slot / sizeof(float)), among = state;
+  std::vector<float> state(backend->StateFloats(2)), among = state;
   ASSERT_TRUE(backend->ReadSlot(2, state).ok());
   EXPECT_EQ(Drawn(*backend, {1, 3, 4, 5, 6}, 6), alone);
   ASSERT_TRUE(backend->ReadSlot(6, among).ok());
@@ -259,6 +261,24 @@ TEST_P(CudaFamilyMirrorTest, RandomOperationsGiveTheSameRecordsAndStatesAsOnTheC
 
 INSTANTIATE_TEST_SUITE_P(All, CudaFamilyMirrorTest, ::testing::ValuesIn(FamilyDirectories()),
                          [](const auto& param) { return TestName(param.param, "mirror"); });
+
+TEST(CudaFamilyOptionsTest, NoModelWithSoftmaxAttentionHasAKernelOfWholeSteps) {
+  for (const auto& [directory, kind] : {std::pair{"softmax/full", "softmax"},
+                                        {"softmax/window4", "softmax"},
+                                        {"hybrid/granite-nope", "granitemoehybrid"},
+                                        {"hybrid/qwen35-text", "qwen3_5_text"},
+                                        {"hybrid/lfm2-bf16", "lfm2"},
+                                        {"hybrid/falcon-h1-bf16", "falcon_h1"}}) {
+    CudaBackendOptions options;
+    options.plan = CudaPlan::kLatency;
+    const auto model = Loaded(SourcePath("tests/conformance/") + directory);
+    ASSERT_NE(model, nullptr);
+    const absl::Status status = CreateCudaBackend(model, options).status();
+    EXPECT_EQ(GetErrorDetail(status).reason, "PLAN_UNSUPPORTED") << directory;
+    EXPECT_EQ(GetErrorDetail(status).field, "plan") << directory;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(kind)) << directory;
+  }
+}
 
 TEST(CudaFamilyOptionsTest, WhatTheseModelsDoNotHaveIsRefusedByName) {
   const std::shared_ptr<const Model> model = Loaded(FamilyDirectories().front());

@@ -74,7 +74,7 @@ std::vector<TestedBackend> RoundedBackends() {
   return {tested};
 }
 
-bool HasSoftmaxAttention() { return false; }
+bool HasSoftmaxAttention() { return true; }
 
 #ifdef RIVULET_CUDA_EMULATED
 bool StepsAreSlow() { return true; }

@@ -19,7 +19,6 @@ TwoBackends::TwoBackends(std::shared_ptr<const Model> model, std::unique_ptr<Bac
       slots_(slots),
       tolerance_(tolerance),
       random_(seed),
-      kept_(reference_->limits().bytes_per_slot / sizeof(float)),
       fed_(size_t(slots) + 1),
       last_(size_t(slots) + 1, -1) {}
 
@@ -142,9 +141,12 @@ void TwoBackends::CompareRecords(const Run& run, const std::vector<Record>& expe
 }
 
 void TwoBackends::CompareStates() {
-  std::vector<float> a(kept_.size()), b(kept_.size());
+  std::vector<float> a, b;
   ASSERT_EQ(tested_->limits().bytes_per_slot, reference_->limits().bytes_per_slot);
   for (Slot slot = 1; slot <= slots_; ++slot) {
+    ASSERT_EQ(tested_->StateFloats(slot), reference_->StateFloats(slot)) << "slot " << slot;
+    a.resize(reference_->StateFloats(slot));
+    b.resize(a.size());
     ASSERT_TRUE(reference_->ReadSlot(slot, a).ok());
     ASSERT_TRUE(tested_->ReadSlot(slot, b).ok());
     for (size_t i = 0; i < a.size(); ++i) {
@@ -168,6 +170,7 @@ void TwoBackends::RandomOperation() {
       last_[size_t(b)] = last_[size_t(a)];
       break;
     case 2:
+      kept_.resize(reference_->StateFloats(a));
       ASSERT_TRUE(reference_->ReadSlot(a, kept_).ok());
       Both([&](Backend& backend) { return backend.WriteSlot(b, kept_); });
       fed_[size_t(b)] = fed_[size_t(a)];

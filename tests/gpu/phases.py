@@ -38,6 +38,7 @@ SMOKE = (
     ("blocks", "gpu_cuda_group_rows_test", "*"),
     ("blocks", "gpu_cuda_element_rows_test", "*"),
     ("blocks", "gpu_cuda_mixer_rows_test", "*"),
+    ("softmax", "gpu_cuda_softmax_attention_test", "*"),
     ("chain", "gpu_cuda_chain_test", "*OneByOne"),
     ("chain", "gpu_cuda_chain_test", "*WithDependentLaunch"),
     ("chain", "gpu_cuda_chain_test", "*AsAGraph"),
@@ -52,14 +53,15 @@ NEEDS = {"gpu_cuda_chain_test": ("norm", "gemm", "attention"), "gpu_cuda_product
          "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_gemm_group_test": ("gemm_group",), "gpu_cuda_linear_attention_test": ("attention",),
          "gpu_cuda_prefill_attention_test": ("prefill",), "gpu_cuda_sample_test": ("sample",), "gpu_cuda_sample_steps_test": ("sample",),
          **{f"gpu_cuda_{name}_test": ("blocks",) for name in ("recurrence", "causal_conv", "token_shift", "group_rows", "element_rows", "mixer_rows")},
-         "backend_family_cuda_test": (*BACKEND_NEEDS, "blocks", "gemm_group"), "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
+         "gpu_cuda_softmax_attention_test": ("softmax",), "backend_family_cuda_test": (*BACKEND_NEEDS, "blocks", "gemm_group", "softmax"), "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 # Models: rows of a step, tokens of a prompt (0: none).
-FACTS = (("mnist-linear", (1, 64, 1024, 4096), 784), ("rwkv7-0.4b", (1, 32, 256, 1024), 4096), ("mamba2-130m", (1, 32, 256, 1024), 4096))
+FACTS = (("mnist-linear", (1, 64, 1024, 4096), 784), ("rwkv7-0.4b", (1, 32, 256, 1024), 4096), ("mamba2-130m", (1, 32, 256, 1024), 4096),
+         ("granite-350m", (1, 32, 256), 4096))  # fmt: skip
 INT8_FACTS = (("rwkv7-0.4b", (1, 32, 256), 4096),)  # with weights of 8 bits
 KERNEL_ROWS = (64, 1024)  # of the steps whose kernels the facts phase lists
-KERNEL_PROMPTS = (("rwkv7-0.4b", 4096), ("mamba2-130m", 4096))  # and prompts
+KERNEL_PROMPTS = (("rwkv7-0.4b", 4096), ("mamba2-130m", 4096), ("granite-350m", 4096))  # and prompts
 SPEED = (("mnist-linear", (1, 8, 16, 64, 1024, 4096), 784), ("shakespeare-rfa", (1, 64, 1024), 0), ("110m", (1, 16, 64), 784))
 FAMILY_SPEED = (("rwkv7-1.5b", (1, 16, 64, 256), 0),)  # which plan latency and cuBLASLt for all products do not take
 PRODUCTS = ("own", "cublaslt", "auto")  # own kernels, then the peer, then what users get

@@ -102,7 +102,7 @@ elif name == "compute-sanitizer":
     print("no error")
 """
 TESTS = ("gpu_cuda_chain_test", "gpu_cuda_product_rows_test", "gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
-         "gpu_cuda_gemm_group_test", "gpu_cuda_recurrence_test", "gpu_cuda_causal_conv_test", "gpu_cuda_token_shift_test", "gpu_cuda_group_rows_test", "gpu_cuda_element_rows_test", "gpu_cuda_mixer_rows_test",
+         "gpu_cuda_gemm_group_test", "gpu_cuda_recurrence_test", "gpu_cuda_causal_conv_test", "gpu_cuda_token_shift_test", "gpu_cuda_group_rows_test", "gpu_cuda_element_rows_test", "gpu_cuda_mixer_rows_test", "gpu_cuda_softmax_attention_test",
          "gpu_cuda_linear_attention_test", "gpu_cuda_prefill_attention_test", "gpu_cuda_sample_test", "gpu_cuda_sample_steps_test",
          "backend_latency_cuda_test", "backend_golden_cuda_test", "shared_math_cuda_test")  # fmt: skip
 PROGRAMS = (*TESTS, "copy_rate_cuda", "bench_step", "rivulet", "rivulet-server")
@@ -214,10 +214,10 @@ class RehearsalTest(Rehearsal):
             self.assertIn(row, text)
         tables = [line["name"] for line in self.lines("facts") if "kernels" in line.get("figures", {})]
         self.assertEqual(set(tables), {f"kernels {model} {rows}" for model, _, _ in phases.FACTS for rows in (64, 1024)} |
-                         {"kernels rwkv7-0.4b prompt of 4096", "kernels mamba2-130m prompt of 4096"})  # fmt: skip
+                         {"kernels rwkv7-0.4b prompt of 4096", "kernels mamba2-130m prompt of 4096", "kernels granite-350m prompt of 4096"})  # fmt: skip
         self.assertIn("mamba2-130m prompt of 4096: 2.5 us of kernels", text)
         prompts = [call for call in self.calls(self.tools) if "BM_ProfiledPrompt" in call]
-        self.assertEqual(["--prompt=4096" in call and "--profile" in call for call in prompts], [True] * 2)
+        self.assertEqual(["--prompt=4096" in call and "--profile" in call for call in prompts], [True] * 3)
         # A process makes its model once: own kernels, what users get.
         own = [call for call in self.calls() if "--model=rwkv7-0.4b" in call and "--weights=auto" in call]
         self.assertEqual(len(own), 2)
@@ -370,7 +370,7 @@ class RehearsalTest(Rehearsal):
         def thousands(rates):
             return " to ".join(f"{rate / 1000:g}k" for rate in rates)
 
-        for name, model in (("RWKV-7 0.4B", "rwkv7-0.4b"), ("Mamba-2 130m", "mamba2-130m")):
+        for name, model in (("RWKV-7 0.4B", "rwkv7-0.4b"), ("Mamba-2 130m", "mamba2-130m"), ("Granite 4.0 H 350M", "granite-350m")):
             self.assertIn(f"| {name}, now | {' | '.join(map(thousands, estimates.FAMILY[model].values()))} |", text)
         words = re.sub(r"\s+", " ", text)
         low_high = ["{} to {}".format(*pair) for pair in estimates.MICROSECONDS.values()]

@@ -36,6 +36,8 @@ MOST_TEXT_KIB = {
     "GroupGemmFewF16": 28,
     "GroupWideGemm": 34,
     "GenericAttention": 44,
+    "JoinBlocks": 24,
+    "KeepRows": 14,
     "Latency": 214,
     "LayerNorm": 13,
     "LongAttention": 56,
@@ -52,8 +54,11 @@ MOST_TEXT_KIB = {
     "Rwkv7Outputs": 24,
     "Sample": 88,
     "SampleLong": 60,
+    "SpreadBlocks": 42,
+    "WalkRows": 68,
+    "WalkSegments": 68,
     "WideGemm": 34,
-    "ZeroSlots": 2,
+    "ZeroSlots": 3,
 }
 # Instructions ahead of the wait for the predecessor that bring weights or states, by name: how they begin, and at least how
 # many there are. Those of WideGemm are in loops.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
+#include <numbers>
 #include <utility>
 
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
@@ -98,12 +100,14 @@ cudaError_t Apply(const CudaLaunch* launch, const Args& args,
 }
 
 TEST(CudaMixerRowsTest, HeadsAreRotatedByTheirPosition) {
-  for (const int key_dim : {2, 10, 300}) {
-    const int n = kHeads * key_dim;
-    const Rows rows({2 * n}, {});
+  for (const auto& [key_dim, pairs, key_heads] :
+       {std::array{2, 1, kHeads}, {10, 5, 1}, {300, 150, kHeads}, {12, 2, 2}}) {
+    const int n = kHeads * key_dim, dim = key_dim, rotated = pairs, of_keys = key_heads;
+    const Rows rows({n + key_heads * key_dim}, {});
     const std::vector<int64_t> positions = {0, 1, 2, 777, 100000, 4000000000};
     std::vector<double> frequencies(size_t(key_dim / 2));
     RotaryFrequencies(key_dim, frequencies.data());
+    EXPECT_EQ(frequencies[0] * std::numbers::pi, 1);
     const DeviceArray<int64_t> device_positions(positions);
     const DeviceArray<double> device_frequencies(frequencies);
     rows.Check([&](const CudaLaunch* launch, const Rows::Arrays& x, const Rows::Arrays&, int first,
@@ -116,7 +120,10 @@ TEST(CudaMixerRowsTest, HeadsAreRotatedByTheirPosition) {
       args.frequencies = launch == nullptr ? frequencies.data() : device_frequencies.data();
       args.rows = count;
       args.heads = kHeads;
-      args.key_dim = key_dim;
+      args.key_heads = of_keys;
+      args.key_dim = dim;
+      args.pairs = rotated;
+      args.factor = dim == 12 ? 1.25 : 1;
       return Apply(launch, args, RotateHeadsCuda, RotateHeadsRef);
     });
   }
@@ -229,7 +236,7 @@ TEST(CudaMixerRowsTest, Rwkv7OutputsInF16AreTheSameRounded) {
 
 TEST(CudaMixerRowsTest, MissingArraysAreRefused) {
   RotateHeadsArgs rotate;
-  rotate.rows = rotate.heads = 1;
+  rotate.rows = rotate.heads = rotate.key_heads = rotate.pairs = 1;
   rotate.key_dim = rotate.ld = 2;
   EXPECT_EQ(RotateHeadsCuda({}, rotate), cudaErrorInvalidValue);
   LowerBoundKeysArgs keys;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//   y = f(x + bias) * times        w = exp(max(floor, -scale f(z)))
+//   y = out * f(in * x + bias) * times        w = exp(max(floor, -scale f(z)))
 #include "kernels/cuda/blocks/element_rows_cuda.h"
 #include "kernels/cuda/common/element_math_cuda.h"
 
@@ -18,14 +18,16 @@ struct Element {
   __device__ size_t In(size_t stride) const { return row * stride + static_cast<size_t>(column); }
 };
 
-__global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p, CudaHalfRows half) {
+__global__ void __launch_bounds__(kThreads)
+    ActivateRows(ActivationArgs p, CudaHalfRows half, CudaScales scales) {
   WaitForPredecessor();
   const Element at;
   if (at.column >= p.n) return;
-  float x = p.x[at.In(p.x_stride)];
+  float x = p.x[at.In(p.x_stride)] * scales.in;
   if (p.bias != nullptr) x += p.bias[at.column];
   x = ActivationOf(p.kind, x);
   if (p.times != nullptr) x *= p.times[at.In(p.times_stride)];
+  x *= scales.out;
   if (half.data == nullptr) {
     p.y[at.In(p.y_stride)] = x;
   } else {
@@ -62,11 +64,11 @@ cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args, More...), const
 cudaError_t PrepareElementRowsCuda() { return PrepareKernels(ActivateRows, DecayRows); }
 
 cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args,
-                           const CudaHalfRows& half) {
+                           const CudaHalfRows& half, const CudaScales& scales) {
   if (half.data != nullptr && half.stride < static_cast<size_t>(args.n)) {
     return cudaErrorInvalidValue;
   }
-  return Start(launch, ActivateRows, args, half);
+  return Start(launch, ActivateRows, args, half, scales);
 }
 
 cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args) {

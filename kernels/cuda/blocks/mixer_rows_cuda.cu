@@ -14,17 +14,19 @@ constexpr int kThreads = 128, kWarps = kThreads / kWarpLanes;
 // A block a row, a thread a pair: its angle serves q and k of all heads.
 __global__ void __launch_bounds__(kThreads) RotateHeads(RotateHeadsArgs p) {
   WaitForPredecessor();
-  const int row = static_cast<int>(blockIdx.x), half = p.key_dim / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+  const int row = static_cast<int>(blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += kThreads) {
     // In double, as positions have no end; in units of pi, which the reduction to one turn keeps
     // exact.
     const double x = static_cast<double>(p.positions[row]) * p.frequencies[i];
-    const float cosine = static_cast<float>(cospi(x)), sine = static_cast<float>(sinpi(x));
-    for (int head = 0; head < 2 * p.heads; ++head) {
-      float* const v = (head < p.heads ? p.q : p.k) + At(row, p.ld, head % p.heads * p.key_dim + i);
-      const float first = v[0], second = v[half];
+    const float cosine = static_cast<float>(cospi(x) * p.factor),
+                sine = static_cast<float>(sinpi(x) * p.factor);
+    for (int h = 0; h < p.heads + p.key_heads; ++h) {
+      const int head = h < p.heads ? h : h - p.heads;
+      float* const v = (h < p.heads ? p.q : p.k) + At(row, p.ld, head * p.key_dim + i);
+      const float first = v[0], second = v[p.pairs];
       v[0] = first * cosine - second * sine;
-      v[half] = second * cosine + first * sine;
+      v[p.pairs] = second * cosine + first * sine;
     }
   }
 }
@@ -140,8 +142,9 @@ cudaError_t PrepareMixerRowsCuda() {
 
 cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& args) {
   return Start(launch, RotateHeads, args, args.rows,
-               args.heads >= 1 && args.key_dim >= 2 && args.key_dim % 2 == 0 &&
-                   args.ld >= args.heads * args.key_dim &&
+               args.heads >= 1 && args.key_heads >= 1 && args.pairs >= 1 &&
+                   args.key_dim >= 2 * args.pairs && args.ld >= args.heads * args.key_dim &&
+                   args.ld >= args.key_heads * args.key_dim &&
                    AllSet({args.q, args.k, args.positions, args.frequencies}));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots of recurrent state in device memory: zeroing and copying, in stream order. `floats` a slot,
-// a multiple of 16 (state_layout.h); slot i begins at states + i floats. Cost: one write of each
-// slot, and one read for a copy. Tested by: tests/parity/cuda_slot_test.cc
+// Slots of states in device memory: zeroing and copying, in stream order. `floats` a slot, a
+// multiple of 16 (state_layout.h); slot i begins at states + i floats. Cost: one write of what is
+// zeroed or copied, and one read for a copy. Tested by: tests/parity/cuda_slot_test.cc
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,20 @@
 
 namespace rivulet::kernels {
 
+// A part of a slot, in floats; multiples of 4.
+struct CudaSlotPart {
+  int64_t first = 0, floats = 0;
+  int32_t slot = 0;
+};
+
 // Once a device, before the first launch.
 cudaError_t PrepareSlotCuda();
-// `slots`: [count] in device or mapped host memory, unchanged until the kernel ran.
+// `parts`: [count] in device or mapped host memory, unchanged until the kernel ran. `most`: floats
+// of the longest.
 cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats,
-                          const int32_t* slots, int count);
-cudaError_t CopySlotCuda(const CudaLaunch& launch, float* states, size_t floats, int32_t from,
-                         int32_t to);
+                          const CudaSlotPart* parts, int count, size_t most);
+// The first `used` floats, a multiple of 4.
+cudaError_t CopySlotCuda(const CudaLaunch& launch, float* states, size_t floats, size_t used,
+                         int32_t from, int32_t to);
 
 }  // namespace rivulet::kernels

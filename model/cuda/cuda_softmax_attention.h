@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax attention on the device (kernels/cuda/attention/softmax_attention_cuda.h): what a layer's
+// launch says of the model, its slots and the pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/attention/softmax_attention_cuda.h"
+#include "model/config.h"
+#include "model/cuda/cuda_network.h"
+#include "model/cuda/cuda_scratch.h"
+#include "model/cuda/cuda_slots.h"
+
+namespace rivulet {
+
+// OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) naming the size for which there is no kernel.
+absl::Status CheckCudaSoftmax(const ModelConfig& config);
+
+// Heads of queries. REQUIRES: the model has softmax attention.
+int QueryHeads(const ModelConfig& config);
+
+// All but the places of q, k and v, the output and the scales.
+kernels::CudaSoftmaxAttentionArgs CudaSoftmaxAttention(const ModelConfig& config,
+                                                       const StateParts& parts, float* states,
+                                                       size_t floats_per_slot,
+                                                       const CudaScratch& scratch,
+                                                       const CudaPass& pass, int layer);
+
+}  // namespace rivulet
