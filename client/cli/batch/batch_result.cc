@@ -40,6 +40,14 @@ std::string FieldInLine(const std::string& path, bool is_score) {
   return std::string(absl::StripPrefix(path, is_score ? "" : "sampling."));
 }
 
+// The message, which begins with the path where the server names it, with the field in its place.
+std::string InLine(const BatchError& error, const std::string& field) {
+  if (error.field.empty() || !absl::StartsWith(error.message, error.field)) return error.message;
+  const absl::string_view rest = absl::string_view(error.message).substr(error.field.size());
+  const bool is_whole = absl::StartsWith(rest, " ") || absl::StartsWith(rest, ":");
+  return is_whole ? absl::StrCat(field, rest) : error.message;
+}
+
 std::string Head(int64_t number, const BatchLine& line) {
   std::string head = absl::StrCat(kStart, number);
   if (line.openai) absl::StrAppend(&head, ",\"id\":\"batch_req_", number, "\"");
@@ -223,10 +231,11 @@ std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError&
   const std::string code = absl::StatusCodeToString(error.code);
   const bool is_score = std::holds_alternative<v1::ScoreRequest>(line.request);
   const std::string field = FieldInLine(error.field, is_score);
+  const std::string message = InLine(error, field);
   if (!line.openai) {
     absl::StrAppend(&out, ",\"error\":{\"code\":\"", code,
                     "\",\"reason\":", JsonOrNull(error.reason), ",\"field\":", JsonOrNull(field),
-                    ",\"message\":", JsonString(error.message));
+                    ",\"message\":", JsonString(message));
     if (!error.request_id.empty()) {
       absl::StrAppend(&out, ",\"request_id\":", JsonString(error.request_id));
     }
@@ -237,7 +246,7 @@ std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError&
   absl::StrAppend(&out, ",\"response\":{\"status_code\":", status, ",\"request_id\":",
                   error.request_id.empty() ? absl::StrCat("\"batch_req_", number, "\"")
                                            : JsonString(error.request_id),
-                  ",\"body\":{\"error\":{\"message\":", JsonString(error.message), ",\"type\":\"",
+                  ",\"body\":{\"error\":{\"message\":", JsonString(message), ",\"type\":\"",
                   status >= 500 ? "server_error" : "invalid_request_error",
                   "\",\"param\":", JsonOrNull(field),
                   ",\"code\":", JsonString(error.reason.empty() ? code : error.reason),

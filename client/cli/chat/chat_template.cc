@@ -72,8 +72,10 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Of(const v1::GetModelReply& model) {
     ErrorDetail detail;
     detail.reason = "NO_CHAT_TEMPLATE";
     detail.field = "messages";
-    return MakeError(absl::StatusCode::kFailedPrecondition,
-                     absl::StrCat("the model ", Quoted(name), " has no chat template"), detail);
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("the model ", Quoted(name), " has no chat template; give it a prompt instead"),
+        detail);
   }
   return Parse(model.chat_template(), absl::StrCat("chat template of ", name),
                SpecialTokensOf(model));

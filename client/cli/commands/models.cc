@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/output/text.h"
+#include "model/base/strict_json.h"
 #include "nlohmann/json.hpp"
 
 namespace rivulet {
@@ -188,6 +189,9 @@ absl::StatusOr<std::string> RunHealth(const HealthOptions& options) {
   std::string failing;
   for (const std::string& name : *names) {
     const absl::StatusOr<HealthStatus> health = target->client().Health(name, call);
+    if (absl::IsNotFound(health.status())) {  // gRPC's message does not name it
+      return absl::NotFoundError(absl::StrCat("model ", Quoted(name), " is not served here"));
+    }
     if (!health.ok()) return health.status();
     const std::string shown = name.empty() ? "server" : name;
     rows.push_back({shown, std::string(HealthName(*health))});

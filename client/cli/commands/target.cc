@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "server/config/server_config.h"
@@ -51,6 +52,14 @@ absl::StatusOr<std::string> ApiKeyOf(const TargetOptions& options) {
       absl::StrCat(source, " must hold one key, of visible ASCII characters without spaces"));
 }
 
+// The library names its options; the command has flags.
+absl::Status InFlags(const absl::Status& status) {
+  return absl::Status(
+      status.code(), absl::StrReplaceAll(status.message(), {{"tls.root_certs_file", "--tls-ca"},
+                                                            {"tls.client_cert_file", "--tls-cert"},
+                                                            {"tls.client_key_file", "--tls-key"}}));
+}
+
 }  // namespace
 
 absl::Status UseCookie(const SessionOptions& session, const Client& client) {
@@ -72,7 +81,7 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
                             .server_name = options.tls_server_name};
     }
     absl::StatusOr<Client> client = Client::Connect(options.target, client_options);
-    if (!client.ok()) return client.status();
+    if (!client.ok()) return InFlags(client.status());
     return Target(nullptr, *std::move(client), options.model_name);
   }
   ServerConfig config;

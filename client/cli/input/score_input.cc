@@ -212,7 +212,8 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options
                                                      const v1::GetModelReply& model,
                                                      TokenizeText tokenize) {
   if (!model.content().has_text()) {
-    return absl::InvalidArgumentError("--text: the model's content is not text");
+    return absl::InvalidArgumentError(
+        "--text: the model's content is not text; a line of --input takes \"tokens\"");
   }
   absl::StatusOr<std::string> text = ReadText(options.text, options.tail);
   if (!text.ok()) return text.status();

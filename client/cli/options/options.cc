@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/options.h"
 
+#include <utility>
+
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -364,6 +366,53 @@ std::string Suggestion(absl::string_view word, const std::vector<std::string>& n
   return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
+// The parser of the command that the arguments name, or of its action, and how both are written.
+std::pair<const CLI::App*, std::string> ParserOf(const CLI::App& app,
+                                                 const std::vector<std::string>& args) {
+  const CLI::App* parser = &app;
+  std::string name;
+  for (const std::string& word : args) {
+    const auto named =
+        parser->get_subcommands([&](const CLI::App* sub) { return sub->get_name() == word; });
+    if (named.empty()) break;
+    parser = named[0];
+    absl::StrAppend(&name, name.empty() ? "" : " ", word);
+  }
+  return {parser, name};
+}
+
+// The first flag that the parser does not have; "" if it has all. CLI11 looks at it last, after all
+// that is required, and names its value, too.
+std::string UnknownFlag(const CLI::App& parser, const std::vector<std::string>& args) {
+  bool is_value = false;
+  for (const std::string& arg : args) {
+    if (std::exchange(is_value, false) || !absl::StartsWith(arg, "--")) continue;
+    if (arg == "--") break;
+    const std::string flag = arg.substr(0, arg.find('='));
+    const CLI::Option* const option = parser.get_option_no_throw(flag);
+    if (option == nullptr) return flag;
+    is_value = flag == arg && option->get_items_expected_min() > 0;
+  }
+  return "";
+}
+
+absl::Status Refused(const CLI::App& app, const std::vector<std::string>& args,
+                     const CLI::Error& error) {
+  const auto [parser, name] = ParserOf(app, args);
+  const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
+  const std::string flag = UnknownFlag(*parser, args);
+  if (flag.empty()) return Usage(absl::StrCat(error.what(), help));
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : parser->get_options()) {
+    flags.push_back(option->get_name());
+  }
+  std::string more = Suggestion(flag, flags);
+  // Where no other flag was meant, what is missing may say what to give in its place.
+  constexpr int kUnknown = static_cast<int>(CLI::ExitCodes::ExtrasError);
+  if (more.empty() && error.get_exit_code() != kUnknown) more = absl::StrCat("; ", error.what());
+  return Usage(absl::StrCat("unknown option ", flag, name.empty() ? "" : " of ", name, more, help));
+}
+
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   CommandLine line;
   // CLI11 would not say what is wrong with the first word.
@@ -397,7 +446,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   } catch (const CLI::CallForVersion& version) {
     return ShowText{absl::StrCat(version.what(), "\n")};
   } catch (const CLI::Error& error) {
-    return Usage(absl::StrCat(error.what(), "; see rivulet --help"));
+    return Refused(line.app, args, error);
   }
   return line.Finish();
 }

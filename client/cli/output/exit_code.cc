@@ -16,6 +16,7 @@ namespace {
 absl::string_view Hint(absl::string_view reason) {
   constexpr std::pair<absl::string_view, absl::string_view> kHints[] = {
       {"MODEL_NAME_MISSING", "--model-name NAME chooses one"},
+      {"TEXT_NOT_SUPPORTED", "generate takes --tokens, and --values of an image"},
       {"API_KEY_MISSING", "--key-file FILE or the variable RIVULET_KEY holds it"},
       {"API_KEY_UNKNOWN", "it is that of --key-file or of the variable RIVULET_KEY"},
       {"API_KEY_EXPIRED", "it is that of --key-file or of the variable RIVULET_KEY"},

@@ -102,6 +102,7 @@ class BatchFormsTest(BatchTest):
         self.assertIn('"all"', problem["body"]["error"]["message"])
         self.assertEqual((elsewhere["error"]["code"], elsewhere["error"]["reason"]), ("NOT_FOUND", "MODEL_NOT_FOUND"))
         self.assertEqual((talk["error"]["reason"], talk["error"]["field"]), ("NO_CHAT_TEMPLATE", "messages"))
+        self.assertIn("give it a prompt", talk["error"]["message"])
         self.assertEqual((len(last["tokens"]), len(last["logprobs"])), (3, 3))
         self.assertEqual(last["seed"], self.record()["seed"] and int(self.record()["seed"]) + 10)
         # A second run has nothing left to do.

@@ -294,7 +294,8 @@ class TargetTest(CommandTest):
             )
             self.assertEqual(result.err, "")
             self.succeeds(rivulet("health", "--target", server.target, "--model-name", "tiny-rfa"))
-            self.fails(rivulet("health", "--target", server.target, "--model-name", "absent"), 2)
+            self.fails(rivulet("health", "--target", server.target, "--model-name", "absent"), 2, "absent", "is not served")
+            self.fails(rivulet("health", "--target", server.target, "--tls-ca", "/absent"), 2, "--tls-ca /absent")
         self.fails(rivulet("health", "--target", server.target), 3)
 
     def test_a_deadline_is_exit_code_3(self):

@@ -104,7 +104,8 @@ class TextTest(CommandTest):
 
     def test_an_empty_prompt_and_a_text_without_a_tokenizer_are_errors(self):
         self.fails(rivulet("generate", "--model", self.model, "--prompt", ""), 2, "prompt is empty")
-        self.fails(rivulet("generate", "--model", self.plain, "--prompt", "a"), 2, "prompt.text is given", "is not text")
+        self.fails(rivulet("generate", "--model", self.plain, "--prompt", "a"), 2, "prompt.text is given", "is not text", "--tokens")
+        self.fails(rivulet("score", "--model", self.plain, "--text", __file__), 2, "--text", "is not text", "--input")
         self.fails(rivulet("generate", "--model", self.plain, "--tokens", "1", "--stop", "a"), 2, "stop.strings")
         only_start = self.generate("--prompt", "", "--add-special-tokens", "true", "--seed", "3", max_tokens=5)
         self.assertEqual(only_start, self.generate("--tokens", START, "--seed", "3", max_tokens=5))

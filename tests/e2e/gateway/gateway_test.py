@@ -294,6 +294,13 @@ class CompletionTest(GatewayTest):
             with self.subTest(body=str(body)[:200]):
                 self.refused("/v1/completions", body, status, code, param)
 
+    def test_a_message_names_the_parameter_and_not_the_field_of_the_server(self):
+        good = {"model": TEXT, "prompt": "a"}
+        for wrong, begin in (({"temperature": -1}, "temperature is -1"), ({"n": 65}, "n is 65"), ({"model": IMAGES}, "prompt is given, but")):
+            with self.subTest(wrong):
+                status, _, answer = self.fetch("POST", "/v1/completions", {**good, **wrong})
+                self.assertEqual((status, answer["error"]["message"][: len(begin)]), (400, begin))
+
     def test_bodies_that_are_not_json_objects_are_refused(self):
         for raw in (b"[", b"[]", b'{"a": NaN}', b"\xff", b"[" * 100_000):
             with self.subTest(raw[:20]):

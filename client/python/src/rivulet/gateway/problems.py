@@ -82,8 +82,10 @@ def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
         headers["retry-after-ms"] = str(math.ceil(error.retry_delay * 1000))
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    param = renamed(error.field, names) if error.field else None
-    return Problem(status, error.message, code, param, headers)
+    param, message = renamed(error.field, names) if error.field else None, error.message
+    if param and (rest := message.removeprefix(error.field)).startswith((" ", ":")):  # the server names its own field
+        message = param + rest
+    return Problem(status, message, code, param, headers)
 
 
 def of_refused(refused: Refused) -> Problem:

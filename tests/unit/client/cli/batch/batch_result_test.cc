@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "nlohmann/json.hpp"
+
 namespace rivulet {
 namespace {
 
@@ -64,6 +66,20 @@ TEST(BatchResultTest, NamesFieldsAsInALine) {
             R"({"line":3,"error":{"code":"NOT_FOUND","reason":"R","field":"score[4]",)"
             R"("message":"m","request_id":"i"}})"
             "\n");
+}
+
+TEST(BatchResultTest, AMessageNamesTheFieldOfTheLine) {
+  const BatchLine line;
+  const auto message = [&](const char* field, const char* said) {
+    const std::string result =
+        ErrorResult(1, line, {absl::StatusCode::kInvalidArgument, "R", field, said, ""});
+    return nlohmann::json::parse(result)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message("sampling.temperature", "sampling.temperature is -1"), "temperature is -1");
+  EXPECT_EQ(message("num_samples", "num_samples is 0; num_samples"), "n is 0; num_samples");
+  EXPECT_EQ(message("prompt.text", "prompt.text: at byte 3"), "prompt: at byte 3");
+  EXPECT_EQ(message("num_samples", "num_samples_x is 0"), "num_samples_x is 0");
+  EXPECT_EQ(message("", "the text is too long"), "the text is too long");
 }
 
 TEST(BatchResultTest, ShowsAPerplexityOnlyWhereThereIsOne) {

@@ -13,6 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::ExpectRefused;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Parsed;
 using testing::Refusal;
 using testing::Words;
@@ -32,6 +33,22 @@ TEST(OptionsTest, AWrongWordGetsASuggestion) {
               HasSubstr("unknown command \"genrate\"; did you mean generate?"));
   EXPECT_THAT(Refusal({"frobnicate"}), HasSubstr("unknown command \"frobnicate\"; choose one of"));
   EXPECT_THAT(Refusal({"sessions", "lst"}), HasSubstr("of sessions; did you mean list?"));
+}
+
+TEST(OptionsTest, AWrongFlagIsNamedBeforeAllElse) {
+  EXPECT_THAT(Refusal(Words("score --modle d")),
+              HasSubstr("unknown option --modle of score; did you mean --model?; "
+                        "see rivulet score --help"));
+  EXPECT_THAT(Refusal(Words("score --model d --input - --out f")),
+              HasSubstr("unknown option --out of score; see"));
+  EXPECT_THAT(Refusal(Words("sessions open --target h:1 --sed=7")),
+              HasSubstr("unknown option --sed of sessions open; did you mean --seed?"));
+  EXPECT_THAT(Refusal(Words("load --model d")),
+              HasSubstr("unknown option --model of load; --target is required; see"));
+  // The value of a flag is no flag, whatever it looks like.
+  const std::string refusal = Refusal({"generate", "--prompt", "--modle", "--seed"});
+  EXPECT_THAT(refusal, HasSubstr("see rivulet generate --help"));
+  EXPECT_THAT(refusal, Not(HasSubstr("unknown option")));
 }
 
 TEST(OptionsTest, ReadsAWholeBatchCommand) {
