@@ -14,16 +14,18 @@ const char* CheckSoftmaxAttention(const SoftmaxAttentionArgs& args) {
     return "q, k and v must be set";
   if (args.cache == nullptr || args.y == nullptr || args.scratch == nullptr)
     return "cache, y and scratch must be set";
-  if (args.block_stride < CacheFloats(args.key_dim, args.value_dim))
+  if (args.block_stride < CacheFloats(args.key_dim, args.value_dim, args.type))
     return "block_stride >= the floats of a head";
   if (args.tokens > 1 && args.y_stride < size_t(args.queries) * size_t(args.value_dim))
     return "y_stride >= queries * value_dim";
   return nullptr;
 }
 
-size_t SoftmaxAttentionScratch(int queries, int value_dim) {
-  // Maximum and sum of each row of a block; scores and values of four rows.
-  return size_t{2 * kCacheBlock} * size_t(queries) + 4 * (size_t{kCacheBlock} + size_t(value_dim));
+size_t SoftmaxAttentionScratch(int queries, int key_dim, int value_dim, CacheType type) {
+  // Maximum and sum of each row of a block; scores and values of four rows; a widened block.
+  const size_t rows = 4 * (size_t{kCacheBlock} + size_t(value_dim)),
+               widened = type == CacheType::kF32 ? 0 : 2 * CacheFloats(key_dim, value_dim, type);
+  return size_t{2 * kCacheBlock} * size_t(queries) + rows + widened;
 }
 
 }  // namespace rivulet::kernels

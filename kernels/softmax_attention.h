@@ -8,7 +8,8 @@
 //
 // Keys and values lie in blocks of 64 positions, counted from position 0. A block holds, for one
 // head, k [key_dim, 64] (transposed) and then v [64, value_dim]. With a window the blocks are a
-// ring: block b is number b % ring.
+// ring: block b is number b % ring. Keys and values of 16 bits are rounded to nearest even when they
+// are kept, also those of the tokens of the call, and are float32 in every product.
 //
 // Numerics: a block has its own maximum, sum and weighted values, and blocks are joined from the
 // first to the last [Milakov & Gimelshein 2018]. Products sum in index order, the sum of a block
@@ -28,9 +29,13 @@ namespace rivulet::kernels {
 
 inline constexpr int kCacheBlock = 64;  // positions
 
-// Floats of one head in one block.
-constexpr size_t CacheFloats(int key_dim, int value_dim) {
-  return size_t{kCacheBlock} * (size_t(key_dim) + size_t(value_dim));
+// Of keys and values, as they are kept.
+enum class CacheType : uint8_t { kF32, kF16, kBf16 };
+
+// Room of one head in one block, in floats of 4 bytes.
+constexpr size_t CacheFloats(int key_dim, int value_dim, CacheType type = CacheType::kF32) {
+  const size_t values = size_t{kCacheBlock} * (size_t(key_dim) + size_t(value_dim));
+  return type == CacheType::kF32 ? values : values / 2;
 }
 
 // Blocks that hold `positions` positions.
@@ -57,14 +62,15 @@ struct SoftmaxAttentionArgs {
   // block_stride * (b, or b % ring) floats behind it. All of a block is read: what was never
   // written must be finite, for example 0.
   float* cache = nullptr;
+  CacheType type = CacheType::kF32;
   size_t block_stride = 0;
   int64_t ring = 0;    // RingBlocks(window); 0: no ring
   float* y = nullptr;  // [queries, value_dim] a token; overlaps no other array
   size_t y_stride = 0;
-  float* scratch = nullptr;  // [SoftmaxAttentionScratch(queries, value_dim)]
+  float* scratch = nullptr;  // [SoftmaxAttentionScratch(queries, key_dim, value_dim, type)]
 };
 
-size_t SoftmaxAttentionScratch(int queries, int value_dim);
+size_t SoftmaxAttentionScratch(int queries, int key_dim, int value_dim, CacheType type);
 
 // Null if the arguments are valid, else the reason. Every implementation requires it.
 const char* CheckSoftmaxAttention(const SoftmaxAttentionArgs& args);

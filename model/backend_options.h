@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "kernels/softmax_attention.h"
 #include "model/weight_choice.h"
 
 namespace rivulet {
@@ -20,6 +21,7 @@ struct CpuBackendOptions {
   // Positions that each slot has room for, of models that keep keys and values of all of them; at
   // most those that the model has. nullopt: AutoContext.
   std::optional<int64_t> max_context = {};
+  kernels::CacheType cache = kernels::CacheType::kF32;  // keys and values of softmax attention
   // Memory that other backends of this process have reserved, whether they have used it yet or not.
   // It is not left for slots where their number is not given.
   int64_t reserved_bytes = 0;

@@ -310,11 +310,11 @@ StateParts ModelConfig::state() const {
     std::vector<bool> recurrent = softmax.layers;
     if (!softmax.beside) recurrent.flip();
     return StateParts({recurrent, softmax.layers}, family->kind->state(*this),
-                      {softmax.num_kv_heads, softmax.head_dim, softmax.head_dim, 0});
+                      {softmax.num_kv_heads, softmax.head_dim, softmax.head_dim, 0, cache});
   }
   if (encoder().softmax) {
     const std::vector<bool> all(size_t(num_layers), true), none(size_t(num_layers), false);
-    return StateParts({none, all}, {}, {num_heads, key_dim, value_dim, encoder().window});
+    return StateParts({none, all}, {}, {num_heads, key_dim, value_dim, encoder().window, cache});
   }
   const auto heads = size_t(num_heads), features = size_t(key_features());
   return StateParts(num_layers,

@@ -85,6 +85,8 @@ struct ModelConfig {
   // Positions that a slot has room for, where layers with softmax attention keep all of them; 0: no
   // limit. A backend chooses it (BackendLimits::context); until then it is kDefaultContext at most.
   int64_t context = 0;
+  // Of keys and values, as a backend keeps them.
+  kernels::CacheType cache = kernels::CacheType::kF32;
   OutputConfig output;
   ContentConfig content;
   std::variant<EncoderConfig, BlockConfig> network;
@@ -105,6 +107,12 @@ struct ModelConfig {
   ModelConfig WithContext(int64_t positions) const {
     ModelConfig config = *this;
     config.context = positions;
+    return config;
+  }
+
+  ModelConfig WithCache(kernels::CacheType type) const {
+    ModelConfig config = *this;
+    config.cache = type;
     return config;
   }
 

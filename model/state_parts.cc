@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/softmax_attention.h"
 #include "kernels/state_layout.h"
 
 namespace rivulet {
@@ -19,7 +18,7 @@ LayerMix AllRecurrent(int layers) {
 }  // namespace
 
 size_t AttentionPart::floats_per_block() const {
-  return StateLayout::RoundUp(size_t(heads) * kernels::CacheFloats(key_dim, value_dim), 16);
+  return StateLayout::RoundUp(size_t(heads) * kernels::CacheFloats(key_dim, value_dim, type), 16);
 }
 
 int64_t AttentionPart::ring() const { return window == 0 ? 0 : kernels::RingBlocks(window); }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/softmax_attention.h"
 
 namespace rivulet {
 
@@ -34,6 +35,7 @@ struct StatePart {
 struct AttentionPart {
   int heads = 0, key_dim = 0, value_dim = 0;  // of keys and values
   int64_t window = 0;                         // 0: all positions
+  kernels::CacheType type = kernels::CacheType::kF32;
 
   size_t floats_per_block() const;
   int64_t ring() const;  // blocks; 0: there is no window

@@ -58,7 +58,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.device = config.device;
   options.max_context = config.max_context;
   RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
-  return CreateCudaBackend(std::move(model), options);
+  const bool attends = model->config().state().attention.has_value();
+  auto backend = CreateCudaBackend(std::move(model), options);
+  if (!backend.ok() || !attends || config.kv_cache == "f32") return backend;
+  return InvalidField("OPTION_OUT_OF_RANGE", "kv-cache",
+                      absl::StrCat("kv-cache is \"", config.kv_cache, "\"; allowed on a GPU: f32"));
 }
 
 // What the backends of `models` have reserved of the host's memory.

@@ -4,11 +4,11 @@
 #include "hwy/foreach_target.h"
 // (must stand before highway.h)
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/vector_math-inl.h"
+#include "kernels/half.h"
 #include "kernels/softmax_attention.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -159,17 +159,52 @@ float* BlockOf(const SoftmaxAttentionArgs& args, int64_t block) {
   return args.cache + args.block_stride * size_t(args.ring > 0 ? block % args.ring : block);
 }
 
-// Keys and values of tokens `begin` .. `end` - 1, which lie in one block.
-void Keep(const SoftmaxAttentionArgs& args, int begin, int end) {
+// Keys and values of tokens `begin` .. `end` - 1, which lie in one block, as `Kept`s.
+template <class Kept, class Round>
+void KeepAs(const SoftmaxAttentionArgs& args, int begin, int end, const Round& round) {
   const size_t keys = size_t(args.key_dim), values = size_t(args.value_dim);
-  float* const block = BlockOf(args, (args.position + begin) / kCacheBlock);
+  auto* const block = reinterpret_cast<Kept*>(BlockOf(args, (args.position + begin) / kCacheBlock));
   for (int t = begin; t < end; ++t) {
     const size_t row = size_t((args.position + t) % kCacheBlock);
     const float* const k = args.k.data + size_t(t) * args.k.stride;
-    for (size_t i = 0; i < keys; ++i) block[i * kCacheBlock + row] = k[i];
-    std::memcpy(block + keys * kCacheBlock + row * values, args.v.data + size_t(t) * args.v.stride,
-                values * sizeof(float));
+    const float* const v = args.v.data + size_t(t) * args.v.stride;
+    for (size_t i = 0; i < keys; ++i) block[i * kCacheBlock + row] = round(k[i]);
+    Kept* const to = block + keys * kCacheBlock + row * values;
+    for (size_t i = 0; i < values; ++i) to[i] = round(v[i]);
   }
+}
+
+void Keep(const SoftmaxAttentionArgs& args, int begin, int end) {
+  switch (args.type) {
+    case CacheType::kF32:
+      return KeepAs<float>(args, begin, end, [](float x) { return x; });
+    case CacheType::kF16:
+      return KeepAs<uint16_t>(args, begin, end, F32ToF16);
+    case CacheType::kBf16:
+      return KeepAs<uint16_t>(args, begin, end, F32ToBf16);
+  }
+}
+
+template <class Half>
+void WidenAs(const float* block, size_t count, float* to) {
+  const hn::CappedTag<float, kCacheBlock> d;  // count is a multiple of its lanes
+  const hn::Rebind<Half, decltype(d)> halves;
+  const auto* const from = reinterpret_cast<const Half*>(block);
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    hn::StoreU(hn::PromoteTo(d, hn::LoadU(halves, from + i)), d, to + i);
+  }
+}
+
+// The block in float32: itself, or in `scratch`.
+const float* Widened(const SoftmaxAttentionArgs& args, const float* block, float* scratch) {
+  const size_t count = size_t{kCacheBlock} * (size_t(args.key_dim) + size_t(args.value_dim));
+  if (args.type == CacheType::kF32) return block;
+  if (args.type == CacheType::kF16) {
+    WidenAs<hwy::float16_t>(block, count, scratch);
+  } else {
+    WidenAs<hwy::bfloat16_t>(block, count, scratch);
+  }
+  return scratch;
 }
 
 // Tokens `begin` .. `end` - 1, which lie in one block and are kept.
@@ -178,6 +213,7 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
   const int all = (end - begin) * args.queries;
   const size_t sums = size_t{kCacheBlock} * size_t(args.queries);
   float* const maxima = args.scratch;
+  float* const widened = maxima + 2 * sums + kRows * (kCacheBlock + values);
   const auto first_seen = [&](int64_t position) {
     return args.window == 0 ? 0 : std::max<int64_t>(0, position - args.window + 1);
   };
@@ -191,6 +227,7 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
   const int64_t last = (args.position + begin) / kCacheBlock;
   for (int64_t b = first_seen(args.position + begin) / kCacheBlock; b <= last; ++b) {
     const int64_t base = b * kCacheBlock;
+    const float* const block = Widened(args, BlockOf(args, b), widened);
     for (int row = 0; row < all; row += kRows) {
       QueryRows rows;
       for (; rows.count < std::min(kRows, all - row); ++rows.count) {
@@ -202,7 +239,7 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
         rows.position[rows.count] = args.position + t;
       }
       if (first_seen(rows.position[0]) >= base + kCacheBlock) continue;
-      AttendBlock(args, rows, sums, base, BlockOf(args, b), maxima + 2 * sums);
+      AttendBlock(args, rows, sums, base, block, maxima + 2 * sums);
     }
   }
   const FloatTag d;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/half.h"
 #include "kernels/softmax_attention.h"
 
 namespace rivulet::kernels {
@@ -16,11 +17,27 @@ struct Place {
     const int64_t block = position / kCacheBlock;
     data = args.cache + args.block_stride * size_t(args.ring > 0 ? block % args.ring : block);
   }
-  float& k(size_t i) const { return data[i * kCacheBlock + row]; }
-  float* v(int value_dim) const { return data + (key_dim * kCacheBlock + row * size_t(value_dim)); }
+  // Where they lie.
+  size_t k(size_t i) const { return i * kCacheBlock + row; }
+  size_t v(const SoftmaxAttentionArgs& args, size_t i) const {
+    return key_dim * kCacheBlock + row * size_t(args.value_dim) + i;
+  }
   float* data;
   size_t row, key_dim;
 };
+
+void Put(const SoftmaxAttentionArgs& args, float* block, size_t at, float x) {
+  auto* const halves = reinterpret_cast<uint16_t*>(block);
+  if (args.type == CacheType::kF32) block[at] = x;
+  if (args.type == CacheType::kF16) halves[at] = F32ToF16(x);
+  if (args.type == CacheType::kBf16) halves[at] = F32ToBf16(x);
+}
+
+double Get(const SoftmaxAttentionArgs& args, const float* block, size_t at) {
+  const auto* const halves = reinterpret_cast<const uint16_t*>(block);
+  if (args.type == CacheType::kF32) return block[at];
+  return args.type == CacheType::kF16 ? F16ToF32(halves[at]) : Bf16ToF32(halves[at]);
+}
 
 void Attend(const SoftmaxAttentionArgs& args, int64_t position, const float* q, float* y) {
   const int64_t first = args.window == 0 ? 0 : std::max<int64_t>(0, position - args.window + 1);
@@ -28,7 +45,10 @@ void Attend(const SoftmaxAttentionArgs& args, int64_t position, const float* q, 
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (int64_t p = first; p <= position; ++p) {
     double score = 0;
-    for (int i = 0; i < args.key_dim; ++i) score += double{q[i]} * Place(args, p).k(size_t(i));
+    const Place place(args, p);
+    for (int i = 0; i < args.key_dim; ++i) {
+      score += double{q[i]} * Get(args, place.data, place.k(size_t(i)));
+    }
     scores.push_back(score * args.scale);
     largest = std::max(largest, scores.back());
   }
@@ -36,7 +56,10 @@ void Attend(const SoftmaxAttentionArgs& args, int64_t position, const float* q, 
   for (int64_t p = first; p <= position; ++p) {
     const double weight = std::exp(scores[size_t(p - first)] - largest);
     sum += weight;
-    for (size_t i = 0; i < out.size(); ++i) out[i] += weight * Place(args, p).v(args.value_dim)[i];
+    const Place place(args, p);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i] += weight * Get(args, place.data, place.v(args, i));
+    }
   }
   for (size_t i = 0; i < out.size(); ++i) y[i] = float(out[i] / sum);
 }
@@ -49,8 +72,10 @@ void SoftmaxAttentionRef(const SoftmaxAttentionArgs& args) {
     const Place place(args, position);
     const float* const k = args.k.data + t * args.k.stride;
     const float* const v = args.v.data + t * args.v.stride;
-    for (size_t i = 0; i < size_t(args.key_dim); ++i) place.k(i) = k[i];
-    std::copy(v, v + args.value_dim, place.v(args.value_dim));
+    for (size_t i = 0; i < size_t(args.key_dim); ++i) Put(args, place.data, place.k(i), k[i]);
+    for (size_t i = 0; i < size_t(args.value_dim); ++i) {
+      Put(args, place.data, place.v(args, i), v[i]);
+    }
     for (int h = 0; h < args.queries; ++h) {
       Attend(args, position, args.q.data + t * args.q.stride + h * args.key_dim,
              args.y + t * args.y_stride + h * args.value_dim);

@@ -14,6 +14,7 @@
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
+#include "model/cache_type.h"
 #include "model/cpu/aligned_buffer.h"
 #include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_sampling.h"
@@ -339,8 +340,8 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
 // One more whenever a change of the code changes bits.
 constexpr int kNumericsVersion = 1;
 
-std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
-                       const Model& model) {
+std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked, const Model& model,
+                       kernels::CacheType cache) {
   const WeightChoice choice = ResolveHead(asked, model.config());
   const bool blocks = HasBlocks(model.tensors());
   // Where numbers lose nothing, their type changes no bit. Blocks of integers that are kept are
@@ -348,7 +349,8 @@ std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
   std::string type = !weights.lossless || blocks ? WeightNumerics(choice) : "exact";
   if (blocks && weights.widest_quantized > 0) absl::StrAppend(&type, "-a8");
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
-                      kNumericsVersion);
+                      kNumericsVersion,
+                      model.config().state().attention ? CacheNumerics(cache) : "");
 }
 
 absl::Status OutOfMemory(absl::string_view message) {
@@ -403,7 +405,7 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
   RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, CpuWeights::Plan(model, options.weights));
   BackendLimits limits;
   limits.weight_bytes = plan.bytes;
-  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model.config(), &limits));
+  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model.config().WithCache(options.cache), &limits));
   return limits;
 }
 
@@ -417,10 +419,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                      {"BACKEND_ABSENT", "backend", {}});
   }
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
-                           CpuNetwork::Load(*model, options.weights));
+                           CpuNetwork::Load(*model, options.weights, options.cache));
   BackendLimits limits;
   limits.weight_bytes = network->weights().bytes;
-  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model->config(), &limits));
+  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model->config().WithCache(options.cache), &limits));
   AlignedBuffer slots(limits.bytes_per_slot * (size_t(limits.num_slots) + 1));
   if (slots.empty()) {
     return OutOfMemory(absl::StrCat("the system refuses memory for ", limits.num_slots,
@@ -431,7 +433,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.max_steps = 64;
   limits.preferred_steps =
       1;  // a Submit costs nothing here, and a new request waits for no run to end
-  limits.numerics_id = NumericsId(network->weights(), options.weights, *model);
+  limits.numerics_id = NumericsId(network->weights(), options.weights, *model, options.cache);
   limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();
   return std::make_unique<CpuBackend>(std::move(model), std::move(network), std::move(slots),

@@ -274,8 +274,8 @@ void CpuPass::KeepOutputRows() {
   Wait();
 }
 
-CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, int rows,
-                               int threads) {
+CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights,
+                               const StateParts& parts, int rows, int threads) {
   const auto* const encoder = std::get_if<EncoderConfig>(&c.network);
   const auto* const block = std::get_if<BlockConfig>(&c.network);
   const BlockKind kind = block == nullptr ? BlockKind() : *block->kind;
@@ -322,10 +322,11 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
     for (AlignedBuffer& buffer : scratch.quantized)
       buffer = AlignedBuffer(size_t(rows) * row.bytes);
   }
-  const std::optional<AttentionPart> kept = c.state().attention;
+  const std::optional<AttentionPart>& kept = parts.attention;
   const int query_heads = queries > 0 ? block->softmax->num_heads : c.num_heads;
   const size_t attention =
-      kept ? kernels::SoftmaxAttentionScratch(query_heads / kept->heads, kept->value_dim)
+      kept ? kernels::SoftmaxAttentionScratch(query_heads / kept->heads, kept->key_dim,
+                                              kept->value_dim, kept->type)
       : encoder != nullptr ? kernels::LinearAttentionScratch(c.key_features())
                            : 0;
   for (int i = 0; attention > 0 && i < threads; ++i) {
@@ -333,22 +334,25 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
   }
 }
 
-CpuNetwork::CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights)
+CpuNetwork::CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
+                       std::unique_ptr<const CpuWeights> weights)
     : config_(config),
-      parts_(config.state()),
+      parts_(config.WithCache(cache).state()),
       state_(std::holds_alternative<BlockConfig>(config.network) ? BlockState(parts_)
                                                                  : BlockState()),
       weights_(std::move(weights)) {}
 
 absl::StatusOr<std::unique_ptr<const CpuNetwork>> CpuNetwork::Load(const Model& model,
-                                                                   const WeightChoice& choice) {
+                                                                   const WeightChoice& choice,
+                                                                   kernels::CacheType cache) {
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
                            CpuWeights::Load(model, choice));
-  return std::unique_ptr<const CpuNetwork>(new CpuNetwork(model.config(), std::move(weights)));
+  return std::unique_ptr<const CpuNetwork>(
+      new CpuNetwork(model.config(), cache, std::move(weights)));
 }
 
 std::unique_ptr<CpuActivations> CpuNetwork::NewActivations(int max_rows, int threads) const {
-  return std::make_unique<CpuActivations>(config_, *weights_, max_rows, threads);
+  return std::make_unique<CpuActivations>(config_, *weights_, parts_, max_rows, threads);
 }
 
 void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,

@@ -57,7 +57,8 @@ class CpuActivations {
     float* row(int r) const { return data + size_t(r) * size_t(ld); }
   };
 
-  CpuActivations(const ModelConfig& config, const CpuWeights& weights, int max_rows, int threads);
+  CpuActivations(const ModelConfig& config, const CpuWeights& weights, const StateParts& parts,
+                 int max_rows, int threads);
 
   // Head outputs of output row i of the last pass: [output_size] float32, valid until the next
   // pass. Output rows are numbered over the piece in order of segments and tokens.
@@ -89,7 +90,8 @@ class CpuNetwork {
  public:
   // Reads and packs the weights; the network borrows model.config(). Errors: CpuWeights::Load's.
   static absl::StatusOr<std::unique_ptr<const CpuNetwork>> Load(const Model& model,
-                                                                const WeightChoice& choice);
+                                                                const WeightChoice& choice,
+                                                                kernels::CacheType cache);
 
   const CpuWeightFacts& weights() const { return weights_->facts; }
   // CpuWeights::initial_state.
@@ -104,7 +106,8 @@ class CpuNetwork {
             SpinBarrier& barrier) const;
 
  private:
-  CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights);
+  CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
+             std::unique_ptr<const CpuWeights> weights);
 
   const ModelConfig& config_;
   const StateParts parts_;

@@ -32,6 +32,7 @@ struct ServerConfig {
   std::string weights = "auto";       // how the CPU backend keeps matrices: ParseWeightChoice
   std::optional<int> slots;           // per model: sequences that hold a state; nullopt: auto
   std::optional<int> max_context;     // tokens of a sequence with softmax attention; nullopt: auto
+  std::string kv_cache = "f32";       // keys and values: f32, f16, bf16 (CPU)
   int max_queue = 1024;               // per model: samples and scores that may wait for a slot
   int max_tenant_queue = 0;  // ... of one tenant, beside what is kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples

@@ -168,6 +168,11 @@ std::vector<Setting> ServingSettings() {
        {},
        1,
        1 << 24},
+      Choice(
+          "kv-cache",
+          "Keys and values of softmax attention in memory, on the CPU: f32, or f16 and bf16, which "
+          "take half of it and round: other bits, another numerics id",
+          &C::kv_cache, {"f32", "f16", "bf16"}),
   };
 }
 

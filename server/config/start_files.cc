@@ -13,6 +13,7 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/base/utf8.h"
+#include "model/cache_type.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/request_log/request_id.h"
 
@@ -83,6 +84,7 @@ absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, int64
   CpuBackendOptions options;
   options.num_slots = config.slots;
   options.max_context = config.max_context;
+  RIVULET_ASSIGN_OR_RETURN(options.cache, ParseCacheType(config.kv_cache));
   options.reserved_bytes = reserved_bytes;
   RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
   options.threads = config.threads;

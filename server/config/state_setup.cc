@@ -261,7 +261,7 @@ absl::StatusOr<std::vector<WarmState>> WarmFiles::Of(const Model& model,
   for (const File& file : files_) {
     const Snapshot& snapshot = file.snapshot;
     if (snapshot.weights_sha256 != model.weights_sha256()) continue;
-    const absl::Status status = CheckSnapshot(snapshot, model, snapshot.tenant);
+    const absl::Status status = CheckSnapshot(snapshot, model, limits, snapshot.tenant);
     if (!status.ok()) return Annotate(status, file.path);
     if (limits.context > 0 && snapshot.fed > limits.context) {
       return BadWarmFile(

@@ -15,6 +15,7 @@
 #include "model/base/error.h"
 #include "model/base/sha256.h"
 #include "model/base/utf8.h"
+#include "model/cache_type.h"
 #include "server/sessions/sections.h"
 #include "server/sessions/sequence_hash.h"
 
@@ -257,7 +258,8 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_vi
   return snapshot;
 }
 
-absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::string_view tenant) {
+absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model,
+                           const BackendLimits& limits, absl::string_view tenant) {
   Snapshot ours;
   SetFingerprint(model, &ours);
   const auto other_model = [](absl::string_view part) {
@@ -278,8 +280,8 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
                   "the snapshot belongs to another tenant.");
   }
   const ModelConfig& config = model.config();
-  if (snapshot.fed > 0 &&
-      snapshot.state.size() * sizeof(float) != config.state().size().At(snapshot.fed)) {
+  if (snapshot.fed > 0 && SameCache(snapshot.numerics_id, limits.numerics_id) &&
+      snapshot.state.size() * sizeof(float) != limits.state_size().At(snapshot.fed)) {
     return Damaged("its state has another size than its layout");
   }
   const int64_t bos = config.has_bos() ? 1 : 0;

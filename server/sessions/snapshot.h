@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/state_layout.h"
+#include "model/backend.h"
 #include "model/model.h"
 
 namespace rivulet {
@@ -46,10 +47,12 @@ std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 // (SNAPSHOT_DAMAGED), FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);
 
-// OK where `snapshot` is of this model and tenant. Errors: FAILED_PRECONDITION (SNAPSHOT_MODEL:
+// OK where `snapshot` is of this model and tenant. Its state is one of a backend with `limits` only
+// where they are SameCache (model/cache_type.h). Errors: FAILED_PRECONDITION (SNAPSHOT_MODEL:
 // says which part differs), PERMISSION_DENIED (SNAPSHOT_TENANT), DATA_LOSS (SNAPSHOT_DAMAGED: a
 // token that the model does not have).
-absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::string_view tenant);
+absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model,
+                           const BackendLimits& limits, absl::string_view tenant);
 
 // The largest size of a valid snapshot of a session with at most `max_tokens` tokens and a state of
 // at most `state_bytes`.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "model/cache_type.h"
 #include "tests/bench/family_shape.h"
 #include "tests/support/cuda_patience.h"
 #include "tests/support/paths.h"
@@ -43,6 +44,10 @@ bool Apply(const char* argument, Choice* choice) {
     choice->plan = PlanOf(plan);
   } else if (const char* kind = FlagValue(argument, "--products=")) {
     choice->products = ProductsOf(kind);
+  } else if (const char* cache = FlagValue(argument, "--kv-cache=")) {
+    const auto type = ParseCacheType(cache);
+    if (!type.ok()) Fail(std::string(type.status().message()), 2);
+    choice->cache = *type;
   } else if (const char* graphs = FlagValue(argument, "--graphs=")) {
     choice->graphs = std::strcmp(graphs, "on") == 0;
     if (!choice->graphs && std::strcmp(graphs, "off") != 0) Fail("--graphs=on|off", 2);
@@ -138,8 +143,9 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);
   } else {
-    backend = CreateCpuBackend(std::move(model),
-                               {.num_slots = num_slots, .weights = weights, .threads = threads});
+    backend = CreateCpuBackend(
+        std::move(model),
+        {.num_slots = num_slots, .cache = choice.cache, .weights = weights, .threads = threads});
   }
   if (backend.ok()) return *std::move(backend);
   const bool absent =

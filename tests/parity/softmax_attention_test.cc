@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/half.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
@@ -26,10 +27,17 @@ struct Case {
     ring = window == 0 ? 0 : RingBlocks(window);
     blocks = window == 0 ? CacheBlocks(tokens) : ring;
   }
+  // Keys and values that the type holds exactly, so that only what is kept rounds.
+  void RoundTo(CacheType kept) {
+    type = kept;
+    for (float& x : rows) {
+      x = type == CacheType::kF16 ? F16ToF32(F32ToF16(x)) : Bf16ToF32(F32ToBf16(x));
+    }
+  }
   int k() const { return queries * key_dim; }
   int v() const { return k() + key_dim; }
   // Another head lies before each block's part.
-  size_t stride() const { return CacheFloats(key_dim, value_dim) + 24; }
+  size_t stride() const { return CacheFloats(key_dim, value_dim, type) + 24; }
   size_t cache_floats() const { return size_t(blocks) * stride(); }
 
   SoftmaxAttentionArgs Args(int first, int count, float* cache, float* y, float* scratch) const {
@@ -46,6 +54,7 @@ struct Case {
     args.k = {row + k(), size_t(ld)};
     args.v = {row + v(), size_t(ld)};
     args.cache = cache;
+    args.type = type;
     args.block_stride = stride();
     args.ring = ring;
     args.y_stride = size_t(queries * value_dim + 1);
@@ -57,6 +66,7 @@ struct Case {
   int key_dim, value_dim, queries;
   int64_t window;
   int tokens, ld = 0;
+  CacheType type = CacheType::kF32;
   int64_t ring = 0, blocks = 0;
   std::vector<float> rows;
 };
@@ -74,6 +84,13 @@ std::vector<Case> Cases() {
       cases.emplace_back(keys, values, queries, window, 200);
     }
   }
+  for (const CacheType type : {CacheType::kF16, CacheType::kBf16}) {
+    for (const int window : {0, 65}) {
+      for (const auto& [keys, values, queries] : {std::array{5, 7, 3}, {64, 64, 4}}) {
+        cases.emplace_back(keys, values, queries, window, 200).RoundTo(type);
+      }
+    }
+  }
   return cases;
 }
 
@@ -84,7 +101,7 @@ struct Result {
 template <class Function>
 Result RunCase(const Case& c, int chunk, const Function& attend) {
   GuardedFloats cache(c.cache_floats()), y(size_t(c.tokens * (c.queries * c.value_dim + 1))),
-      scratch(SoftmaxAttentionScratch(c.queries, c.value_dim));
+      scratch(SoftmaxAttentionScratch(c.queries, c.key_dim, c.value_dim, c.type));
   std::fill_n(cache.data(), c.cache_floats(), 0.0f);
   std::fill_n(y.data(), y.Copy().size(), 0.0f);
   for (int t = 0; t < c.tokens; t += chunk) {
@@ -167,6 +184,23 @@ TEST(SoftmaxAttentionTest, AQueryAloneHasTheBitsItHasBesideOthers) {
         }
       }
     }
+  }
+}
+
+TEST(SoftmaxAttentionTest, KeysAndValuesAreRoundedToNearestEvenWhenTheyAreKept) {
+  for (const CacheType type : {CacheType::kF16, CacheType::kBf16}) {
+    Case c(8, 8, 2, 0, 130);
+    Case rounded = c;
+    rounded.RoundTo(type);
+    for (int t = 0; t < c.tokens; ++t) {  // queries are not rounded
+      std::copy_n(c.rows.begin() + t * c.ld, c.k(), rounded.rows.begin() + t * c.ld);
+    }
+    rounded.type = CacheType::kF32;
+    c.type = type;
+    ForEachCpuTarget([&](const std::string& target) {
+      const Result result = RunCase(c, 130, SoftmaxAttentionCpu);
+      EXPECT_TRUE(SameBits(result.y, RunCase(rounded, 130, SoftmaxAttentionCpu).y)) << target;
+    });
   }
 }
 

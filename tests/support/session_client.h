@@ -47,7 +47,7 @@ inline absl::StatusOr<RestoreSpec> ToRestoreSpec(absl::string_view bytes, const 
                                                  const std::string& tenant,
                                                  absl::string_view key = "") {
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes, key));
-  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine.model(), tenant));
+  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine.model(), engine.limits(), tenant));
   RestoreSpec spec;
   spec.tenant = tenant;
   spec.seed = snapshot.seed;

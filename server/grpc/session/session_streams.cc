@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "model/cache_type.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert_session.h"
@@ -17,6 +18,13 @@ namespace rivulet {
 namespace {
 
 constexpr char kSnapshot[] = "SnapshotSession", kRestore[] = "RestoreSession";
+
+// Of a snapshot that may come: with keys and values of any type.
+size_t MostStateBytes(const Engine& engine) {
+  const BackendLimits& limits = engine.limits();
+  const StateSize widest = engine.model().config().state().size();  // in float32
+  return std::max(limits.bytes_per_slot, widest.At(limits.context));
+}
 
 // Ends a call whose client has gone.
 template <typename Reactor>
@@ -171,8 +179,7 @@ absl::Status RestoreReactor::Begin() {
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
-  max_bytes_ =
-      MaxSnapshotBytes(engine.limits().bytes_per_slot, engine.options().sessions.max_tokens);
+  max_bytes_ = MaxSnapshotBytes(MostStateBytes(engine), engine.options().sessions.max_tokens);
   bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
   return absl::OkStatus();
 }
@@ -203,8 +210,10 @@ absl::Status RestoreReactor::Submit() {
   Engine* const engine = model.engine();
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
   std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
-  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), call_->caller().tenant));
-  reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
+  const BackendLimits& limits = engine->limits();
+  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), limits, call_->caller().tenant));
+  reply_->set_same_numerics(snapshot.numerics_id == limits.numerics_id);
+  if (!SameCache(snapshot.numerics_id, limits.numerics_id)) snapshot.state.clear();
   RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
   spec.tenant = call_->caller().tenant;
   spec.key = call_->caller().account();

@@ -49,31 +49,31 @@ class FamilyTest(CommandTest):
             with self.subTest(directory.name):
                 self.check_sessions(directory)
 
+    def generate(self, server, session, *args):
+        command = ("generate", "--session", session, "--target", server.target, "--json", "--max-tokens", "9", *args)
+        return [token for part in self.succeeds(rivulet(*command)).lines() for token in part["tokens"]]
+
+    def sessions(self, server, action, *args):
+        return self.succeeds(rivulet("sessions", action, *args, "--target", server.target)).out.split()
+
     def check_sessions(self, directory):
-        def generate(server, session, *args):
-            command = ("generate", "--session", session, "--target", server.target, "--json", "--max-tokens", "9", *args)
-            return [token for part in self.succeeds(rivulet(*command)).lines() for token in part["tokens"]]
-
-        def sessions(server, action, *args):
-            return self.succeeds(rivulet("sessions", action, *args, "--target", server.target)).out.split()
-
         whole = rivulet("generate", "--model", directory, "--tokens", text(FIRST + MORE), "--seed", "7", "--max-tokens", "9", "--ignore-eos")
         want = [int(token) for token in self.succeeds(whole).out.split()]
         self.assertEqual(len(want), 9)
         drawn = ("--seed", "7", "--ignore-eos", "--tokens", text(MORE))
         with tempfile.TemporaryDirectory() as folder, Server(directory) as server:
-            (session,) = sessions(server, "open")
-            sessions(server, "append", session, "--tokens", text(FIRST))
-            (fork,) = sessions(server, "fork", session)
+            (session,) = self.sessions(server, "open")
+            self.sessions(server, "append", session, "--tokens", text(FIRST))
+            (fork,) = self.sessions(server, "fork", session)
             snapshot = os.path.join(folder, "snapshot")
-            sessions(server, "snapshot", session, "--out", snapshot)
-            self.assertEqual(generate(server, session, *drawn), want, "a session")
-            self.assertEqual(generate(server, fork, *drawn), want, "a fork")
-            sessions(server, "rewind", session, "--position", str(len(FIRST)))
-            self.assertEqual(generate(server, session, *drawn), want, "after a rewind")
+            self.sessions(server, "snapshot", session, "--out", snapshot)
+            self.assertEqual(self.generate(server, session, *drawn), want, "a session")
+            self.assertEqual(self.generate(server, fork, *drawn), want, "a fork")
+            self.sessions(server, "rewind", session, "--position", str(len(FIRST)))
+            self.assertEqual(self.generate(server, session, *drawn), want, "after a rewind")
             with Server(directory) as other:
-                (restored,) = sessions(other, "restore", "--input", snapshot)
-                self.assertEqual(generate(other, restored, *drawn), want, "restored in another process")
+                (restored,) = self.sessions(other, "restore", "--input", snapshot)
+                self.assertEqual(self.generate(other, restored, *drawn), want, "restored in another process")
 
     def test_a_sequence_ends_at_the_context_of_the_server(self):
         directory = next(d for d in DIRECTORIES if d.name == "granite-nope")
@@ -84,7 +84,8 @@ class FamilyTest(CommandTest):
             drawn = ("generate", *at, "--tokens", text(FIRST), "--seed", "7", "--ignore-eos", "--json", "--max-tokens")
             parts = self.succeeds(rivulet(*drawn, "100")).lines()
             self.assertEqual(sum(len(part["tokens"]) for part in parts), 21 - len(FIRST))
-            self.assertEqual(parts[-1]["finish"]["reason"], "length")
+            # The usage may come behind it.
+            self.assertEqual([part["finish"]["reason"] for part in parts if "finish" in part], ["length"])
             short = self.succeeds(rivulet(*drawn, "9")).lines()
             whole = [token for part in parts for token in part["tokens"]]
             self.assertEqual([token for part in short for token in part["tokens"]], whole[:9], "the limit changes no token")
@@ -95,6 +96,32 @@ class FamilyTest(CommandTest):
         for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "--max-context")):
             with self.assertRaisesRegex(RuntimeError, said):
                 Server(directory, args=("--max-context", context)).__enter__()
+
+    def test_keys_and_values_of_16_bits_take_half_and_have_another_numerics_id(self):
+        directory = next(d for d in DIRECTORIES if d.name == "granite-nope")
+        drawn = ("--seed", "7", "--ignore-eos", "--tokens", text(MORE))
+        ids, sizes, snapshots = {}, {}, {}
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in ("f32", "f16", "bf16"):
+                with Server(directory, args=("--kv-cache", kind, "--max-context", "1024")) as server:
+                    at = ("--target", server.target)
+                    (model,) = self.succeeds(rivulet("models", *at, "--json")).lines()
+                    ids[kind], sizes[kind] = model["numerics_id"], int(model["state_bytes"])
+                    whole = self.succeeds(rivulet("generate", *at, "--tokens", text(FIRST + MORE), "--seed", "7", "--max-tokens", "9", "--ignore-eos"))
+                    want = [int(token) for token in whole.out.split()]
+                    (session,) = self.sessions(server, "open")
+                    self.sessions(server, "append", session, "--tokens", text(FIRST))
+                    snapshots[kind] = os.path.join(folder, kind)
+                    self.sessions(server, "snapshot", session, "--out", snapshots[kind])
+                    # Of another type the tokens are read, and the state is computed again.
+                    for kept, path in snapshots.items():
+                        (restored,) = self.sessions(server, "restore", "--input", path)
+                        self.assertEqual(self.generate(server, restored, *drawn), want, f"{kept} read by {kind}")
+        self.assertEqual([ids["f16"], ids["bf16"]], [ids["f32"] + "-kv-f16", ids["f32"] + "-kv-bf16"])
+        self.assertEqual(sizes["f16"], sizes["bf16"])
+        self.assertGreater(sizes["f32"], sizes["f16"])
+        with self.assertRaisesRegex(RuntimeError, "kv-cache.*allowed: f32, f16"):
+            Server(directory, args=("--kv-cache", "int8")).__enter__()
 
     def test_a_tensor_that_is_missing_misshapen_or_not_expected_ends_the_start(self):
         directory = next(d for d in DIRECTORIES if d.name == "gla")

@@ -40,6 +40,13 @@ class SnapshotTest : public ::testing::Test {
     }
   }
 
+  // By a server with this numerics id.
+  absl::Status Check(const Snapshot& snapshot, const Model& model, absl::string_view tenant) {
+    BackendLimits limits;
+    limits.state = model.config().state().size();
+    limits.numerics_id = numerics_id_;
+    return CheckSnapshot(snapshot, model, limits, tenant);
+  }
   static std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status).reason; }
   static absl::StatusCode CodeOf(absl::string_view bytes, absl::string_view key = "") {
     return DecodeSnapshot(bytes, key).status().code();
@@ -63,6 +70,7 @@ class SnapshotTest : public ::testing::Test {
   testing::TempDir directory_;
   std::shared_ptr<const Model> model_;
   Snapshot snapshot_;
+  std::string numerics_id_ = "cpu-1";
 };
 
 TEST_F(SnapshotTest, ComesBackAsItWas) {
@@ -72,7 +80,7 @@ TEST_F(SnapshotTest, ComesBackAsItWas) {
     const auto decoded = DecodeSnapshot(bytes, key);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     ExpectSame(*decoded);
-    EXPECT_TRUE(CheckSnapshot(*decoded, *model_, "somebody").ok());
+    EXPECT_TRUE(Check(*decoded, *model_, "somebody").ok());
   }
 }
 
@@ -215,7 +223,7 @@ TEST_F(SnapshotTest, HoldsNoMoreThanItsModelsSequences) {
     snapshot_.tokens.assign(tokens, 1);
     snapshot_.fed = fed;
     snapshot_.state.resize(snapshot_.layout.floats_per_slot());
-    return ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody"));
+    return ReasonOf(Check(snapshot_, *model_, "somebody"));
   };
   EXPECT_EQ(check(40, 40), "");
   EXPECT_EQ(check(40, 41), "SNAPSHOT_DAMAGED") << "there is no bos";
@@ -224,19 +232,19 @@ TEST_F(SnapshotTest, HoldsNoMoreThanItsModelsSequences) {
 }
 
 TEST_F(SnapshotTest, IsOfItsModelAndTenantOnly) {
-  EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "another")), "SNAPSHOT_TENANT");
+  EXPECT_EQ(ReasonOf(Check(snapshot_, *model_, "another")), "SNAPSHOT_TENANT");
   ASSERT_TRUE(testing::WriteRandomModel(directory_.File("o"), testing::TinyConfig(), 2).ok());
-  EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, **Model::Load(directory_.File("o")), "somebody")),
+  EXPECT_EQ(ReasonOf(Check(snapshot_, **Model::Load(directory_.File("o")), "somebody")),
             "SNAPSHOT_MODEL");
   Snapshot bad = snapshot_;
   bad.config_sha256[0] ^= 1;
-  EXPECT_EQ(ReasonOf(CheckSnapshot(bad, *model_, "somebody")), "SNAPSHOT_MODEL");
+  EXPECT_EQ(ReasonOf(Check(bad, *model_, "somebody")), "SNAPSHOT_MODEL");
   bad = snapshot_;
   std::swap(bad.layout.layers, bad.layout.value_dim);
-  EXPECT_EQ(ReasonOf(CheckSnapshot(bad, *model_, "somebody")), "SNAPSHOT_MODEL");
+  EXPECT_EQ(ReasonOf(Check(bad, *model_, "somebody")), "SNAPSHOT_MODEL");
   bad = snapshot_;
   bad.tokens[4] = model_->config().vocab_size;
-  EXPECT_EQ(ReasonOf(CheckSnapshot(bad, *model_, "somebody")), "SNAPSHOT_DAMAGED");
+  EXPECT_EQ(ReasonOf(Check(bad, *model_, "somebody")), "SNAPSHOT_DAMAGED");
 }
 
 // Version 2, that of the family's models: the layout is told by its hash, the state by its size.
@@ -251,7 +259,7 @@ TEST_F(SnapshotTest, AStateOfManyPartsIsToldByItsHashAndSize) {
   ExpectSame(*decoded);
   EXPECT_EQ(decoded->layout_sha256, snapshot_.layout_sha256);
   // It is of another model than ours, whose snapshots have a layout.
-  EXPECT_EQ(ReasonOf(CheckSnapshot(*decoded, *model_, "somebody")), "SNAPSHOT_MODEL");
+  EXPECT_EQ(ReasonOf(Check(*decoded, *model_, "somebody")), "SNAPSHOT_MODEL");
   snapshot_.layout_sha256 = "short";
   EXPECT_EQ(CodeOf(EncodeSnapshot(snapshot_, "")), absl::StatusCode::kDataLoss);
   snapshot_.layout_sha256 = std::string(64, 'a');
@@ -268,10 +276,10 @@ TEST_F(SnapshotTest, AStateOfManyPartsIsToldByItsHashAndSize) {
 TEST_F(SnapshotTest, AStateOfAnotherSizeThanItsModelsIsDamaged) {
   snapshot_.fed = 0;
   snapshot_.state = {};
-  EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody")), "");
+  EXPECT_EQ(ReasonOf(Check(snapshot_, *model_, "somebody")), "");
   snapshot_.fed = 9;
   snapshot_.state.resize(3);
-  EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody")), "SNAPSHOT_DAMAGED");
+  EXPECT_EQ(ReasonOf(Check(snapshot_, *model_, "somebody")), "SNAPSHOT_DAMAGED");
 }
 
 TEST_F(SnapshotTest, AStateThatGrowsHasTheSizeOfItsTokens) {
@@ -290,11 +298,21 @@ TEST_F(SnapshotTest, AStateThatGrowsHasTheSizeOfItsTokens) {
     const auto decoded = DecodeSnapshot(bytes, "");
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->state, snapshot_.state);
-    EXPECT_EQ(ReasonOf(CheckSnapshot(*decoded, *model, "somebody")), "");
+    EXPECT_EQ(ReasonOf(Check(*decoded, *model, "somebody")), "");
     snapshot_.state.resize(2 * snapshot_.state.size());
-    EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model, "somebody")), "SNAPSHOT_DAMAGED");
-    EXPECT_EQ(ReasonOf(CheckSnapshot(*decoded, *model_, "somebody")), "SNAPSHOT_MODEL");
+    EXPECT_EQ(ReasonOf(Check(snapshot_, *model, "somebody")), "SNAPSHOT_DAMAGED");
+    EXPECT_EQ(ReasonOf(Check(*decoded, *model_, "somebody")), "SNAPSHOT_MODEL");
   }
+}
+
+// It is not read: the session is computed again from its tokens.
+TEST_F(SnapshotTest, AStateWithAnotherTypeOfKeysAndValuesMayHaveAnotherSize) {
+  snapshot_.state.resize(snapshot_.state.size() / 2);
+  EXPECT_EQ(ReasonOf(Check(snapshot_, *model_, "somebody")), "SNAPSHOT_DAMAGED");
+  numerics_id_ = "cpu-1-kv-f16";
+  EXPECT_EQ(ReasonOf(Check(snapshot_, *model_, "somebody")), "");
+  snapshot_.numerics_id = "cuda-2-kv-f16";
+  EXPECT_EQ(ReasonOf(Check(snapshot_, *model_, "somebody")), "SNAPSHOT_DAMAGED");
 }
 
 TEST_F(SnapshotTest, LongStatesTravelInChunks) {
