@@ -8,8 +8,8 @@
 //
 // Keys and values lie in blocks of 64 positions, counted from position 0. A block holds, for one
 // head, k [key_dim, 64] (transposed) and then v [64, value_dim]. With a window the blocks are a
-// ring: block b is number b % ring. Keys and values of 16 bits are rounded to nearest even when they
-// are kept, also those of the tokens of the call, and are float32 in every product.
+// ring: block b is number b % ring. Keys and values of 16 bits are rounded to nearest even when
+// they are kept, also those of the tokens of the call, and are float32 in every product.
 //
 // Numerics: a block has its own maximum, sum and weighted values, and blocks are joined from the
 // first to the last [Milakov & Gimelshein 2018]. Products sum in index order, the sum of a block

@@ -54,8 +54,8 @@ struct CudaBlockPass {
   const BlockKind& kind() const { return *config.block().kind; }
   // Whether the pass is one of many rows, with products in F16: what products read is F16 then,
   // rounded by the kernel that makes it as they would round it. The bits are the same, and a
-  // library may run large ones. Of a hybrid two mixers may read one norm, so its rows are float, and
-  // products of many rows round them.
+  // library may run large ones. Of a hybrid two mixers may read one norm, so its rows are float,
+  // and products of many rows round them.
   bool many() const { return pass.rows >= many_rows && a.half.x.data != nullptr && !kind().hybrid; }
   CudaBlockRows Rows(const Array& floats, const CudaScratch::Halves& halves) const {
     return many() ? CudaBlockRows{nullptr, halves.data, halves.ld}
@@ -81,7 +81,8 @@ struct CudaBlockPass {
   // Products that do not need each other: a launch for each type of weights among them, and for
   // each that a library runs. These write float and have no activation.
   absl::Status Products(std::span<const CudaBlockProduct> products) const;
-  // y = f(x) of `n` columns, times `times` where not null, and with scales; both have the rows of x.
+  // y = f(x) of `n` columns, times `times` where not null, and with scales; both have the rows of
+  // x.
   absl::Status Activate(kernels::Activation kind, const Array& x, int n, const float* times,
                         const CudaBlockRows& y, const kernels::CudaScales& scales = {}) const;
   // h = norm(x), y[m] = h + (h of the token before - h) mix[m]; `part`: of the layer's state.

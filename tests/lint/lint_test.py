@@ -298,6 +298,12 @@ struct Plain {
                 orphans.append(relative(path))
         self.assertEqual(orphans, [])
 
+    def test_every_python_test_is_run(self):
+        lists = "\n".join(p.read_text() for p in FILES if p.name == "CMakeLists.txt")
+        tests = [p for p in FILES if p.name.endswith("_test.py")]
+        self.assertGreater(len(tests), 50)
+        self.assertEqual([relative(p) for p in tests if not re.search(rf"(?<!\w){p.stem}\b", lists)], [])
+
     def test_one_word_one_meaning(self):
         banned = re.compile(r"(?i)(^|[_/])(util|utils|helper|helpers|manager|misc)([_./]|$)")
         self.assertTrue(banned.search("server/slot_manager.h"))

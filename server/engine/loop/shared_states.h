@@ -2,9 +2,10 @@
 // SharedStates: the states of sessions in an archive that replicas share (state_archive.h).
 //
 // When a request on a session has ended, its last state is published if computing it again takes
-// longer than writing and reading it: each segment, unless it is there, and what else it holds. The session's record then names it (SessionRecord::states),
-// and a replica that takes the session over continues from there. A state that is not in the
-// archive any more, or not as it was published, is computed again from the session's tokens.
+// longer than writing and reading it: each segment, unless it is there, and what else it holds. The
+// session's record then names it (SessionRecord::states), and a replica that takes the session over
+// continues from there. A state that is not in the archive any more, or not as it was published, is
+// computed again from the session's tokens.
 #pragma once
 
 #include <cstdint>

@@ -327,7 +327,9 @@ bool StateStore::Collect() {
   for (Done& done : all) {
     const auto found = numbered_.find(done.number);
     KeptState* const state = found == numbered_.end() ? nullptr : found->second;
-    if (!done.status.ok() && !done.published) CountError(done.status);
+    if (!done.status.ok() && !done.published && counted_.file_errors++ == 0) {
+      file_error_ = done.status;
+    }
     if (done.kind == Background::Kind::kWrite) writing_bytes_ -= done.bytes;
     if (state == nullptr) continue;  // nobody needs it any more
     if (done.kind == Background::Kind::kWrite) EndWrite(state, done);
@@ -428,10 +430,6 @@ void StateStore::Forget(KeptState* state) {
   LeaveMemoryOrder(state);
   SetBlob(state, nullptr);
   DropFile(state);
-}
-
-void StateStore::CountError(const absl::Status& status) {
-  if (counted_.file_errors++ == 0) file_error_ = status;
 }
 
 void StateStore::SetBlob(KeptState* state, BlobPtr blob) {

@@ -219,7 +219,6 @@ class StateStore {
   void DropFile(KeptState* state);
   void EndWrite(KeptState* state, const Done& done);
   void EndRead(KeptState* state, Done* done);
-  void CountError(const absl::Status& status);
   void SetBlob(KeptState* state, BlobPtr blob);
   void EnterMemoryOrder(KeptState* state);
   void LeaveMemoryOrder(KeptState* state);
