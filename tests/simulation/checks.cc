@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "tests/simulation/truth.h"
 
@@ -29,6 +30,9 @@ void Checks::CheckReader(Asked* asked) {
   const int64_t pending = asked->reply->pending_bytes();
   if (pending <= world_.options.max_pending_bytes) {
     asked->full_since.reset();
+    asked->was_full = false;
+  } else if (!std::exchange(asked->was_full, true)) {
+    // The pause begins with the next tokens, perhaps in the next turn.
   } else if (!asked->full_since) {
     asked->full_since = clock_.now();
   } else if (!clock_.went_back() && !engine_.BackendFailed() &&
@@ -133,6 +137,8 @@ void Checks::CheckStates(const EngineLoad& load, int64_t holders) {
   const StateStore::Totals& states = load.states;
   const StateLimits& limits = world_.options.states;
   const int64_t state = world_.state_bytes();
+  // A read holds the segments of its state that are in memory, also when its request has ended.
+  if (world_.grows() && engine_.disk() != nullptr) holders += engine_.disk()->reads_to_come();
   const int64_t most =
       limits.max_memory_bytes + states.writing_bytes + world_.warm_bytes() + holders * state;
   if (states.memory_bytes > most) {

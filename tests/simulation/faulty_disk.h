@@ -43,6 +43,7 @@ class FaultyDisk {
   }
   int64_t faults() const { return faults_; }
   int64_t reads() const { return num_reads_; }
+  int64_t reads_to_come() const { return static_cast<int64_t>(reads_.size()); }
   // Of the files that were to be written and have not been removed since.
   int64_t bytes() const {
     int64_t bytes = 0;

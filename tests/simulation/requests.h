@@ -40,6 +40,7 @@ struct Asked {
   int64_t tokens = 0;
   bool asleep = false;                   // reads nothing before the rest
   std::optional<absl::Time> full_since;  // its reader has not read since then, and it is full
+  bool was_full = false;                 // ... at the end of the turn before
   int64_t held_back = 0;  // tokens that may come at once although they were not drawn in one run
   std::unique_ptr<ReplyListener> listener;  // of a Generate
   std::shared_ptr<Reply> reply;

@@ -332,11 +332,11 @@ void Loop::Begin(Request* request) {
 void Loop::FindState(Request* request) {
   request->life.Go(RequestLife::State::kFindsState);
   std::optional<FoundState> found = checkpoints_.Find(request);
-  if (found) return ContinueFrom(request, std::move(*found));
+  if (found) return ContinueFrom(request, *found);
   request->life.Go(RequestLife::State::kFetchesState);
 }
 
-void Loop::ContinueFrom(Request* request, FoundState found) {
+void Loop::ContinueFrom(Request* request, const FoundState& found) {
   // A state of the prefix cache serves the session from now on.
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
@@ -363,7 +363,7 @@ bool Loop::TakeFetchedStates() {
     if (found.view == nullptr) {
       FindState(request);  // it could not be read: another one, or none
     } else {
-      ContinueFrom(request, std::move(found));
+      ContinueFrom(request, found);
     }
   }
   return true;

@@ -94,7 +94,7 @@ class Loop {
   // Finds the state from which it continues, which may have to be read first; then it waits for
   // slots.
   void FindState(Request* request);
-  void ContinueFrom(Request* request, FoundState found);
+  void ContinueFrom(Request* request, const FoundState& found);
   void AddToAdmission(Request* request, int slots);
   // True: the disk tier has done something.
   bool TakeFetchedStates();

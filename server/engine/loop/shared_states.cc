@@ -26,8 +26,11 @@ class Gathered {
 
   void Put(size_t part, absl::StatusOr<std::vector<float>> values) {
     MutexLock lock(&mutex_);
-    if (values.ok()) parts_[part] = *std::move(values);
-    status_.Update(values.status());
+    if (values.ok()) {
+      parts_[part] = *std::move(values);
+    } else {
+      status_.Update(values.status());
+    }
     if (--left_ > 0) return;
     if (!status_.ok()) return done_(status_);
     CutState state;
