@@ -128,7 +128,14 @@ void TwoBackends::CompareRecords(const Run& run, const std::vector<Record>& expe
     }
     ASSERT_EQ(b.top.size(), a.top.size()) << i;
     for (size_t t = 0; t < a.top.size(); ++t) {
-      ASSERT_EQ(b.top[t].token, a.top[t].token) << i;
+      // Those that are as likely, as far as the backends agree, may change places.
+      const auto tied = [&](size_t one, size_t other) {
+        return other >= a.top.size() ||
+               std::fabs(a.top[one].logprob - a.top[other].logprob) <= tolerance_.logprobs;
+      };
+      if (!tied(t, t + 1) && (t == 0 || !tied(t, t - 1))) {
+        ASSERT_EQ(b.top[t].token, a.top[t].token) << i;
+      }
       ASSERT_NEAR(b.top[t].logprob, a.top[t].logprob, tolerance_.logprobs) << i;
     }
     const RunRow& row = run.rows[size_t(a.row)];
