@@ -61,6 +61,7 @@ struct CudaBackendOptions {
   // kInt8, of layers or head, keeps integers, which become F16 as they are multiplied; kInt4 is
   // refused. Of all others `precision` alone decides.
   WeightChoice weights = {};
+  kernels::CacheType cache = kernels::CacheType::kF32;  // kF32 alone, with softmax attention
   CudaProductChoice products = CudaProductChoice::kAuto;
   std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;
                              // empty: libcublasLt.so.13

@@ -12,7 +12,7 @@ namespace rivulet {
 
 // "f32", "f16" or "bf16".
 const char* CacheTypeName(kernels::CacheType type);
-// Errors: INVALID_ARGUMENT (KV_CACHE_INVALID).
+// Errors: INVALID_ARGUMENT (OPTION_OUT_OF_RANGE).
 absl::StatusOr<kernels::CacheType> ParseCacheType(absl::string_view name);
 
 // What ends the numerics id of a backend that keeps them so: "" or "-kv-TYPE".

@@ -268,7 +268,7 @@ void ModelConfig::SetEnds(std::span<const int32_t> ids) {
 
 void ModelConfig::SetDefaultContext() {
   if (state().size().per_block == 0) return;
-  context = max_positions == 0 ? kDefaultContext : std::min(max_positions, kDefaultContext);
+  context = AtMost(kDefaultContext);
 }
 
 const char* ModelConfig::kind() const {

@@ -100,6 +100,10 @@ struct ModelConfig {
   // The first is eos_token_id, the others stand in more_eos_token_ids. None: nothing changes.
   void SetEnds(std::span<const int32_t> ids);
 
+  // `positions`, or as many as the model has.
+  int64_t AtMost(int64_t positions) const {
+    return max_positions == 0 ? positions : std::min(positions, max_positions);
+  }
   // The context of a model that keeps keys and values of all positions, until a backend chooses
   // one.
   void SetDefaultContext();

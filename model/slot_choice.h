@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many slots a backend makes where the configuration gives no number.
+// How many slots a backend makes, and for how many positions, where the configuration gives no
+// number.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/softmax_attention.h"
+#include "model/backend_options.h"
+#include "model/base/error.h"
 #include "model/state_parts.h"
 
 namespace rivulet {
@@ -30,6 +35,14 @@ inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_
     return {kMostAutoSlots, absl::StrCat("auto: at most ", kMostAutoSlots)};
   return {static_cast<int>(std::max(fit, int64_t{1})),
           absl::StrCat("auto: half of the ", left_bytes, " bytes left of ", memory)};
+}
+
+// OK, or INVALID_ARGUMENT (OPTION_OUT_OF_RANGE). nullopt: AutoContext decides.
+inline absl::Status CheckMaxContext(std::optional<int64_t> max_context) {
+  if (!max_context || (*max_context >= 1 && *max_context <= kMostContext)) return absl::OkStatus();
+  return InvalidField(
+      "OPTION_OUT_OF_RANGE", "max_context",
+      absl::StrCat("max_context is ", *max_context, "; allowed: 1 to ", kMostContext));
 }
 
 // Positions that each slot has room for: at most `most`, and few enough that `slots` states, twice

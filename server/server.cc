@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "model/cache_type.h"
 #include "model/cpu/cpu_backend.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
@@ -58,11 +59,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.device = config.device;
   options.max_context = config.max_context;
   RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
-  const bool attends = model->config().state().attention.has_value();
-  auto backend = CreateCudaBackend(std::move(model), options);
-  if (!backend.ok() || !attends || config.kv_cache == "f32") return backend;
-  return InvalidField("OPTION_OUT_OF_RANGE", "kv-cache",
-                      absl::StrCat("kv-cache is \"", config.kv_cache, "\"; allowed on a GPU: f32"));
+  RIVULET_ASSIGN_OR_RETURN(options.cache, ParseCacheType(config.kv_cache));
+  return CreateCudaBackend(std::move(model), options);
 }
 
 // What the backends of `models` have reserved of the host's memory.

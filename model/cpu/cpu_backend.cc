@@ -327,11 +327,7 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
                         absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
   };
   RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots.value_or(1), 1, 1 << 24));
-  if (options.max_context && (*options.max_context < 1 || *options.max_context > kMostContext)) {
-    return InvalidField(
-        "OPTION_OUT_OF_RANGE", "max_context",
-        absl::StrCat("max_context is ", *options.max_context, "; allowed: 1 to ", kMostContext));
-  }
+  RIVULET_RETURN_IF_ERROR(CheckMaxContext(options.max_context));
   RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
@@ -365,8 +361,7 @@ int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& confi
                                 ? AutoContext(left_bytes, size, config.context, *options.num_slots)
                                 : AutoContext(left_bytes, size, config.context);
   if (automatic == 0 || !options.max_context) return automatic;
-  return config.max_positions == 0 ? *options.max_context
-                                   : std::min(*options.max_context, config.max_positions);
+  return config.AtMost(*options.max_context);
 }
 
 // Sets what memory decides: context and slots, as options say, or as AutoContext and AutoSlots find

@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
                                                                  const CudaShared& shared) {
   const ModelConfig& config = model.config();
   const bool softmax = config.encoder().softmax;
-  RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config));
+  RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config, options.cache));
   if (softmax && options.plan == CudaPlan::kLatency) {
     return CudaPlanUnsupported("latency", "models of kind softmax have no kernel of whole steps");
   }

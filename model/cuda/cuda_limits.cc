@@ -26,11 +26,7 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
-  if (options.max_context && (*options.max_context < 1 || *options.max_context > kMostContext)) {
-    return InvalidField(
-        "OPTION_OUT_OF_RANGE", "max_context",
-        absl::StrCat("max_context is ", *options.max_context, "; allowed: 1 to ", kMostContext));
-  }
+  RIVULET_RETURN_IF_ERROR(CheckMaxContext(options.max_context));
   if (options.plan == CudaPlan::kLatency && options.products == CudaProductChoice::kCublasLt) {
     return CudaPlanUnsupported("latency", "products is \"cublaslt\"");
   }
@@ -77,9 +73,7 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.state = config.state().size();
   limits.context = config.context;
   if (config.context > 0 && options.max_context) {
-    limits.context = config.max_positions == 0
-                         ? *options.max_context
-                         : std::min(*options.max_context, config.max_positions);
+    limits.context = config.AtMost(*options.max_context);
   }
   limits.bytes_per_slot = limits.state.At(limits.context);
   const std::string type = options.weights.quantized()

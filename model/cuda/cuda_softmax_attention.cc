@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_softmax_attention.h"
 
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/cache_type.h"
 
 namespace rivulet {
 
-absl::Status CheckCudaSoftmax(const ModelConfig& config) {
-  const AttentionPart kept = config.state().attention.value_or(AttentionPart());
+absl::Status CheckCudaSoftmax(const ModelConfig& config, kernels::CacheType cache) {
+  const std::optional<AttentionPart> attention = config.state().attention;
+  if (!attention) return absl::OkStatus();
+  if (cache != kernels::CacheType::kF32) {
+    return InvalidField(
+        "OPTION_OUT_OF_RANGE", "kv-cache",
+        absl::StrCat("kv-cache is \"", CacheTypeName(cache), "\"; allowed on a GPU: f32"));
+  }
   for (const auto& [name, size] :
-       {std::pair{"key_dim", kept.key_dim}, {"value_dim", kept.value_dim}}) {
+       {std::pair{"key_dim", attention->key_dim}, {"value_dim", attention->value_dim}}) {
     if (size <= kernels::kMaxCudaSoftmaxDim) continue;
     return MakeError(
         absl::StatusCode::kUnimplemented,

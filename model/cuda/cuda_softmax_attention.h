@@ -15,8 +15,9 @@
 
 namespace rivulet {
 
-// OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) naming the size for which there is no kernel.
-absl::Status CheckCudaSoftmax(const ModelConfig& config);
+// OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) naming the size for which there is no kernel, or
+// INVALID_ARGUMENT (OPTION_OUT_OF_RANGE) where keys and values shall not be float32.
+absl::Status CheckCudaSoftmax(const ModelConfig& config, kernels::CacheType cache);
 
 // Heads of queries. REQUIRES: the model has softmax attention.
 int QueryHeads(const ModelConfig& config);

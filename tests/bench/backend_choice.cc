@@ -135,6 +135,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.max_rows = num_slots;  // every slot a row, however many
     options.precision = choice.precision;
     options.weights = weights;
+    options.cache = choice.cache;
     options.device = choice.device;
     options.plan = choice.plan;
     options.products = choice.products;

@@ -503,6 +503,17 @@ TEST_F(CudaEmulatedTest, AHeadOfSoftmaxAttentionThatIsTooLongIsRefusedByName) {
   }
 }
 
+TEST_F(CudaEmulatedTest, KeysAndValuesOf16BitsAreRefusedByName) {
+  CudaBackendOptions options = Options();
+  options.cache = kernels::CacheType::kBf16;
+  const auto softmax = Model::Load(SourcePath("tests/conformance/softmax/full"));
+  ASSERT_TRUE(softmax.ok()) << softmax.status();
+  const absl::Status status = CreateCudaBackend(*softmax, options).status();
+  EXPECT_EQ(GetErrorDetail(status).reason, "OPTION_OUT_OF_RANGE") << status;
+  EXPECT_EQ(status.message(), "kv-cache is \"bf16\"; allowed on a GPU: f32");
+  EXPECT_TRUE(CreateCudaBackend(model_, options).ok()) << "of a model that keeps none";
+}
+
 TEST_F(CudaEmulatedTest, TheNumericsIdNamesPrecisionPlanAndArchitecture) {
   using ::testing::MatchesRegex;
   EXPECT_THAT(New()->limits().numerics_id, MatchesRegex("cuda-float32-graph-sm90-[0-9]+"));

@@ -8,7 +8,7 @@ MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # by a part of the device's name
 # Tokens/s, lowest and highest, by rows of a step, and of a prompt.
 FAMILY = {
     "rwkv7-0.4b": {"1": (750, 1200), "32": (20e3, 32e3), "256": (80e3, 135e3), "1024": (108e3, 157e3), "prompt of 4096": (125e3, 165e3)},
-    "granite-350m": {"1": (650, 950), "32": (15e3, 21e3), "256": (45e3, 64e3), "1024": (54e3, 73e3), "prompt of 4096": (85e3, 115e3)},
+    "granite-350m": {"1": (750, 1100), "32": (17e3, 24e3), "256": (47e3, 67e3), "1024": (55e3, 74e3), "prompt of 4096": (85e3, 115e3)},
     "mamba2-130m": {"1": (1700, 2600), "32": (32e3, 47e3), "256": (67e3, 87e3), "1024": (78e3, 97e3), "prompt of 4096": (158e3, 205e3)},
 }
 # Microseconds of a step or prompt, under the names of report.py. One row is that of plan latency.

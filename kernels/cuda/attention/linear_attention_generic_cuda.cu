@@ -97,7 +97,7 @@ __device__ void Token(const CudaAttentionArgs& p, const Parts& part, int row, in
     for (int w = 0; w < kWarps; ++w) sum += part.sums[w * columns + c];
     const size_t at = At(row, p.ld_out, head * value_dim + column + c);
     if (p.out_half != nullptr) {
-      p.out_half[at] = static_cast<uint16_t>(PackHalves(sum * inverse, 0));
+      p.out_half[at] = RoundF16(sum * inverse);
     } else {
       p.out[at] = sum * inverse;
     }

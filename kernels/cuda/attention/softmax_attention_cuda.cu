@@ -104,7 +104,7 @@ __device__ __forceinline__ void Store(const CudaSoftmaxAttentionArgs& p, int row
   if (p.out != nullptr) {
     p.out[At(row, p.ld_out, column)] = y;
   } else {
-    p.out_half[At(row, p.ld_out, column)] = static_cast<uint16_t>(PackHalves(y, 0));
+    p.out_half[At(row, p.ld_out, column)] = RoundF16(y);
   }
 }
 

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
     const float y = EmbeddingValue(args, args.tokens[row], p, i);
     args.out[At(row, args.ld, i)] = y;
     if (args.half != nullptr) {
-      args.half[At(row, args.ld, i)] = static_cast<uint16_t>(PackHalves(y, 0));
+      args.half[At(row, args.ld, i)] = RoundF16(y);
     }
   }
 }

@@ -75,22 +75,30 @@ void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
   if (request.status.ok() && !request.sharing.durable->durable) ++totals->not_durable;
 }
 
+// `request` continues from there; its sequences will share what is kept of it.
+absl::Status StartFrom(Request* request, const FoundState& found, SessionTable* table,
+                       absl::Time now) {
+  request->kept_segments = found.segments();
+  return request->StartFrom(found.checkpoint(), table, now);
+}
+
 }  // namespace
 
 std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Time now) {
   if (busy && now < save_again) return std::nullopt;
   save_again = now + absl::Milliseconds(100);
-  std::vector<Session*> worth;
+  std::vector<std::pair<Session*, KeptCheckpoint>> worth;
   table.ForEach([&](Session* session) {
-    const bool idle = session->active == nullptr && !session->closed;
-    if (idle && states.WorthPublishing(*session).state != nullptr) worth.push_back(session);
+    if (session->active != nullptr || session->closed) return;
+    KeptCheckpoint latest = states.WorthPublishing(*session);
+    if (latest.state != nullptr) worth.emplace_back(session, std::move(latest));
   });
   std::sort(worth.begin(), worth.end(),
-            [](const Session* a, const Session* b) { return a->use > b->use; });
+            [](const auto& a, const auto& b) { return a.first->use > b.first->use; });
   if (states.failing()) worth.clear();
   size_t next = 0;
-  while (next < worth.size() && states.has_room(*states.WorthPublishing(*worth[next]).state)) {
-    states.Publish(worth[next++]);
+  while (next < worth.size() && states.has_room(*worth[next].second.state)) {
+    states.Publish(worth[next++].first);
   }
   return states.under_way() + static_cast<int>(worth.size() - next) + CountUnwritten(table);
 }
@@ -340,8 +348,7 @@ void Loop::ContinueFrom(Request* request, const FoundState& found) {
   // A state of the prefix cache serves the session from now on.
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
-  const absl::Status status = request->StartFrom(found.checkpoint(), &sessions_, now_);
-  request->kept_segments = found.segments();
+  const absl::Status status = StartFrom(request, found, &sessions_, now_);
   if (!status.ok() || request->num_slots == 0) {
     checkpoints_.CountUse(*request);
     return EndRequest(request, OfClaim(*request, status));
@@ -426,10 +433,7 @@ absl::Status Loop::AdmitWaiting() {
       // feeds at least one token, so nothing of this ends it.
       std::optional<FoundState> better;
       if (request->looks_again) better = checkpoints_.FindBetter(request);
-      if (better) {
-        request->StartFrom(better->checkpoint(), &sessions_, now_).IgnoreError();
-        request->kept_segments = better->segments();
-      }
+      if (better) StartFrom(request, *better, &sessions_, now_).IgnoreError();
       checkpoints_.CountUse(*request);
       request->CreateSequences();
       for (auto& sequence : request->sequences) sequence->segments = request->kept_segments;
