@@ -12,6 +12,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /rivulet
 COPY LICENSE ./
+COPY docs docs
 COPY proto proto
 COPY client/python client/python
 # The releases that the tests run with.

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes rivulet.v1 from the .proto files when a wheel is built.
+"""Makes rivulet.v1 from the .proto files, and the documentation that the gateway serves, when a wheel is built.
 
-Not with protoc's own Python output: that runs only on the protobuf runtime of its release or newer, and only up to the next
+rivulet.v1 is not made with protoc's own Python output: that runs only on the protobuf runtime of its release or newer, and only up to the next
 major one. The modules written here give the same names from the file's descriptor through the runtime's public functions,
 which every runtime has. The types (.pyi) are protoc's.
 """
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,14 +37,32 @@ for _enum in DESCRIPTOR.enum_types_by_name.values():
     globals()[_enum.name] = _enum_type_wrapper.EnumTypeWrapper(_enum)
     globals().update((_value.name, _value.number) for _value in _enum.values)
 '''
+DOCS = "rivulet/gateway/docs"
+DOCS_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} - Rivulet</title>
+<link rel="icon" href="../page/icon.svg">
+<link rel="stylesheet" href="../page/style.css">
+</head>
+<body>
+<header><img src="../page/icon.svg" alt="" width="28" height="28"><nav><a href="../">Rivulet</a> <a href="./">Documentation</a></nav></header>
+<main class="docs">
+{body}</main>
+</body>
+</html>
+"""
 
 
-def proto_folder(root: Path) -> Path:
-    """The folder that holds rivulet/v1: in an sdist beside pyproject.toml, in the project's tree two levels above."""
-    for folder in (root / "proto", root.parent.parent / "proto"):
-        if (folder / PACKAGE).is_dir():
+def source_folder(root: Path, name: str, holds: str) -> Path:
+    """The folder `name`, which holds `holds`: in an sdist beside pyproject.toml, in the project's tree two levels above."""
+    for folder in (root / name, root.parent.parent / name):
+        if (folder / holds).exists():
             return folder
-    raise FileNotFoundError(f"{root}: neither proto/{PACKAGE} nor ../../proto/{PACKAGE} is there")
+    raise FileNotFoundError(f"{root}: neither {name}/{holds} nor ../../{name}/{holds} is there")
 
 
 def module_text(file: Any) -> str:
@@ -75,23 +95,60 @@ def generate(proto: Path, out: Path) -> None:
     (package / "__init__.py").write_text('"""The messages of proto/rivulet/v1."""\n', encoding="utf-8")
 
 
-class ProtoHook(BuildHookInterface):  # type: ignore[type-arg]
-    """An sdist takes the .proto files along; a wheel the modules; an editable install gets them into src."""
+def served_link(target: str) -> str | None:
+    """Where a link of docs/ leads in the gateway: another page loses its ending. None: out of docs/, so not served."""
+    page, mark, heading = target.partition("#")
+    if re.fullmatch(r"[\w-]+\.md", page):
+        return page.removesuffix(".md").replace("README", "./") + mark + heading
+    return target if not page or page.startswith(("http://", "https://")) else None
+
+
+def page_of(text: str) -> str:
+    """The HTML of a page in Markdown. Headings get the ids that links on GitHub use."""
+    from markdown_it import MarkdownIt
+
+    markdown = MarkdownIt("commonmark").enable("table")
+    tokens = markdown.parse(text)
+    title = ""
+    for token, content in zip(tokens, tokens[1:] + tokens[:1]):
+        if token.type == "heading_open":
+            token.attrSet("id", re.sub(r"[^\w\- ]", "", content.content.lower()).replace(" ", "-"))
+            title = title or content.content
+        for link in token.children or ():
+            if link.type == "link_open" and (target := served_link(str(link.attrs.pop("href")))) is not None:
+                link.attrSet("href", target)
+    return DOCS_PAGE.format(title=html.escape(title), body=markdown.renderer.render(tokens, markdown.options, {}))
+
+
+def render_docs(docs: Path, out: Path) -> None:
+    """Writes docs/*.md as HTML into `out`/rivulet/gateway/docs; README is index.html."""
+    folder = out / DOCS
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in docs.glob("*.md"):
+        name = "index" if file.stem == "README" else file.stem
+        (folder / f"{name}.html").write_text(page_of(file.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+class GeneratedHook(BuildHookInterface):  # type: ignore[type-arg]
+    """An sdist takes the sources along; a wheel what is made of them; an editable install gets that into src."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
-        proto = proto_folder(root)
+        proto = source_folder(root, "proto", PACKAGE)
+        docs = source_folder(root, "docs", "README.md")
         include: dict[str, str] = build_data["force_include"]
         include[str(proto.parent / "LICENSE")] = "LICENSE" if self.target_name == "sdist" else "rivulet/LICENSE"
         if self.target_name == "sdist":
             for folder in (PACKAGE, ERRORS):
                 include[str(proto / folder)] = f"proto/{folder}"
-        elif version == "editable":
-            generate(proto, root / "src")
+            include.update((str(file), f"docs/{file.name}") for file in docs.glob("*.md"))
         else:
-            self.scratch = Path(tempfile.mkdtemp())
-            generate(proto, self.scratch)
-            include[str(self.scratch / PACKAGE)] = PACKAGE
+            out = root / "src"
+            if version != "editable":
+                out = self.scratch = Path(tempfile.mkdtemp())
+                include.update((str(out / folder), folder) for folder in (PACKAGE, DOCS))
+            generate(proto, out)
+            render_docs(docs, out)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "scratch"):

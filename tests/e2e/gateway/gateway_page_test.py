@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.parse
 from concurrent import futures
 
 from rivulet_wheel import CLIENT, SITE, await_idle
@@ -314,6 +315,21 @@ class PageItselfTest(PageTest):
             connection.request("GET", path)
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read()
+
+    def test_its_links_lead_to_the_documentation_of_this_version(self):
+        pages, left = {}, ["/"]
+        while left:
+            path = left.pop()
+            status, headers, body = self.get(path)
+            self.assertEqual((status, headers["content-type"].partition(";")[0]), (200, "text/html"), path)
+            pages[path] = body.decode()
+            links = {urllib.parse.urljoin(path, link) for link in re.findall(r'<a href="([^"]+)"', pages[path])}
+            left += {link.partition("#")[0] for link in links if link.startswith("/")} - pages.keys() - set(left)
+            for page, _, heading in (link.partition("#") for link in links if "#" in link):
+                self.assertIn(f'id="{heading}"', self.get(page)[2].decode(), f"{path}: {page}#{heading}")
+        docs = {path.stem.replace("README", "") for path in (SOURCE_DIR / "docs").glob("*.md")}
+        self.assertEqual(pages.keys(), {"/"} | {f"/docs/{name}" for name in docs})
+        self.assertIn("<h1 id=\"concepts\">", pages["/docs/concepts"])
 
     def test_only_its_own_scripts_run(self):
         paths = {"/": "text/html", "/page/main.js": "text/javascript", "/page/style.css": "text/css", "/page/icon.svg": "image/svg+xml"}

@@ -19,7 +19,7 @@ from command import BIN_DIR, SOURCE_DIR
 
 CLIENT = SOURCE_DIR / "client/python"
 
-for _needed in ("grpc", "grpc_tools", "hatchling", "numpy", "pip", "google.rpc"):
+for _needed in ("grpc", "grpc_tools", "hatchling", "markdown_it", "numpy", "pip", "google.rpc"):
     try:
         _absent = importlib.util.find_spec(_needed) is None
     except ModuleNotFoundError:
@@ -46,7 +46,7 @@ def build(source, folder):
 def sources_hash():
     """What the wheel is made of, and for which Python."""
     state = hashlib.sha256(sys.executable.encode() + sys.version.encode())
-    for file in sorted(file for folder in (CLIENT, SOURCE_DIR / "proto") for file in folder.rglob("*")):
+    for file in sorted(file for folder in (CLIENT, SOURCE_DIR / "docs", SOURCE_DIR / "proto") for file in folder.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             state.update(f"\n{file.relative_to(SOURCE_DIR)}\n".encode() + file.read_bytes())
     return state.hexdigest()[:16]

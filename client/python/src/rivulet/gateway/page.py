@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page at /, and its files below /page/: those of the folder page."""
+"""The page at /, its files below /page/, and the documentation below /docs/: the files of the folders page and docs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def _route(path: str, kind: str, content: bytes) -> Route:
 
 
 def routes() -> list[Route]:
-    """One for each file of the page."""
+    """One for each file. An HTML file is found without its ending, and an index by its folder."""
     found = []
-    for file in resources.files("rivulet.gateway").joinpath("page").iterdir():
-        path = "/" if file.name == "index.html" else f"/page/{file.name}"
-        found.append(_route(path, file.name.rpartition(".")[2], file.read_bytes()))
+    for folder in ("page", "docs"):
+        for file in resources.files("rivulet.gateway").joinpath(folder).iterdir():
+            path = f"/{folder}/{file.name}".removesuffix(".html").removesuffix("index")
+            path = "/" if path == "/page/" else path
+            found.append(_route(path, file.name.rpartition(".")[2], file.read_bytes()))
     return found
