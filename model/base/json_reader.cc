@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "model/base/suggestion.h"
 
 namespace rivulet {
 namespace {
@@ -162,10 +163,12 @@ absl::Status JsonReader::CheckNoOthers() const {
     const bool off = value.kind == Kind::kNull || (value.kind == Kind::kBool && !value.boolean);
     if (off && rules_->unknown_may_be_off) continue;
     if (asked_.find(object_->keys[i]) != asked_.end()) continue;
+    std::string meant = Suggestion(object_->keys[i], {asked_.begin(), asked_.end()});
     // A file that others define may have too many settings to name them all.
-    return Unsupported(object_->keys[i], "is ", Describe(value), ", an unknown field",
-                       rules_->unsupported.empty() ? "; allowed here: " : "",
-                       rules_->unsupported.empty() ? absl::StrJoin(asked_, ", ") : "");
+    if (meant.empty() && rules_->unsupported.empty()) {
+      meant = absl::StrCat("; allowed here: ", absl::StrJoin(asked_, ", "));
+    }
+    return Unsupported(object_->keys[i], "is ", Describe(value), ", an unknown field", meant);
   }
   return absl::OkStatus();
 }

@@ -58,10 +58,11 @@ absl::Status CheckDirectory(const char* setting, const std::string& path) {
 
 class Checker {
  public:
-  explicit Checker(const ServerConfig& config) : config_(config) {}
+  explicit Checker(const ServerConfig& config) : config_(WithinLimits(config)) {
+    report_.faults = ServerConfigFaults(config);
+  }
 
   ConfigReport Run() && {
-    report_.faults = ServerConfigFaults(config_);
     if (config_.listen.empty()) Note(ParseHostPort(config_.listen).status());
     for (const std::string& directory : config_.model_repositories) {
       Note(CheckRepository(directory));
@@ -96,7 +97,8 @@ class Checker {
     if (!config_.tls_cert.empty() && !config_.tls_key.empty()) {
       Note(ReadTlsFiles(TlsFilesOf(config_), absl::Now()).status());
     }
-    // Which the line before reads only where certificate and key are good.
+    // Which the lines before read only where the certificate is good, and the key.
+    if (!config_.tls_cert.empty() && !config_.tls_key.empty()) Note(CheckTlsKey(config_.tls_key));
     if (!config_.tls_client_ca.empty()) {
       Note(ReadAuthorities("tls-client-ca", config_.tls_client_ca).status());
     }
@@ -128,8 +130,6 @@ class Checker {
   absl::Status CheckOnBackend(const Model& model, bool on_cpu, int64_t* reserved_bytes) {
     absl::StatusOr<CpuBackendOptions> options = CpuOptionsOf(config_, *reserved_bytes);
     if (!options.ok()) return options.status();
-    // Numbers out of range are faults of the settings, not of each model.
-    options->threads = 0;
     // On a GPU this says which tensors are wrong, and nothing about its memory.
     if (!on_cpu) options->num_slots = 1;
     if (!on_cpu) options->weights = {};
@@ -209,7 +209,7 @@ class Checker {
                                                 kDescriptorsPerConnection)));
   }
 
-  const ServerConfig& config_;
+  const ServerConfig config_;
   ConfigReport report_;
   std::map<std::string, std::string> directories_;  // of models, by their names
 };

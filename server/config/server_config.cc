@@ -17,6 +17,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/base/suggestion.h"
 #include "model/model_name.h"
 #include "model/weight_choice.h"
 #include "server/config/otlp_endpoint.h"
@@ -296,6 +297,15 @@ void CheckAddresses(const ServerConfig& config, std::vector<absl::Status>* fault
   }
 }
 
+ServerConfig WithinLimits(ServerConfig config) {
+  const ServerConfig defaults;
+  for (const Setting& setting : Settings()) {
+    if (CheckSetting(setting, config).ok()) continue;
+    std::visit([&](auto member) { config.*member = defaults.*member; }, setting.member);
+  }
+  return config;
+}
+
 std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
   std::vector<absl::Status> faults;
   const auto invalid = [&faults](absl::string_view setting, absl::string_view message) {
@@ -314,11 +324,12 @@ std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
   }
   faults.push_back(CheckWeights(config));
   // One message that may come, and as much for other tenants.
-  if (config.restore_memory_mib < 2 * int64_t{config.max_message_mib}) {
+  const ServerConfig within = WithinLimits(config);
+  if (within.restore_memory_mib < 2 * int64_t{within.max_message_mib}) {
     invalid("restore-memory-mib",
-            absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
+            absl::StrCat("restore-memory-mib is ", within.restore_memory_mib,
                          "; it must be at least twice max-message-mib, which is ",
-                         config.max_message_mib));
+                         within.max_message_mib));
   }
   if (config.request_log.empty()) {
     invalid("request-log", "request-log is \"\"; allowed: a path, stderr or none");
@@ -346,14 +357,15 @@ std::vector<absl::Status> ApplyJson(absl::string_view text, ServerConfig* config
     for (const char* name : kRenamedSettings) {
       if (key == name) return RenamedSetting(key);
     }
+    std::vector<std::string> names;
     for (const Setting& setting : Settings()) {
       if (key == setting.name) found = &setting;
+      names.push_back(setting.name);
     }
     if (found == nullptr) {
-      const auto append_name = [](std::string* out, const Setting& s) { out->append(s.name); };
       return InvalidField("CONFIG_INVALID", key,
-                          absl::StrCat(Quoted(key), " is not a setting; there are: ",
-                                       absl::StrJoin(Settings(), ", ", append_name)));
+                          absl::StrCat(Quoted(key), " is not a setting", Suggestion(key, names),
+                                       "; --print-config prints all"));
     }
     if (!std::visit(MemberReader{value, config}, found->member)) {
       return InvalidSetting(*found, Describe(value),
@@ -397,8 +409,21 @@ std::string ServerConfigToJson(const ServerConfig& config) {
 
 namespace {
 
-absl::Status BadFlags(const CLI::ParseError& error) {
-  return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+absl::Status BadFlags(const CLI::App& app, int argc, const char* const* argv,
+                      const CLI::ParseError& error) {
+  const std::string flag = UnknownFlag({argv + 1, argv + argc}, [&app](const std::string& name) {
+    const CLI::Option* const option = app.get_option_no_throw(name);
+    return option == nullptr ? std::nullopt : std::optional(option->get_items_expected_min() > 0);
+  });
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : app.get_options()) {
+    if (!option->get_group().empty())
+      flags.push_back(option->get_name());  // a renamed one has none
+  }
+  const std::string wrong = flag.empty()
+                                ? std::string(error.what())
+                                : absl::StrCat("unknown option ", flag, Suggestion(flag, flags));
+  return InvalidField("CONFIG_INVALID", "", absl::StrCat(wrong, " (see --help)"));
 }
 
 // What the file of --config has wrong; what it says is in *config.
@@ -428,7 +453,7 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
   } catch (const CLI::CallForVersion& version) {
     return show(absl::StrCat(version.what(), "\n"));
   } catch (const CLI::ParseError& error) {
-    return BadFlags(error);
+    return BadFlags(first.app, argc, argv, error);
   }
   for (const char* name : kRenamedSettings) {
     const std::string flag = absl::StrCat("--", name);
@@ -442,7 +467,7 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
   try {
     second.app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return BadFlags(error);
+    return BadFlags(second.app, argc, argv, error);
   }
   if (second.check_config) {
     command.action = ServerAction::kCheck;

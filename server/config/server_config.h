@@ -92,7 +92,10 @@ struct ServerConfig {
 // All that the settings themselves have wrong, each INVALID_ARGUMENT naming the setting, what it
 // holds and what is allowed. No file is read.
 std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config);
-// OK, or the first of them.
+// `config` with the default in place of each value that is out of its setting's range or none of
+// its choices, so that a further check does not find the same fault again.
+ServerConfig WithinLimits(ServerConfig config);
+// OK, or the first of ServerConfigFaults.
 absl::Status ValidateServerConfig(const ServerConfig& config);
 
 // Sets what the JSON object in `text` names. Errors: INVALID_ARGUMENT naming the unknown, repeated

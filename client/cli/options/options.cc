@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/options.h"
 
+#include <optional>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -12,6 +13,7 @@
 #include "client/cli/options/environment.h"
 #include "client/cli/options/option_parts.h"
 #include "client/cli/output/text.h"
+#include "model/base/suggestion.h"
 
 namespace rivulet {
 namespace {
@@ -360,12 +362,6 @@ std::vector<std::string> NamesOf(const CLI::App& app) {
   return names;
 }
 
-// "; did you mean NAME?", where a name is like the word.
-std::string Suggestion(absl::string_view word, const std::vector<std::string>& names) {
-  const std::string nearest = Nearest(word, names);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
-}
-
 // The parser of the command that the arguments name, or of its action, and how both are written.
 std::pair<const CLI::App*, std::string> ParserOf(const CLI::App& app,
                                                  const std::vector<std::string>& args) {
@@ -381,26 +377,15 @@ std::pair<const CLI::App*, std::string> ParserOf(const CLI::App& app,
   return {parser, name};
 }
 
-// The first flag that the parser does not have; "" if it has all. CLI11 looks at it last, after all
-// that is required, and names its value, too.
-std::string UnknownFlag(const CLI::App& parser, const std::vector<std::string>& args) {
-  bool is_value = false;
-  for (const std::string& arg : args) {
-    if (std::exchange(is_value, false) || !absl::StartsWith(arg, "--")) continue;
-    if (arg == "--") break;
-    const std::string flag = arg.substr(0, arg.find('='));
-    const CLI::Option* const option = parser.get_option_no_throw(flag);
-    if (option == nullptr) return flag;
-    is_value = flag == arg && option->get_items_expected_min() > 0;
-  }
-  return "";
-}
-
 absl::Status Refused(const CLI::App& app, const std::vector<std::string>& args,
                      const CLI::Error& error) {
   const auto [parser, name] = ParserOf(app, args);
   const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
-  const std::string flag = UnknownFlag(*parser, args);
+  // CLI11 looks at it last, after all that is required, and names its value, too.
+  const std::string flag = UnknownFlag(args, [parser = parser](const std::string& arg) {
+    const CLI::Option* const option = parser->get_option_no_throw(arg);
+    return option == nullptr ? std::nullopt : std::optional(option->get_items_expected_min() > 0);
+  });
   if (flag.empty()) return Usage(absl::StrCat(error.what(), help));
   std::vector<std::string> flags;
   for (const CLI::Option* const option : parser->get_options()) {

@@ -42,26 +42,6 @@ size_t CodePointBytes(absl::string_view text, size_t i) {
   return bytes;
 }
 
-// Characters to insert, drop or replace, or neighbours to swap, that make `a` into `b`.
-size_t Edits(absl::string_view a, absl::string_view b) {
-  std::vector<std::vector<size_t>> edits(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        edits[i][j] = i + j;
-        continue;
-      }
-      const size_t other = a[i - 1] == b[j - 1] ? 0 : 1;
-      edits[i][j] =
-          std::min({edits[i - 1][j] + 1, edits[i][j - 1] + 1, edits[i - 1][j - 1] + other});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        edits[i][j] = std::min(edits[i][j], edits[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return edits[a.size()][b.size()];
-}
-
 }  // namespace
 
 double Perplexity(double nll_nats, int64_t num_scored) {
@@ -132,20 +112,6 @@ std::string OneLine(absl::string_view text) {
 std::string JsonString(absl::string_view text) {
   return nlohmann::json(std::string(text))
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string Nearest(absl::string_view word, const std::vector<std::string>& words) {
-  constexpr size_t kLongest = 64;  // of a name
-  std::string nearest;
-  if (word.size() > kLongest) return nearest;
-  size_t fewest = std::numeric_limits<size_t>::max();
-  for (const std::string& other : words) {
-    const size_t edits = Edits(word, other);
-    if (edits * 3 > std::max(word.size(), other.size()) || edits >= fewest) continue;
-    fewest = edits;
-    nearest = other;
-  }
-  return nearest;
 }
 
 std::string Compact(double value) {

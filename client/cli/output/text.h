@@ -40,10 +40,6 @@ std::string OneLine(absl::string_view text);
 // `text` as a string of JSON, with its quotes; bytes that are no UTF-8 become U+FFFD.
 std::string JsonString(absl::string_view text);
 
-// The word of `words` that is most like `word`; "" where none is like it: more than a third of the
-// longer one would have to be typed otherwise.
-std::string Nearest(absl::string_view word, const std::vector<std::string>& words);
-
 // "12.3k", "4.56M": three significant digits.
 std::string Compact(double value);
 

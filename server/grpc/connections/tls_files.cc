@@ -114,6 +114,12 @@ absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::stri
   return text;
 }
 
+absl::Status CheckTlsKey(const std::string& path) {
+  const PemFile file{"tls-key", path};
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, file.Read());
+  return PrivateKey(file, text).status();
+}
+
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now) {
   const PemFile cert{"tls-cert", files.cert};
   const PemFile key{"tls-key", files.key};

@@ -37,6 +37,9 @@ struct TlsIdentity {
 // the certificate, or the certificate is not valid at `now`.
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now);
 
+// Whether the file of tls-key holds a key. Errors: as ReadTlsFiles.
+absl::Status CheckTlsKey(const std::string& path);
+
 // The certificates of authorities in the file that `setting` names. Errors: INVALID_ARGUMENT or
 // NOT_FOUND, as ReadTlsFiles.
 absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::string& path);

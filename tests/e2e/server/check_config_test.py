@@ -77,6 +77,8 @@ class CheckConfigTest(unittest.TestCase):
             "settings that do not fit each other": ([*good, "--max-message-mib", "400"], 2),
             "more connections than descriptors": ([*good, "--max-connections", "16000000"], 2),
             "a number out of range": ([*good, "--threads", "-1"], 2),
+            "a number that models use out of range": ([*good, "--slots", "0"], 2),
+            "a number that another one bounds out of range": ([*good, "--restore-memory-mib", "0"], 2),
             "a certificate without its key": ([*good, "--tls-cert", cert, "--tls-key", other_key], 2),
             "a file that is no certificate": ([*good, "--tls-cert", text, "--tls-key", key], 2),
             "authorities of clients": ([*good, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", text], 2),
@@ -123,9 +125,10 @@ class CheckConfigTest(unittest.TestCase):
             "model": [str(MODEL), str(broken), str(self.folder / "absent")], "slots": "many", "no-such-setting": 1, "max-queue": -1,
             "metrics-listen": "192.0.2.1:1", "keys-file": str(self.folder / "keys.json"), "snapshot-key-file": str(self.folder / "key"),
         }))  # fmt: skip
-        lines = self.check("--config", config, "--request-log", self.folder / "no/log", code=2)
+        tls = ("--tls-cert", self.folder / "cert.pem", "--tls-key", self.folder / "key.pem")
+        lines = self.check("--config", config, "--request-log", self.folder / "no/log", *tls, code=2)
         mentions = ['slots is "many"', "no-such-setting", "max-queue is -1", "hidden_size", "absent", "keys.json", "snapshot-key-file /",
-                    "request-log is", "192.0.2.1"]  # fmt: skip
+                    "request-log is", "192.0.2.1", "cert.pem: no such file", "key.pem: no such file"]  # fmt: skip
         for mention in mentions:
             self.assertEqual(len([line for line in lines if mention in line]), 1, (mention, lines))
         self.assertEqual(len(lines), len(mentions), lines)

@@ -167,7 +167,8 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
     const char* json;
     const char* message;
   } kCases[] = {
-      {R"({"modle": []})", "\"modle\" is not a setting"},
+      {R"({"modle": []})", "\"modle\" is not a setting; did you mean model?"},
+      {R"({"zzz": []})", "\"zzz\" is not a setting; --print-config prints all"},
       {R"({"threads": 1, "threads": 2})", "threads"},
       {R"({"threads": "2"})", "threads is \"2\"; it must be an integer"},
       {R"({"threads": 2.5})", "threads is 2.5; it must be an integer"},

@@ -73,17 +73,6 @@ TEST(OneLineTest, TurnsControlCharactersIntoSpaces) {
   EXPECT_EQ(OneLine("a\nb\tc\x7f\u00e9"), "a b c \u00e9");
 }
 
-TEST(NearestTest, FindsWhatWasMeant) {
-  const std::vector<std::string> words = {"generate", "score", "tokenize", "keys"};
-  EXPECT_EQ(Nearest("genrate", words), "generate");
-  EXPECT_EQ(Nearest("socre", words), "score");
-  EXPECT_EQ(Nearest("tokenise", words), "tokenize");
-  EXPECT_EQ(Nearest("key", words), "keys");
-  EXPECT_EQ(Nearest("help", words), "");
-  EXPECT_EQ(Nearest("", words), "");
-  EXPECT_EQ(Nearest(std::string(1 << 20, 'g'), words), "");
-}
-
 TEST(PerplexityTest, IsThatOfTheMean) {
   EXPECT_DOUBLE_EQ(Perplexity(4, 2), std::exp(2.0));
   EXPECT_TRUE(std::isnan(Perplexity(0, 0)));
