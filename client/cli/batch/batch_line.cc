@@ -12,6 +12,7 @@
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
 #include "model/base/strict_json.h"
+#include "model/base/suggestion.h"
 
 namespace rivulet {
 namespace {
@@ -274,6 +275,25 @@ absl::Status ReadScore(JsonReader* body, BatchLine* line, v1::ScoreRequest reque
   return status;
 }
 
+// Whether a short line says what it wants.
+absl::Status CheckKind(const JsonValue& short_line) {
+  const std::vector<std::string> kinds = {"prompt", "messages", "score"};
+  int found = 0;
+  for (const std::string& kind : kinds) {
+    const JsonValue* const value = short_line.Find(kind);
+    found += value != nullptr && value->kind != Kind::kNull ? 1 : 0;
+  }
+  if (found == 1) return absl::OkStatus();
+  for (const std::string& key : short_line.keys) {
+    const std::string meant = found == 0 ? Suggestion(key, kinds) : "";
+    if (meant.empty()) continue;
+    return kLineRules.Unsupported(key, "is an unknown field", meant);
+  }
+  return InvalidField("INVALID_PARAMETER", "",
+                      "the line must hold exactly one of prompt, messages and score, or "
+                      "custom_id, method, url and body");
+}
+
 absl::Status ReadBody(JsonReader* body, absl::string_view url, const BatchDefaults& defaults,
                       BatchLine* line) {
   v1::GenerateRequest generate = defaults.generate;
@@ -282,15 +302,6 @@ absl::Status ReadBody(JsonReader* body, absl::string_view url, const BatchDefaul
     generate.set_model(v.text);
     score.set_model(v.text);
   }));
-  int kinds = 0;
-  for (const char* const name : {"prompt", "messages", "score"}) {
-    kinds += body->Find(name) != nullptr ? 1 : 0;
-  }
-  if (url.empty() && kinds != 1) {
-    return InvalidField("INVALID_PARAMETER", "",
-                        "the line must hold exactly one of prompt, messages and score, or "
-                        "custom_id, method, url and body");
-  }
   const bool is_chat =
       url.empty() ? body->Find("messages") != nullptr : url == "/v1/chat/completions";
   if (is_chat) {
@@ -328,7 +339,10 @@ absl::Status ParseBatchLine(absl::string_view text, const BatchDefaults& default
   line->openai = value->Find("url") != nullptr || value->Find("body") != nullptr;
   RIVULET_RETURN_IF_ERROR(IfThere(&object, "custom_id", Kind::kString,
                                   [line](const JsonValue& v) { line->custom_id = v.text; }));
-  if (!line->openai) return ReadBody(&object, "", defaults, line);
+  if (!line->openai) {
+    RIVULET_RETURN_IF_ERROR(CheckKind(*value));
+    return ReadBody(&object, "", defaults, line);
+  }
 
   if (!line->custom_id.has_value()) return object.Invalid("custom_id", "is missing");
   RIVULET_RETURN_IF_ERROR(object.Only("method", "\"POST\""));

@@ -23,7 +23,7 @@ absl::Status ChatPrompts::Set(const v1::GetModelReply& model,
                               v1::GenerateRequest* request) {
   auto found = forms_.find(model.summary().name());
   if (found == forms_.end()) {
-    absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model);
+    absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model, file_);
     if (!form.ok()) return Refused(form.status());
     std::string end = form->TurnEnd();
     found = forms_.emplace(model.summary().name(), Form{*std::move(form), std::move(end)}).first;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,9 @@ namespace rivulet {
 // Keeps the template of each model. Thread: one.
 class ChatPrompts {
  public:
+  // `file`: used for all models instead of their own.
+  explicit ChatPrompts(ChatTemplateFile file) : file_(std::move(file)) {}
+
   // Sets the prompt of `request` and, where it has no stop string, the one at which the model would
   // speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE), INVALID_ARGUMENT
   // (CHAT_TEMPLATE_REFUSED: the template refuses the messages, or cannot be read).
@@ -26,6 +30,7 @@ class ChatPrompts {
     ChatTemplate form;
     std::string turn_end;
   };
+  const ChatTemplateFile file_;
   std::map<std::string, Form> forms_;  // by the name of the model
 };
 

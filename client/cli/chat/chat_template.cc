@@ -15,6 +15,7 @@
 #include "jinja/runtime.h"
 #include "json.h"
 #include "model/base/error.h"
+#include "model/base/file.h"
 #include "model/base/strict_json.h"
 
 namespace rivulet {
@@ -66,7 +67,19 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(
   return ChatTemplate(std::move(program));
 }
 
-absl::StatusOr<ChatTemplate> ChatTemplate::Of(const v1::GetModelReply& model) {
+absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name) {
+  if (name.empty()) return ChatTemplateFile();
+  constexpr size_t kMost = 1 << 20;
+  absl::StatusOr<std::string> text = ReadSmallFile(name, kMost);
+  if (!text.ok()) return Annotate(text.status(), absl::StrCat("--chat-template: ", name));
+  ChatTemplateFile file{absl::StrCat("--chat-template ", name), *std::move(text)};
+  RIVULET_RETURN_IF_ERROR(ChatTemplate::Parse(file.text, file.name, {}).status());
+  return file;
+}
+
+absl::StatusOr<ChatTemplate> ChatTemplate::Of(const v1::GetModelReply& model,
+                                              const ChatTemplateFile& file) {
+  if (!file.name.empty()) return Parse(file.text, file.name, SpecialTokensOf(model));
   const std::string& name = model.summary().name();
   if (model.chat_template().empty()) {
     ErrorDetail detail;
@@ -74,7 +87,9 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Of(const v1::GetModelReply& model) {
     detail.field = "messages";
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("the model ", Quoted(name), " has no chat template; give it a prompt instead"),
+        absl::StrCat("the model ", Quoted(name),
+                     " has no chat template; --chat-template FILE gives ",
+                     "one (Jinja, as in the chat_template.jinja of models that have one)"),
         detail);
   }
   return Parse(model.chat_template(), absl::StrCat("chat template of ", name),

@@ -18,6 +18,14 @@ struct ChatMessage {
   std::string content;
 };
 
+// What --chat-template names. No name: nothing.
+struct ChatTemplateFile {
+  std::string name, text;
+};
+// Reads it; `name` may be empty. Errors: NOT_FOUND, INVALID_ARGUMENT (cannot be read, or is no
+// template), naming the flag.
+absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name);
+
 // Thread: one.
 class ChatTemplate {
  public:
@@ -25,9 +33,10 @@ class ChatTemplate {
   // Errors: INVALID_ARGUMENT with what is wrong and where.
   static absl::StatusOr<ChatTemplate> Parse(const std::string& source, std::string shown,
                                             std::map<std::string, std::string> special_tokens);
-  // The template that the model brings. Errors: those of Parse; FAILED_PRECONDITION
-  // (NO_CHAT_TEMPLATE).
-  static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model);
+  // That of the file or, without one, what the model brings. Errors: those of Parse;
+  // FAILED_PRECONDITION (NO_CHAT_TEMPLATE).
+  static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model,
+                                         const ChatTemplateFile& file);
   ChatTemplate(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 

@@ -26,6 +26,7 @@
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "model/base/sha256.h"
 
 namespace rivulet {
 namespace {
@@ -44,13 +45,14 @@ struct BatchTotals {
 
 class Batch {
  public:
-  Batch(const BatchOptions& options, const Client& client, const std::string& model_name,
-        BatchInput* input, BatchOutput* output)
+  Batch(const BatchOptions& options, ChatTemplateFile chat_template, const Client& client,
+        const std::string& model_name, BatchInput* input, BatchOutput* output)
       : options_(options),
         client_(client),
         input_(*input),
         output_(*output),
         calls_(client),
+        chats_(std::move(chat_template)),
         progress_(input->lines() - output->num_answered(), "lines"),
         at_once_(static_cast<size_t>(options.at_once.value_or(kLeastAtOnce))) {
     stamp_.created = output->record().created;
@@ -82,11 +84,11 @@ class Batch {
   BatchInput& input_;
   BatchOutput& output_;
   BatchCalls calls_;
+  ChatPrompts chats_;
   Progress progress_;
   BatchStamp stamp_;
   BatchTotals totals_;
-  std::map<std::string, v1::GetModelReply> models_;  // by the name in a line
-  ChatPrompts chats_;
+  std::map<std::string, v1::GetModelReply> models_;                // by the name in a line
   std::multimap<absl::Time, std::unique_ptr<BatchItem>> waiting_;  // by when they are sent again
   std::map<int64_t, std::string> results_;                         // by line; not yet written
   size_t at_once_;                                                 // lines in flight
@@ -282,6 +284,7 @@ void Batch::ShowProgress(absl::Time now) {
 
 // All on which results depend beside the input, by option.
 std::map<std::string, std::string> RecordedOptions(const BatchOptions& options,
+                                                   const ChatTemplateFile& chat_template,
                                                    const v1::GetModelReply* model) {
   std::map<std::string, std::string> recorded;
   const auto add = [&](const char* name, const auto& value) {
@@ -304,6 +307,7 @@ std::map<std::string, std::string> RecordedOptions(const BatchOptions& options,
   if (!s.logit_bias.empty()) {
     recorded["--logit-bias"] = absl::StrJoin(s.logit_bias, ",", absl::PairFormatter(":"));
   }
+  if (!chat_template.name.empty()) recorded["--chat-template"] = Sha256Hex(chat_template.text);
   if (options.unordered) recorded["--unordered"] = "given";
   return recorded;
 }
@@ -344,6 +348,7 @@ std::string Summary(const BatchTotals& totals, int64_t before, int64_t tokens,
 }  // namespace
 
 absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
+  RIVULET_ASSIGN_OR_RETURN(ChatTemplateFile chat_template, ReadChatTemplate(options.chat_template));
   TargetUse use;
   use.client.own_connection = true;
   use.over_socket = true;  // as in `bench`: Client::GenerateAsync
@@ -356,13 +361,13 @@ absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<BatchInput> input,
                            BatchInput::Open(options.in, DefaultsOf(options, name)));
   const BatchRecord record = {
-      input->sha256(), RecordedOptions(options, model.ok() ? &*model : nullptr),
+      input->sha256(), RecordedOptions(options, chat_template, model.ok() ? &*model : nullptr),
       options.sampling.seed.has_value() ? *options.sampling.seed : DrawSeed(),
       absl::ToUnixSeconds(absl::Now())};
   RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output,
                            BatchOutput::Open(options.out, record, input->lines()));
   const absl::Time start = absl::Now();
-  Batch batch(options, target.client(), name, input.get(), output.get());
+  Batch batch(options, std::move(chat_template), target.client(), name, input.get(), output.get());
   RIVULET_RETURN_IF_ERROR(batch.Run());
   std::string summary =
       Summary(batch.totals(), output->num_answered(), batch.tokens(), absl::Now() - start);

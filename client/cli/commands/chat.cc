@@ -26,7 +26,7 @@
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/text.h"
-#include "model/base/file.h"
+#include "model/base/error.h"
 
 namespace rivulet {
 namespace {
@@ -302,28 +302,15 @@ absl::Status Chat::SetSeed(const std::string& argument) {
 absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options,
                                         const v1::GetModelReply& model) {
   const std::string& name = model.summary().name();
-  if (!options.chat_template.empty()) {
-    constexpr size_t kMost = 1 << 20;
-    const absl::StatusOr<std::string> text = ReadSmallFile(options.chat_template, kMost);
-    if (!text.ok()) {
-      return absl::Status(
-          text.status().code(),
-          absl::StrCat("--chat-template: ", options.chat_template, ": ", text.status().message()));
-    }
-    return ChatTemplate::Parse(*text, absl::StrCat("--chat-template ", options.chat_template),
-                               SpecialTokensOf(model));
-  }
-  if (model.chat_template().empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("NO_CHAT_TEMPLATE: the model \"", name,
-                     "\" has no chat template; --chat-template FILE gives one (Jinja, as in the "
-                     "chat_template.jinja of models that have one)"));
-  }
-  if (!model.chat_template_name().empty()) {
+  RIVULET_ASSIGN_OR_RETURN(const ChatTemplateFile file, ReadChatTemplate(options.chat_template));
+  if (file.name.empty() && !model.chat_template_name().empty()) {
     Say(absl::StrCat("the model \"", name, "\" has no chat template; using the built-in one, ",
                      model.chat_template_name()));
   }
-  return ChatTemplate::Of(model);
+  absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model, file);
+  // The name under which the documentation has it.
+  if (absl::IsFailedPrecondition(form.status())) return Annotate(form.status(), "NO_CHAT_TEMPLATE");
+  return form;
 }
 
 v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelReply& model,

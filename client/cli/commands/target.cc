@@ -90,6 +90,8 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
   config.precision = options.precision;
   config.device = options.device;
   config.weights = options.weights;
+  config.max_context = options.max_context;
+  config.kv_cache = options.kv_cache;
   config.threads = options.threads;
   if (use.over_socket) {
     config.listen = "127.0.0.1:0";

@@ -35,6 +35,7 @@ void AddBatch(CLI::App* app, BatchOptions* options, RawValues* raw) {
       "60");
   app->add_flag("--fail-on-error", options->fail_on_error,
                 "Fail, at the end, if the result of a line is an error");
+  AddChatTemplate(app, &options->chat_template);
   AddCache(app, &options->cache);
   AddPriority(app, &options->priority);
   app->get_option("--priority")

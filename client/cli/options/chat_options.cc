@@ -7,9 +7,7 @@ namespace rivulet {
 void AddChat(CLI::App* app, ChatOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   AddTenant(app, &options->target)->needs(app->get_option("--target"));
-  app->add_option("--chat-template", options->chat_template,
-                  "File with the template of a conversation (Jinja); default: the model's")
-      ->check(PathGiven());
+  AddChatTemplate(app, &options->chat_template);
   app->add_option("--system", options->system, "The system's message; default: none");
   AddSampling(app, &options->sampling, raw);
   app->add_option("--max-tokens", raw->max_tokens, "Maximum number of tokens of each answer");

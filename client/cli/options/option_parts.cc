@@ -112,6 +112,12 @@ void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special) {
                   "false: control tokens that the text spells out are text; default: true");
 }
 
+void AddChatTemplate(CLI::App* app, std::string* file) {
+  app->add_option("--chat-template", *file,
+                  "File with the template of a conversation (Jinja); default: the model's")
+      ->check(PathGiven());
+}
+
 void AddCache(CLI::App* app, CacheOptions* cache) {
   CLI::Option* const enabled = app->add_flag(
       "--cache", cache->enabled,
@@ -150,6 +156,15 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
                   "CPU: type of the weights in memory, auto, f32, f16, bf16, int8 or int4; "
                   "int4,head=f16 gives embedding and head another")
       ->type_name("TYPE[,head=TYPE]")
+      ->needs(local);
+  app->add_option("--max-context", target->max_context,
+                  "Models with softmax attention: maximum number of tokens of a sequence; default: "
+                  "8192, less where the model or the memory allows less")
+      ->check(CLI::Range(1, 1 << 24))
+      ->needs(local);
+  app->add_option("--kv-cache", target->kv_cache,
+                  "CPU, models with softmax attention: type of keys and values, f32, f16 or bf16")
+      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->needs(local);
   app->add_option("--device", target->device, "CUDA: number of the GPU")
       ->check(CLI::Range(0, 1023))

@@ -41,6 +41,7 @@ void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt, RawValues
 // --add-special-tokens and --parse-special-tokens.
 void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special);
 void AddCache(CLI::App* app, CacheOptions* cache);
+void AddChatTemplate(CLI::App* app, std::string* file);
 void AddPriority(CLI::App* app, std::string* priority);
 void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);
 void AddChat(CLI::App* app, ChatOptions* options, RawValues* raw);

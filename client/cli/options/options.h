@@ -31,6 +31,8 @@ struct TargetOptions {
   std::string backend = "auto";
   std::string precision = "default";
   std::string weights = "auto";
+  std::optional<int> max_context;  // absent: auto
+  std::string kv_cache = "f32";
   int device = 0;   // GPU, as CUDA counts them
   int threads = 0;  // 0: every core
 };
@@ -128,6 +130,7 @@ struct BatchOptions {
   SamplingOptions sampling;
   std::optional<int64_t> max_tokens;
   CacheOptions cache;
+  std::string chat_template;     // as in ChatOptions
   std::string priority = "low";  // as in GenerateOptions
   bool unordered = false;
   std::optional<int> at_once;    // lines in flight

@@ -102,7 +102,7 @@ class BatchFormsTest(BatchTest):
         self.assertIn('"all"', problem["body"]["error"]["message"])
         self.assertEqual((elsewhere["error"]["code"], elsewhere["error"]["reason"]), ("NOT_FOUND", "MODEL_NOT_FOUND"))
         self.assertEqual((talk["error"]["reason"], talk["error"]["field"]), ("NO_CHAT_TEMPLATE", "messages"))
-        self.assertIn("give it a prompt", talk["error"]["message"])
+        self.assertIn("--chat-template FILE", talk["error"]["message"])
         self.assertEqual((len(last["tokens"]), len(last["logprobs"])), (3, 3))
         self.assertEqual(last["seed"], self.record()["seed"] and int(self.record()["seed"]) + 10)
         # A second run has nothing left to do.
@@ -145,6 +145,25 @@ class BatchChatTest(BatchTest):
         self.assertEqual((message["role"], message["content"]), ("assistant", plain["text"]))
         self.assertEqual((refused["error"]["reason"], refused["error"]["field"]), ("CHAT_TEMPLATE_REFUSED", "messages"))
         self.assertIn("empty", refused["error"]["message"])
+
+    def test_a_template_from_a_file_is_part_of_the_batch(self):
+        file, other = self.folder / "template.jinja", self.folder / "other.jinja"
+        file.write_text("{% for message in messages %}{{ message.content }}{% endfor %}:")
+        other.write_text("{{ messages[0].content }}")
+        common = {"max_tokens": 9, "seed": 3}
+        self.into.write_text(lines_of({"messages": [{"role": "user", "content": "ROMEO"}], **common}, {"prompt": "ROMEO:", **common}))
+        self.succeeds(self.batch(("--model", SHAKESPEARE), "--chat-template", file))
+        chat, plain = self.results()
+        self.assertEqual(chat["text"], plain["text"])
+        self.fails(self.batch(("--model", SHAKESPEARE), "--chat-template", other), 2, "was begun with --chat-template ")
+        self.out.unlink()
+        pathlib.Path(f"{self.out}.batch").unlink()
+        self.succeeds(self.batch(("--model", SHAKESPEARE)))
+        without, _ = self.results()
+        self.assertEqual((without["error"]["reason"], without["error"]["field"]), ("NO_CHAT_TEMPLATE", "messages"))
+        self.assertIn("--chat-template FILE", without["error"]["message"])
+        other.write_text("{% if %}")
+        self.fails(self.batch(("--model", SHAKESPEARE), "--chat-template", other), 2, f"--chat-template {other}")
 
 
 class BatchServerTest(BatchTest):
