@@ -92,7 +92,8 @@ class EngineImpl final : public SteppedEngine {
   const BackendLimits& limits() const override { return limits_; }
   const EngineOptions& options() const override { return options_; }
 
-  absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override;
+  absl::StatusOr<std::shared_ptr<Reply>> Generate(GenerateSpec spec,
+                                                  ReplyListener* listener) override;
   absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override;
   absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) override;
   absl::StatusOr<RequestId> Call(SessionCall call) override {
@@ -139,7 +140,8 @@ class EngineImpl final : public SteppedEngine {
   std::thread thread_;  // none: a SteppedEngine
 };
 
-absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyListener* listener) {
+absl::StatusOr<std::shared_ptr<Reply>> EngineImpl::Generate(GenerateSpec spec,
+                                                            ReplyListener* listener) {
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
   const bool in_session = spec.session.has_value();
   const int64_t max_new = MostNewTokens(spec, view_, options_);
@@ -157,19 +159,21 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
   request->sharing.identity = identity;
   if (!in_session) request->reply->SetFingerprint(fingerprint);
-  Ticket ticket{.reply = request->reply};
+  const std::shared_ptr<Reply> reply = request->reply;
   if (max_new > 0 || in_session) {
-    RIVULET_ASSIGN_OR_RETURN(ticket.id, Submit(std::move(request)));
-    return ticket;
+    RIVULET_ASSIGN_OR_RETURN(const RequestId id, Submit(std::move(request)));
+    reply->SetId(id);
+    return reply;
   }
   for (int i = 0; i < request->num_slots; ++i) {
     ReplyDelta delta;
     delta.sample_index = i;
     delta.finish.emplace();
-    ticket.reply->Append(std::move(delta));
+    reply->Append(std::move(delta));
   }
-  RIVULET_ASSIGN_OR_RETURN(ticket.id, EndAtOnce(std::move(request)));
-  return ticket;
+  RIVULET_ASSIGN_OR_RETURN(const RequestId id, EndAtOnce(std::move(request)));
+  reply->SetId(id);
+  return reply;
 }
 
 absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {

@@ -47,11 +47,8 @@ class Engine {
   // sample always ends at max_length. `listener` must live until the last OnReady has returned:
   // exactly one OnReady begins with Reply::end() set, and it is the last. The first may come before
   // Generate returns. The reply is shared so that a late cancel finds a live object.
-  struct Ticket {
-    RequestId id = 0;
-    std::shared_ptr<Reply> reply;
-  };
-  virtual absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) = 0;
+  virtual absl::StatusOr<std::shared_ptr<Reply>> Generate(GenerateSpec spec,
+                                                          ReplyListener* listener) = 0;
 
   // Queues a Score. `done` is called exactly once, on the emitter thread, unless Score itself
   // returns an error.

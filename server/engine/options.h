@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of an engine: limits, time-outs, and states that are loaded at start.
+// What an engine is given: its model, and its options (limits, time-outs, states that are loaded at
+// start).
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "model/config.h"
+#include "model/text/text_tokenizer.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/shared/session_store.h"
 #include "server/sessions/shared/state_archive.h"
@@ -15,6 +18,13 @@
 #include "server/sessions/store/state_store.h"
 
 namespace rivulet {
+
+// What the engine knows about the model. Borrowed.
+struct ModelView {
+  const ModelConfig* config = nullptr;
+  const TextTokenizer* tokenizer = nullptr;  // null: no text
+  uint64_t fingerprint = 0;                  // ModelFingerprint (reply_fingerprint.h)
+};
 
 // Which states of sessions are published for other replicas.
 struct PublishOptions {

@@ -37,6 +37,16 @@ std::optional<Reply::End> Reply::end() const {
   return end_;
 }
 
+RequestId Reply::id() const {
+  MutexLock lock(&mutex_);
+  return id_;
+}
+
+void Reply::SetId(RequestId id) {
+  MutexLock lock(&mutex_);
+  id_ = id;
+}
+
 std::optional<uint64_t> Reply::fingerprint() const {
   MutexLock lock(&mutex_);
   return fingerprint_;

@@ -50,6 +50,9 @@ class Reply {
   // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
   std::optional<End> end() const;
 
+  // Of its request, for Engine::Cancel. Set before Engine::Generate returns; 0 until then.
+  RequestId id() const;
+
   // ReplyFingerprint. Set before the first delta and before an OK end.
   std::optional<uint64_t> fingerprint() const;
 
@@ -58,6 +61,7 @@ class Reply {
   int64_t pending_bytes() const;
 
   // Engine side.
+  void SetId(RequestId id);
   void SetFingerprint(uint64_t fingerprint);
   // Merges with the untaken delta of the same sample; returns pending_bytes(). REQUIRES:
   // delta.tokens follow the sample's earlier ones, and no finish of this sample came before.
@@ -72,6 +76,7 @@ class Reply {
   mutable Mutex mutex_;
   std::vector<ReplyDelta> deltas_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> open_ ABSL_GUARDED_BY(mutex_);  // [sample] its untaken delta in deltas_, or -1
+  RequestId id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint64_t> fingerprint_ ABSL_GUARDED_BY(mutex_);
   int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<End> end_ ABSL_GUARDED_BY(mutex_);

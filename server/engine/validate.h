@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "model/backend.h"
-#include "server/engine/model_view.h"
 #include "server/engine/options.h"
 #include "server/engine/request.h"
 

@@ -29,27 +29,27 @@ class EndlessSequences : public ReplyListener {
   }
   // Ends after the reply that is running; wait for it by destroying the engine.
   void OnReady() override {
-    // The reply may be ready before Start has its ticket.
+    // The reply may be ready before Start has it.
     const std::lock_guard<std::mutex> lock(mutex_);
     int64_t taken = 0;
-    for (const ReplyDelta& delta : ticket_.reply->Take()) taken += int64_t(delta.tokens.size());
+    for (const ReplyDelta& delta : reply_->Take()) taken += int64_t(delta.tokens.size());
     tokens_->fetch_add(taken);
-    if (ticket_.reply->end().has_value() && ticket_.reply->end()->status.ok()) Start();
+    if (reply_->end().has_value() && reply_->end()->status.ok()) Start();
   }
 
  private:
   void Start() {
     GenerateSpec spec;
     spec.sampling.seed = seed_++;
-    absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(std::move(spec), this);
-    if (ticket.ok()) ticket_ = *std::move(ticket);
+    absl::StatusOr<std::shared_ptr<Reply>> submitted = engine_->Generate(std::move(spec), this);
+    if (submitted.ok()) reply_ = *std::move(submitted);
   }
 
   Engine* engine_;
   uint64_t seed_;
   std::atomic<int64_t>* tokens_;
   std::mutex mutex_;
-  Engine::Ticket ticket_;
+  std::shared_ptr<Reply> reply_;
 };
 
 void BM_Engine(benchmark::State& state, const bench::Choice& choice, WeightPrecision precision) {

@@ -166,9 +166,9 @@ class Served {
   void Submit(const v1::GenerateRequest& request) {
     auto spec = ToGenerateSpec(request, *model_);
     if (!spec.ok()) return Take(spec.status());
-    const auto ticket = engine_->Generate(*std::move(spec), &sink_);
-    Take(ticket.ok() ? absl::StatusOr<RequestId>(ticket->id) : ticket.status());
-    if (ticket.ok()) sink_.Start(ticket->reply);
+    const auto submitted = engine_->Generate(*std::move(spec), &sink_);
+    Take(submitted.ok() ? absl::StatusOr<RequestId>((*submitted)->id()) : submitted.status());
+    if (submitted.ok()) sink_.Start(*submitted);
   }
   void Submit(const v1::ScoreRequest& request) {
     auto spec = ToScoreSpec(request, *model_);

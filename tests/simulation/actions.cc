@@ -123,18 +123,19 @@ void Actions::Generate(bool in_session) {
     sent.session->hash.reset();
     if (choices_->OneIn(2)) sent.session->hash = *spec.session->hash + 1;
   }
-  const absl::StatusOr<Engine::Ticket> ticket = engine_->get()->Generate(sent, listener);
-  if (ticket.ok()) {
-    asked->reply = ticket->reply;
+  const absl::StatusOr<std::shared_ptr<Reply>> submitted = engine_->get()->Generate(sent, listener);
+  if (submitted.ok()) {
+    asked->reply = *submitted;
     // An end in the middle of Generate would have found a reader without a reply: Emit comes later.
-    listener->Start(ticket->reply,
+    listener->Start(*submitted,
                     [this, asked, spec, listener](const SeenReply& seen, const Usage& usage) {
                       if (!listener->broken().empty())
                         journal_->Broken(asked->what, ": ", listener->broken());
                       judges_.results->Generate(asked, spec, seen, usage);
                     });
   }
-  Accepted(asked, ticket.ok() ? absl::StatusOr<RequestId>(ticket->id) : ticket.status());
+  Accepted(asked,
+           submitted.ok() ? absl::StatusOr<RequestId>((*submitted)->id()) : submitted.status());
 }
 
 // Penalties see which tokens were given, and sequence_hash does not: with them a client must know

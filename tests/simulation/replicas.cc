@@ -193,10 +193,10 @@ class Replicas::Client {
       spec.resume->tokens = {received_};
     }
     attempt->ear.tokens = received_;
-    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(spec, &attempt->ear);
-    if (!ticket.ok()) return ticket.status();
-    attempt->ear.reply = ticket->reply;
-    attempt->id = ticket->id;
+    absl::StatusOr<std::shared_ptr<Reply>> submitted = engine->Generate(spec, &attempt->ear);
+    if (!submitted.ok()) return submitted.status();
+    attempt->ear.reply = *submitted;
+    attempt->id = (*submitted)->id();
     return absl::OkStatus();
   }
 

@@ -58,10 +58,10 @@ CancelStage::~CancelStage() {
 
 void CancelStage::Start(StageReply* reply) {
   reply->tokens.assign(static_cast<size_t>(reply->spec.num_samples), {});
-  auto ticket = engine_->Generate(reply->spec, reply);
-  ASSERT_TRUE(ticket.ok()) << ticket.status();
-  reply->id = ticket->id;
-  reply->reply = ticket->reply;
+  const auto submitted = engine_->Generate(reply->spec, reply);
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  reply->id = (*submitted)->id();
+  reply->reply = *submitted;
 }
 
 SessionRef CancelStage::Open(std::vector<int32_t> tokens) {

@@ -35,12 +35,12 @@ class ReplyCollector final : public ReplyListener {
 
   // The engine's answer; the reply then arrives by itself, behind the tokens that `spec` resumes.
   absl::Status Start(Engine* engine, GenerateSpec spec) {
-    std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until the ticket is here
+    std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until reply_ is set
     const int num_samples = spec.num_samples;
     const std::optional<LostReply> resume = spec.resume;
-    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
-    if (!ticket.ok()) return ticket.status();
-    ticket_ = *std::move(ticket);
+    absl::StatusOr<std::shared_ptr<Reply>> submitted = engine->Generate(std::move(spec), this);
+    if (!submitted.ok()) return submitted.status();
+    reply_ = *std::move(submitted);
     samples_.resize(static_cast<size_t>(num_samples));
     for (size_t i = 0; resume && i < samples_.size(); ++i) samples_[i].tokens = resume->tokens[i];
     return absl::OkStatus();
@@ -63,9 +63,9 @@ class ReplyCollector final : public ReplyListener {
     Take();
   }
 
-  RequestId id() const { return ticket_.id; }
-  uint64_t fingerprint() const { return *ticket_.reply->fingerprint(); }
-  Reply& reply() const { return *ticket_.reply; }
+  RequestId id() const { return reply_->id(); }
+  uint64_t fingerprint() const { return *reply_->fingerprint(); }
+  Reply& reply() const { return *reply_; }
   // After Wait.
   const CollectedSample& sample(size_t i = 0) const { return samples_[i]; }
   const Usage& usage() const { return end_->usage; }
@@ -77,7 +77,7 @@ class ReplyCollector final : public ReplyListener {
     std::lock_guard<std::mutex> lock(mutex_);
     ++calls_;
     if (end_) violation_ = "OnReady after the end";
-    std::optional<Reply::End> end = ticket_.reply->end();
+    std::optional<Reply::End> end = reply_->end();
     if (reading_ == Reading::kEager || end) Take();
     if (end) {
       end_ = std::move(end);
@@ -88,7 +88,7 @@ class ReplyCollector final : public ReplyListener {
 
  private:
   void Take() {
-    for (ReplyDelta& delta : ticket_.reply->Take()) {
+    for (ReplyDelta& delta : reply_->Take()) {
       CollectedSample& sample = samples_[static_cast<size_t>(delta.sample_index)];
       if (delta.first_position != static_cast<int64_t>(sample.tokens.size())) violation_ = "gap";
       if (sample.finish) violation_ = "delta after the finish";
@@ -104,7 +104,7 @@ class ReplyCollector final : public ReplyListener {
   const Reading reading_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Engine::Ticket ticket_;
+  std::shared_ptr<Reply> reply_;
   std::vector<CollectedSample> samples_;
   std::optional<Reply::End> end_;
   int calls_ = 0;

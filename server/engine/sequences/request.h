@@ -2,6 +2,7 @@
 // Request: an RPC while it is in the engine, with its sequences, which hold the slots.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,7 +15,6 @@
 #include "absl/time/time.h"
 #include "model/base/error.h"
 #include "server/base/token_usage.h"
-#include "server/engine/outlet.h"
 #include "server/engine/request.h"
 #include "server/engine/sequences/cached_prompt.h"
 #include "server/engine/sequences/sequence.h"
@@ -77,6 +77,19 @@ class RequestLife {
  private:
   State state_ = State::kArrived;
   std::optional<absl::Time> paused_since_;
+};
+
+// Where the results of a request go. The emitter's thread makes both calls.
+class Outlet {
+ public:
+  virtual ~Outlet() = default;
+  virtual void OnReady() = 0;  // something can be taken
+  virtual void OnEnd() = 0;    // the last call
+
+ private:
+  friend class Emitter;
+  std::atomic<bool> ready_{false};  // a call of OnReady is due, so no other is needed
+  bool ended_ = false;              // the loop has put in its end
 };
 
 // Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.

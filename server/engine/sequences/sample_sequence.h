@@ -19,7 +19,6 @@
 
 #include "absl/strings/string_view.h"
 #include "model/text/text_decoder.h"
-#include "server/engine/model_view.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
 #include "server/engine/sequences/request.h"

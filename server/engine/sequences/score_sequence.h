@@ -13,7 +13,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/engine/model_view.h"
 #include "server/engine/options.h"
 #include "server/engine/sequences/request.h"
 

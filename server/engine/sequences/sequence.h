@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "model/backend.h"
@@ -20,6 +22,36 @@ class Request;
 
 // Memory that the rows of a run point into. Lives until the run is complete.
 using TokenBuffer = std::vector<int32_t>;
+
+// What penalties know about a sequence, one entry per token id.
+class TokenCounts {
+ public:
+  TokenCounts() = default;
+  explicit TokenCounts(std::span<const TokenCount> counts) {
+    for (const TokenCount& count : counts) counts_[count.token] = count;
+  }
+
+  // `as_output`: it was generated; else it was given.
+  void Add(int32_t token, bool as_output) {
+    TokenCount& count = counts_[token];
+    count.token = token;
+    if (as_output) {
+      ++count.output_count;
+    } else {
+      count.in_prompt = true;
+    }
+  }
+
+  std::vector<TokenCount> All() const {
+    std::vector<TokenCount> all;
+    all.reserve(counts_.size());
+    for (const auto& [token, count] : counts_) all.push_back(count);
+    return all;
+  }
+
+ private:
+  absl::flat_hash_map<int32_t, TokenCount> counts_;
+};
 
 // Thread: the loop.
 class Sequence {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/checked.h"
 #include "model/base/error.h"
-#include "server/engine/sequences/token_counts.h"
+#include "server/engine/sequences/sequence.h"
 
 namespace rivulet {
 namespace {

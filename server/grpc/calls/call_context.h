@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/grpc/calls/active_calls.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/request_record.h"
 #include "server/grpc/calls/served_models.h"

@@ -11,13 +11,43 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "rivulet/v1/inference.pb.h"
 #include "server/base/mutex.h"
 #include "server/engine/engine.h"
-#include "server/grpc/calls/active_calls.h"
 #include "server/keys/api_key.h"
 
 namespace rivulet {
+
+// Counts what has begun and not ended, such as requests whose last byte was not sent yet: a drain
+// waits for slow readers, too. Thread: any.
+class ActiveCalls {
+ public:
+  void Enter() {
+    MutexLock lock(&mutex_);
+    ++count_;
+  }
+  void Leave() {
+    MutexLock lock(&mutex_);
+    if (--count_ == 0) none_.NotifyAll();
+  }
+  // False if calls are still active at `deadline`.
+  bool WaitUntilNone(absl::Time deadline) {
+    MutexLock lock(&mutex_);
+    while (count_ > 0) {
+      const absl::Duration left = deadline - absl::Now();
+      if (left <= absl::ZeroDuration()) return false;
+      none_.WaitFor(&mutex_, left);
+    }
+    return true;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar none_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
 
 // A model to serve: its engine, which only tests share, and "cpu" or "cuda".
 struct ServedModel {

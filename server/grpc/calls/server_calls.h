@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "server/base/memory_shares.h"
-#include "server/grpc/calls/active_calls.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/text_pool.h"
 #include "server/grpc/connections/connections.h"
 #include "server/grpc/wire/error_counts.h"

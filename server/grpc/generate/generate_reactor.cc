@@ -66,22 +66,21 @@ void GenerateReactor::Begin(const TextTurn& turn) {
 absl::Status GenerateReactor::Submit(GenerateSpec spec) {
   RequestId id = 0;
   {
-    // Held while submitting: the first OnReady may come before Generate returns and needs the
-    // ticket.
+    // Held while submitting: the first OnReady may come before Generate returns and needs reply_.
     MutexLock lock(&mutex_);
     Engine* const engine = model_.engine();
     seed_ = spec.sampling.seed;
     patience_ = engine->options().reader_timeout;
     ++holders_;
-    absl::StatusOr<Engine::Ticket> ticket =
+    absl::StatusOr<std::shared_ptr<Reply>> submitted =
         Guarded([&] { return engine->Generate(std::move(spec), this); });
-    if (!ticket.ok()) {
+    if (!submitted.ok()) {
       --holders_;  // Begin's caller is one
       finished_ = true;
-      return ticket.status();
+      return submitted.status();
     }
-    ticket_ = *std::move(ticket);
-    id = ticket_.id;
+    reply_ = *std::move(submitted);
+    id = reply_->id();
   }
   model_.SetId(id);
   return absl::OkStatus();
@@ -94,7 +93,7 @@ void GenerateReactor::OnReady() {
   {
     MutexLock lock(&mutex_);
     // The engine ends a reply on the thread that calls OnReady, just before the last call.
-    last = ticket_.reply->end().has_value();
+    last = reply_->end().has_value();
     action = Advance();
     if (last && !done_) WatchReader();
   }
@@ -121,8 +120,7 @@ void GenerateReactor::CutUnread(bool expired) {
     if (expired && !done_ && !cut) WatchReader();
     if (cut) {
       grpc_call_ref(call_);  // OnDone may come before the cancellation
-      const bool counted =
-          absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
+      const bool counted = absl::IsResourceExhausted(reply_->end()->status);  // at its Finish
       if (!counted) calls_->errors.Add(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
       context_->record().SetCut(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
     }
@@ -190,8 +188,8 @@ GenerateReactor::Action GenerateReactor::Next() {
   if (writing_ || finished_) return Action::kNone;
   if (broken_) waiting_.clear();  // first: parts that nobody can read must not hide the end
   if (waiting_.empty()) {
-    end_ = ticket_.reply->end();  // before Take: what is taken after the end is all there is
-    waiting_ = ticket_.reply->Take();
+    end_ = reply_->end();  // before Take: what is taken after the end is all there is
+    waiting_ = reply_->Take();
     std::reverse(waiting_.begin(), waiting_.end());
   }
   if (broken_) waiting_.clear();
@@ -211,7 +209,7 @@ GenerateReactor::Action GenerateReactor::Next() {
   }
   if (!std::exchange(seed_sent_, true)) {
     message_.set_seed(seed_);
-    if (const auto known = ticket_.reply->fingerprint()) message_.set_fingerprint(*known);
+    if (const auto known = reply_->fingerprint()) message_.set_fingerprint(*known);
   }
   if (waiting_.empty() && ends_well) {
     ToWire(end_->usage, message_.mutable_usage());
@@ -241,7 +239,7 @@ void GenerateReactor::Perform(Action action) {
       return;
     case Action::kFinish:
       Finish(context_->record().End(
-          failed_.ok() ? NameWireField(ticket_.reply->end()->status, *request_) : failed_,
+          failed_.ok() ? NameWireField(reply_->end()->status, *request_) : failed_,
           &calls_->errors));
       return;
   }

@@ -81,7 +81,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   std::atomic<int> holders_ = 1;
 
   Mutex mutex_;
-  Engine::Ticket ticket_;  // set before any reaction can read it: by Submit, under mutex_
+  std::shared_ptr<Reply> reply_;  // set before any reaction can read it: by Submit, under mutex_
   std::vector<ReplyDelta> waiting_ ABSL_GUARDED_BY(mutex_);  // taken from the reply, latest first
   std::optional<Reply::End> end_ ABSL_GUARDED_BY(mutex_);
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -31,10 +31,10 @@ absl::Status MultiplexMember::Submit(ModelHold model, GenerateSpec spec,
     seed_ = spec.sampling.seed;
     Engine* const engine = model.engine();
     model_.Hold(std::move(model));
-    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
-    if (!ticket.ok()) return NameWireField(ticket.status(), outline_);
-    ticket_ = *std::move(ticket);
-    id = ticket_.id;
+    absl::StatusOr<std::shared_ptr<Reply>> submitted = engine->Generate(std::move(spec), this);
+    if (!submitted.ok()) return NameWireField(submitted.status(), outline_);
+    reply_ = *std::move(submitted);
+    id = reply_->id();
   }
   model_.SetId(id);
   return absl::OkStatus();
@@ -50,7 +50,7 @@ void MultiplexMember::OnReady() {
   {
     MutexLock lock(&mutex_);
     // The engine ends a reply on the thread that calls OnReady, just before the last call.
-    last = ticket_.reply->end().has_value();
+    last = reply_->end().has_value();
   }
   if (last) model_.Release();
   MultiplexOwner* const owner = owner_;
@@ -62,7 +62,7 @@ void MultiplexMember::OnReady() {
 bool MultiplexMember::Take(v1::MultiplexReply* reply, ErrorCounts* errors) {
   // First: what arrives from here on leads to another call.
   const bool ended = (state_.fetch_and(uint8_t{0xff} & ~kQueued) & kEnded) != 0;
-  std::vector<ReplyDelta> deltas = ticket_.reply->Take();
+  std::vector<ReplyDelta> deltas = reply_->Take();
   for (ReplyDelta& delta : deltas) {
     if (delta.session) seed_ = delta.session->seed;
     v1::MultiplexPart* const part = reply->add_parts();
@@ -70,14 +70,14 @@ bool MultiplexMember::Take(v1::MultiplexReply* reply, ErrorCounts* errors) {
     part->set_key(key_);
     SetFirst(part);
   }
-  if (ended) AddEnd(*ticket_.reply->end(), !deltas.empty(), errors, reply);
+  if (ended) AddEnd(*reply_->end(), !deltas.empty(), errors, reply);
   return ended;
 }
 
 void MultiplexMember::SetFirst(v1::MultiplexPart* part) {
   if (std::exchange(seed_sent_, true)) return;
   part->set_seed(seed_);
-  if (const auto known = ticket_.reply->fingerprint()) part->set_fingerprint(*known);
+  if (const auto known = reply_->fingerprint()) part->set_fingerprint(*known);
 }
 
 void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,

@@ -73,8 +73,8 @@ class MultiplexMember final : public ReplyListener {
   v1::GenerateRequest outline_;
   CallText text_;
   CallModel model_;
-  Mutex mutex_;  // held while submitting: the first OnReady needs the ticket
-  Engine::Ticket ticket_;
+  Mutex mutex_;  // held while submitting: the first OnReady needs reply_
+  std::shared_ptr<Reply> reply_;
   std::atomic<uint8_t> state_ = 0;
   uint64_t seed_ = 0;       // Take's, as is
   bool seed_sent_ = false;  // this

@@ -42,7 +42,8 @@ class FakeEngine final : public Engine {
   const BackendLimits& limits() const override { return limits_; }
   const EngineOptions& options() const override { return options_; }
 
-  absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override {
+  absl::StatusOr<std::shared_ptr<Reply>> Generate(GenerateSpec spec,
+                                                  ReplyListener* listener) override {
     if (before_call) before_call();
     absl::MutexLock lock(&mutex_);
     if (!refuse_.ok()) return refuse_;
@@ -52,7 +53,8 @@ class FakeEngine final : public Engine {
     running_[id] = {reply, listener};
     last_id_ = id;
     reply->SetFingerprint(id + 1000);
-    return Ticket{id, std::move(reply)};
+    reply->SetId(id);
+    return reply;
   }
 
   absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override {
