@@ -2,6 +2,11 @@
 // CudaNetwork: a model on the device, its weights and its forward pass, as CudaBackend and
 // CudaSteps drive it: token rows in, raw head outputs out, states advanced. A pass is launches
 // only; the same launches are queued directly (a first step) or captured (a step).
+//
+// The weights and their loader, products, scratch, slots, outputs and kernels of rows are the same
+// for all kinds. The layers are not: those of the own format normalize behind the residual, as
+// prologues of the next products, and have a kernel of whole steps (CudaForward); the family's
+// normalize before the mixer, which rounds for the products behind it (CudaBlockForward).
 #pragma once
 
 #include <cstddef>
