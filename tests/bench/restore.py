@@ -46,7 +46,7 @@ class Ours:
         command = (args.server, "--model", args.model, "--listen", "127.0.0.1:0", "--threads", args.threads, "--slots", 2,
                    "--kv-cache", args.kv_cache, "--max-context", args.tokens + args.rounds * 4 * (args.turn + GENERATED), *kept)
         self.process, port = started(command, r'"event":"listening".*"port":(\d+)')
-        self.client = rivulet.Client(f"127.0.0.1:{port}", timeout=3600)
+        self.client = rivulet.Client(f"127.0.0.1:{port}")
         self.session = self.client.open_session()
 
     def append(self, tokens):

@@ -278,14 +278,15 @@ absl::Status ReadScore(JsonReader* body, BatchLine* line, v1::ScoreRequest reque
 // Whether a short line says what it wants.
 absl::Status CheckKind(const JsonValue& short_line) {
   const std::vector<std::string> kinds = {"prompt", "messages", "score"};
-  int found = 0;
+  int named = 0, given = 0;
   for (const std::string& kind : kinds) {
     const JsonValue* const value = short_line.Find(kind);
-    found += value != nullptr && value->kind != Kind::kNull ? 1 : 0;
+    named += value != nullptr ? 1 : 0;
+    given += value != nullptr && value->kind != Kind::kNull ? 1 : 0;
   }
-  if (found == 1) return absl::OkStatus();
+  if (given == 1) return absl::OkStatus();
   for (const std::string& key : short_line.keys) {
-    const std::string meant = found == 0 ? Suggestion(key, kinds) : "";
+    const std::string meant = named == 0 ? Suggestion(key, kinds) : "";
     if (meant.empty()) continue;
     return kLineRules.Unsupported(key, "is an unknown field", meant);
   }

@@ -167,11 +167,12 @@ class PackageTest(unittest.TestCase):
             self.assertIn(f'model="{Path(model).name}"', BLOCKS[0])
         self.assertIn("--listen 127.0.0.1:50051", command)
 
-    def test_an_editable_install_finds_the_messages(self):
+    def test_an_editable_install_finds_what_is_generated(self):
         # What the hook writes into src for `pip install -e`, without writing into the tree that is tested.
         copy = self.folder / "project"
-        shutil.copytree(CLIENT, copy / "client/python", ignore=shutil.ignore_patterns("v1"))
-        shutil.copytree(SOURCE_DIR / "proto", copy / "proto")
+        shutil.copytree(CLIENT, copy / "client/python", ignore=shutil.ignore_patterns("v1", "docs"))
+        for folder in ("docs", "proto"):
+            shutil.copytree(SOURCE_DIR / folder, copy / folder)
         (copy / "LICENSE").write_text("")
         target = self.folder / "target"
         rivulet_wheel.pip("install", "--no-build-isolation", "--no-deps", "--no-index", "--target", target, "-e", copy / "client/python")
@@ -179,6 +180,8 @@ class PackageTest(unittest.TestCase):
             import site; site.addsitedir({str(target)!r})
             import sys; sys.path.remove({str(rivulet_wheel.SITE)!r})
             import rivulet, rivulet.v1.inference_pb2
+            import rivulet.gateway.page as page
+            assert "/docs/concepts" in [route.path for route in page.routes()]
             print(rivulet.__file__)
         """
         code, out, err = run("-c", textwrap.dedent(program))
