@@ -154,6 +154,17 @@ class KernelsTest(unittest.TestCase):
                     loads = [o for o in opcodes[loop:] if o.startswith("LDG.")]
                     self.assertEqual(loads, [], "loads into registers while tokens pass")
 
+    def test_the_warp_that_norms_counts_between_fences(self):
+        # The emulator has no order of memory: without a fence a norm might read what another warp has not written yet.
+        for kernel in library.kernels:
+            if kernel.family() == "NormRecurrence":
+                opcodes = library.opcodes(kernel)
+                order = [o.split(".")[0] for o in opcodes if o.startswith(("MEMBAR", "ATOM", "RED"))]
+                behind = opcodes[max(i for i, o in enumerate(opcodes) if o.startswith("MEMBAR")) :]
+                with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                    self.assertEqual(order, ["MEMBAR", "ATOMG", "MEMBAR"])
+                    self.assertGreaterEqual(sum(o == "LDG.E.STRONG.GPU" for o in behind), 32, "loads past the first-level cache, in two passes")
+
     def test_passes_over_long_rows_of_outputs_have_four_copies_on_their_way(self):
         # A pass: three copies, and in its loop another one and the wait for the oldest.
         for kernel in library.kernels:

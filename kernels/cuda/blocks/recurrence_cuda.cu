@@ -209,13 +209,18 @@ __device__ __forceinline__ void ForEachWritten(const float* y, int n, const F& f
 __device__ __forceinline__ void NormWhereLast(const CudaRecurrenceArgs& p, int index,
                                               const CudaSegment& segment, int warps) {
   const CudaRecurrenceNorm& norm = p.norm;
-  __threadfence();  // what this lane wrote, before the count
+  // A fence orders what its own lane did, and what a barrier has put before it. So barriers stand
+  // around the fences of the lane that counts: writes of all lanes, barrier, fence, count; then
+  // count, fence, barrier, reads of all lanes. A shuffle orders no memory.
   __syncwarp();
+  __threadfence();
   unsigned before = 0;
   if (LaneIndex() == 0) before = atomicAdd(norm.done + index, 1u);
   before = __shfl_sync(kAllLanes, before, 0);
   if (before + 1 != static_cast<unsigned>(warps)) return;
-  __threadfence();  // the count, before what others wrote
+  __threadfence();
+  __syncwarp();
+  // Zero for the next layer's launch, which waits for launches that wait for this one.
   if (LaneIndex() == 0) norm.done[index] = 0;
   const int size = p.heads * p.value_dim / norm.groups;
 #pragma unroll 1
