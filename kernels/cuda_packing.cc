@@ -114,22 +114,22 @@ bool PlaceEight(const uint16_t* square, uint16_t* halves) {
   return _mm_movemask_epi8(infinite) == 0;
 }
 
-bool PackInt8(const PackedMatrix& w, int from, int column, uint8_t* panel) {
-  const auto steps = static_cast<size_t>(CudaSteps(w.k));
-  bool finite = true;
-  for (size_t g = 0; g < steps; ++g) {
-    const QuantizedGroup group = UnpackGroup(w, from, static_cast<int>(g));
-    const uint16_t scale = F32ToF16(group.scale[0]);  // it is one
-    std::memcpy(panel + steps * kInt8Bytes + g * kInt8ScaleBytes +
-                    static_cast<size_t>(column % 8) * sizeof scale,
-                &scale, sizeof scale);
-    ForEachInLanes(column, [&](size_t place, int j) {
-      const int q = static_cast<int8_t>(group.q[j]);
-      finite = finite && std::abs(static_cast<float>(q) * group.scale[0]) <= kLargestF16;
-      panel[g * kInt8Bytes + place] = static_cast<uint8_t>(q + 128);
-    });
-  }
-  return finite;
+// A group of a column to its step in a panel. False if a weight of it is too large.
+bool PackInt8(const QuantizedGroup& group, int all_k, int step, int column, uint8_t* panel) {
+  const uint16_t scale = F32ToF16(group.scale[0]);  // it is one
+  const auto g = static_cast<size_t>(step), c = static_cast<size_t>(column % 8);
+  std::memcpy(panel + static_cast<size_t>(CudaSteps(all_k)) * kInt8Bytes + g * kInt8ScaleBytes +
+                  c * sizeof scale,
+              &scale, sizeof scale);
+  uint8_t lanes[kStep];  // of this column alone, and no alias of the group
+  ForEachInLanes(0, [&](size_t place, int j) {
+    if (place % 2 == 0) std::memcpy(lanes + place, group.q + j, 2);  // and the next of both
+  });
+  for (uint8_t& q : lanes) q ^= 0x80;
+  std::memcpy(panel + g * kInt8Bytes + c * sizeof lanes, lanes, sizeof lanes);
+  int most = 0;
+  for (int j = 0; j < kStep; ++j) most = std::max(most, std::abs(int{lanes[j]} - 128));
+  return std::abs(static_cast<float>(most) * group.scale[0]) <= kLargestF16;
 }
 
 // Calls pack(panel of `from`, k, columns begin .. end - 1 of it, where they go).
@@ -161,12 +161,16 @@ bool PackForCuda(WeightType type, const PackedMatrix& from, int first, int count
                  void* packed) {
   bool finite = true;
   if (type == WeightType::kInt8) {
-    for (int i = 0; i < count; ++i) {
-      const auto panel = static_cast<size_t>((column + i) / 8);
-      finite = PackInt8(from, first + i, column + i,
-                        static_cast<uint8_t*>(packed) + panel * Int8PanelBytes(from.k)) &&
-               finite;
-    }
+    // All columns of a square before the next: they lie side by side in each line of memory.
+    ForEachSquare(from, first, count, column, [&](int panel, int k, int begin, int end, int to) {
+      for (int c = begin; c < end; ++c) {
+        const int at = to + c - begin;
+        auto* const into =
+            static_cast<uint8_t*>(packed) + static_cast<size_t>(at / 8) * Int8PanelBytes(from.k);
+        const QuantizedGroup group = UnpackGroup(from, panel * kPanelColumns + c, k / kStep);
+        finite = PackInt8(group, from.k, k / kStep, at, into) && finite;
+      }
+    });
   } else if (type == WeightType::kF16) {
     ForEachSquare(from, first, count, column, [&](int panel, int k, int begin, int end, int to) {
       Square<uint16_t> square;
