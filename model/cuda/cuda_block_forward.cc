@@ -163,18 +163,17 @@ absl::Status CudaBlockPass::Rounded(const CudaWeightMatrix& w, const float* x, i
   return Product(w, {nullptr, a.half.x.data, a.half.x.ld}, out, ld_out, residual);
 }
 
-// A launch for each type of weights.
+// A launch for products with weights in float32, and one for all others.
 template <class In>
 static absl::Status LaunchGroups(const CudaBlockPass& p,
                                  std::span<const CudaBlockProduct> products) {
-  for (const kernels::WeightType type :
-       {kernels::WeightType::kF32, kernels::WeightType::kF16, kernels::WeightType::kInt8}) {
+  for (const bool f32 : {true, false}) {
     kernels::CudaProductGroup<In> group;
     for (const CudaBlockProduct& product : products) {
       const CudaWeightMatrix& w = *product.w;
       const bool library = product.in.half != nullptr && w.product.has_value() &&
                            p.products.Takes(*w.product, p.pass.rows);
-      if (w.type != type || library) continue;
+      if ((w.type == kernels::WeightType::kF32) != f32 || library) continue;
       if (group.count == kernels::kMostGroupProducts) {
         return absl::InternalError("more products at once than a group has");
       }

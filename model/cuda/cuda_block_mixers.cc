@@ -17,9 +17,17 @@ namespace {
 
 // The input product; `in` gets InputColumns.
 absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
-  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.normed(), p.a.in.data, p.a.in.ld));
-  if (layer.in_small.packed == nullptr) return absl::OkStatus();
-  return p.Product(layer.in_small, p.normed(), p.a.in.data + p.weights.columns.small, p.a.in.ld);
+  const CudaBlockRows in = {p.a.in.data, nullptr, p.a.in.ld};
+  if (layer.in_small.packed == nullptr) return p.Product(layer.in, p.normed(), in.data, in.ld);
+  const CudaBlockRows small = in.From(p.weights.columns.small);
+  // A hybrid's products of many rows round them, each its own.
+  if (!p.kind().hybrid || !p.Wide(layer.in)) {
+    const CudaBlockProduct both[] = {{&layer.in, p.normed(), in},
+                                     {&layer.in_small, p.normed(), small}};
+    return p.Products(both);
+  }
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.normed(), in.data, in.ld));
+  return p.Product(layer.in_small, p.normed(), small.data, small.ld);
 }
 
 absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first,

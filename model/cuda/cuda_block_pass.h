@@ -78,8 +78,8 @@ struct CudaBlockPass {
   // The same, rounded in any case.
   absl::Status Rounded(const CudaWeightMatrix& w, const float* x, int ldx, float* out, int ld_out,
                        const float* residual) const;
-  // Products that do not need each other: a launch for each type of weights among them, and for
-  // each that a library runs. These write float and have no activation.
+  // Products that do not need each other: one launch, but one more for weights in float32 beside
+  // others, and for each that a library runs. These write float and have no activation.
   absl::Status Products(std::span<const CudaBlockProduct> products) const;
   // y = f(x) of `n` columns, times `times` where not null, and with scales; both have the rows of
   // x.

@@ -109,10 +109,10 @@ std::string NameOf(const Case& c) {
 INSTANTIATE_TEST_SUITE_P(All, CudaStepLaunchesTest,
                          ::testing::Values(Case{"rwkv7", Precision::kF16, 10, 10, 10},
                                            Case{"rwkv7", Precision::kFloat32, 10, 10, 10},
-                                           Case{"rwkv7", Precision::kInt8, 11, 11, 11},
+                                           Case{"rwkv7", Precision::kInt8, 10, 10, 10},
                                            Case{"mamba2", Precision::kF16, 5, 5, 6},
                                            Case{"mamba2", Precision::kFloat32, 5, 5, 6},
-                                           Case{"mamba2", Precision::kInt8, 6, 6, 7}),
+                                           Case{"mamba2", Precision::kInt8, 5, 5, 6}),
                          [](const auto& param) { return NameOf(param.param); });
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of a group: the bits of each alone, and of its activation behind it.
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "kernels/cuda/blocks/element_rows_cuda.h"
@@ -117,8 +118,11 @@ class Member {
   CudaMatrix matrix_;
 };
 
+// The weights of every other product of a group, and of those between.
+using Types = std::array<WeightType, 2>;
+
 // Eight products of very different sizes, with all activations that a group has.
-std::vector<std::unique_ptr<Member>> Members(WeightType type, int rows, size_t count) {
+std::vector<std::unique_ptr<Member>> Members(const Types& types, int rows, size_t count) {
   const Size sizes[kMostGroupProducts] = {
       {40, 130, Activation::kIdentity},    {7, 3, Activation::kTanh},
       {300, 1, Activation::kSigmoid},      {64, 64, Activation::kSquaredRelu},
@@ -126,7 +130,7 @@ std::vector<std::unique_ptr<Member>> Members(WeightType type, int rows, size_t c
       {33, 257, Activation::kSquaredRelu}, {32, 8, Activation::kSigmoid}};
   std::vector<std::unique_ptr<Member>> members;
   for (size_t i = 0; i < count; ++i) {
-    members.push_back(std::make_unique<Member>(type, sizes[i], rows, uint32_t(10 * i)));
+    members.push_back(std::make_unique<Member>(types[i % 2], sizes[i], rows, uint32_t(10 * i)));
   }
   return members;
 }
@@ -142,8 +146,8 @@ CudaProductGroup<In> GroupOf(const std::vector<std::unique_ptr<Member>>& members
   return group;
 }
 
-void ExpectFloats(const CudaLaunch& launch, WeightType type, int rows, size_t count) {
-  const auto members = Members(type, rows, count);
+void ExpectFloats(const CudaLaunch& launch, const Types& types, int rows, size_t count) {
+  const auto members = Members(types, rows, count);
   const auto group = GroupOf<float>(members, false);
   ASSERT_EQ(CheckGemmGroupCuda(group), nullptr);
   ASSERT_EQ(GemmGroupCuda(launch, group), cudaSuccess);
@@ -152,9 +156,9 @@ void ExpectFloats(const CudaLaunch& launch, WeightType type, int rows, size_t co
   }
 }
 
-void ExpectWide(const CudaLaunch& launch, WeightType type, int rows, size_t count) {
+void ExpectWide(const CudaLaunch& launch, const Types& types, int rows, size_t count) {
   for (const bool to_half : {false, true}) {
-    const auto members = Members(type, rows, count);
+    const auto members = Members(types, rows, count);
     const auto group = GroupOf<uint16_t>(members, to_half);
     ASSERT_EQ(CheckGemmGroupCuda(group), nullptr);
     ASSERT_EQ(GemmGroupCuda(launch, group), cudaSuccess);
@@ -169,44 +173,51 @@ void ExpectWide(const CudaLaunch& launch, WeightType type, int rows, size_t coun
   }
 }
 
+constexpr WeightType kF32 = WeightType::kF32, kF16 = WeightType::kF16, kInt8 = WeightType::kInt8;
+
 TEST(CudaGemmGroupTest, EveryShapeHasTheBitsOfItsProductsAlone) {
   ASSERT_EQ(PrepareGemmCuda(), cudaSuccess);
   const TileGuard guard;
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kInt8}) {
-    const int tiles = type == WeightType::kF32 ? kCudaGemmTiles - 1 : kCudaGemmTiles;
+  for (const Types& types :
+       {Types{kF32, kF32}, Types{kF16, kF16}, Types{kInt8, kInt8}, Types{kInt8, kF16}}) {
+    const int tiles = types[0] == kF32 ? kCudaGemmTiles - 1 : kCudaGemmTiles;
     for (int tile = -1; tile < tiles; ++tile) {
       SCOPED_TRACE(tile);
       SetCudaGemmTileForTest(tile);
-      for (const int rows : {1, 19, 70}) ExpectFloats({}, type, rows, kMostGroupProducts);
-      ExpectFloats({}, type, 3, 1);
+      for (const int rows : {1, 19, 70}) ExpectFloats({}, types, rows, kMostGroupProducts);
+      ExpectFloats({}, types, 3, 1);
     }
-    ForEachOrder([&](const CudaLaunch& launch) { ExpectFloats(launch, type, 5, 7); });
+    ForEachOrder([&](const CudaLaunch& launch) { ExpectFloats(launch, types, 5, 7); });
   }
 }
 
 TEST(CudaGemmGroupTest, EveryShapeOfManyRowsHasTheBitsOfItsProductsAlone) {
   ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
   const TileGuard guard;
-  for (const WeightType type : {WeightType::kF16, WeightType::kInt8}) {
+  for (const Types& types : {Types{kF16, kF16}, Types{kInt8, kInt8}, Types{kInt8, kF16}}) {
     for (int tile = -1; tile < kCudaWideGemmTiles; ++tile) {
       SCOPED_TRACE(tile);
       SetCudaWideGemmTileForTest(tile);
-      for (const int rows : {5, 130}) ExpectWide({}, type, rows, kMostGroupProducts);
-      ExpectWide({}, type, 20, 1);
+      for (const int rows : {5, 130}) ExpectWide({}, types, rows, kMostGroupProducts);
+      ExpectWide({}, types, 20, 1);
     }
-    ForEachOrder([&](const CudaLaunch& launch) { ExpectWide(launch, type, 66, 5); });
+    ForEachOrder([&](const CudaLaunch& launch) { ExpectWide(launch, types, 66, 5); });
   }
 }
 
 TEST(CudaGemmGroupTest, CheckNamesWhatIsWrong) {
-  const auto members = Members(WeightType::kF16, 2, 2);
+  const auto members = Members({kF16, kF16}, 2, 2);
   CudaProductGroup<float> group = GroupOf<float>(members, false);
   EXPECT_EQ(CheckGemmGroupCuda(group), nullptr);
   group.of[1].rows = 3;
-  EXPECT_STREQ(CheckGemmGroupCuda(group),
-               "all products of a group have the same rows and type of weights");
+  EXPECT_STREQ(CheckGemmGroupCuda(group), "all products of a group have the same rows");
   EXPECT_EQ(GemmGroupCuda({}, group), cudaErrorInvalidValue);
   group.of[1].rows = 2;
+  group.of[1].w.type = kF32;
+  EXPECT_STREQ(CheckGemmGroupCuda(group), "all weights of a group are float32, or none");
+  group.of[1].w.type = kInt8;
+  EXPECT_EQ(CheckGemmGroupCuda(group), nullptr);
+  group.of[1].w.type = kF16;
   group.of[1].activation = Activation::kSilu;
   EXPECT_STREQ(CheckGemmGroupCuda(group), "no product of a group has this activation");
   group.of[1].activation = Activation::kTanh;

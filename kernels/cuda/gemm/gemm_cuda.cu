@@ -78,14 +78,8 @@ cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args) {
 
 const char* CheckGemmGroupCuda(const CudaProductGroup<float>& group) {
   return CheckGroup(group, [](const CudaGroupProduct<float>& p) {
-    CudaGemmArgs args;
-    args.w = p.w;
-    args.a = p.a;
-    args.out = p.out;
-    args.rows = p.rows;
-    args.lda = p.lda;
-    args.ld_out = p.ld_out;
-    return p.out_half != nullptr ? "products of float rows write float" : CheckGemmCuda(args);
+    return p.out_half != nullptr ? "products of float rows write float"
+                                 : CheckGemmCuda(AloneOf<CudaGemmArgs>(p));
   });
 }
 

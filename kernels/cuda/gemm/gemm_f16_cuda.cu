@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //   out[r][c] = epilogue( b[c] + sum_k f16(norm(a[r])[k]) W[c][k] )      on the tensor cores
 // with W in F16, or f16(q s) of integers, expanded in registers.
+#include <algorithm>
+
 #include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
 #include "kernels/cuda/gemm/gemm_weights_cuda.h"
@@ -136,11 +138,13 @@ template <int kTiles, class Weights>
 __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   GemmF16Block<kTiles, Weights>(p, static_cast<int>(blockIdx.x));
 }
-template <int kTiles, class Weights>
+// Of products with both types of weights.
+template <int kTiles>
 __global__ void __launch_bounds__(kGemmThreads, 2)
     GroupGemmF16(const __grid_constant__ CudaGroupGrid<float> grid) {
-  const int i = GroupMember(grid);
-  GemmF16Block<kTiles, Weights>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+  const int i = GroupMember(grid), block = static_cast<int>(blockIdx.x) - grid.first[i];
+  WithWeights(grid.of[i].w.type,
+              [&](auto weights) { GemmF16Block<kTiles, decltype(weights)>(grid.of[i], block); });
 }
 
 // Few rows and columns: a block is one warp with 8 columns, so that there are enough blocks. All
@@ -154,9 +158,15 @@ struct FewShape {
       size_t{2} * kBuffer * sizeof(uint32_t) + kRows * sizeof(RowStatistics);
   static constexpr size_t kMostShared = size_t{96} << 10;  // the least that an architecture has
 };
-template <class Weights>
-size_t FewShared(int k) {
-  return Weights::PanelBytes(k) + FewShape::kRowsBytes;
+size_t FewShared(const CudaMatrix& w) {
+  return FewShape::kRowsBytes + (w.type == WeightType::kInt8 ? Int8Weights::PanelBytes(w.k)
+                                                             : HalfWeights::PanelBytes(w.k));
+}
+size_t FewShared(const CudaGemmArgs& args) { return FewShared(args.w); }
+size_t FewShared(const CudaProductGroup<float>& group) {
+  size_t most = 0;
+  for (int i = 0; i < group.count; ++i) most = std::max(most, FewShared(group.of[i].w));
+  return most;
 }
 
 template <class Weights, class P>
@@ -213,14 +223,14 @@ template <class Weights>
 __global__ void __launch_bounds__(kWarpLanes) GemmFewF16(CudaGemmArgs p) {
   GemmFewF16Block<Weights>(p, static_cast<int>(blockIdx.x));
 }
-template <class Weights>
 __global__ void __launch_bounds__(kWarpLanes)
     GroupGemmFewF16(const __grid_constant__ CudaGroupGrid<float> grid) {
-  const int i = GroupMember(grid);
-  GemmFewF16Block<Weights>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+  const int i = GroupMember(grid), block = static_cast<int>(blockIdx.x) - grid.first[i];
+  WithWeights(grid.of[i].w.type,
+              [&](auto weights) { GemmFewF16Block<decltype(weights)>(grid.of[i], block); });
 }
 
-// The kernels of a product, and of a group: shared memory is asked for by the longest k.
+// The kernels of a product, and of a group.
 template <class Weights>
 struct Alone {
   static constexpr auto kOne = GemmF16<1, Weights>, kTwo = GemmF16<2, Weights>,
@@ -228,30 +238,21 @@ struct Alone {
   static cudaError_t StartFew(const CudaLaunch& launch, const CudaGemmArgs& args) {
     return LaunchBlocks(launch, GemmFewF16<Weights>,
                         TileBlocks(args, FewShape::kRows, FewShape::kColumns), kWarpLanes,
-                        FewShared<Weights>(args.w.k), args);
+                        FewShared(args), args);
   }
-  static int LongestK(const CudaGemmArgs& args) { return args.w.k; }
 };
-template <class Weights>
 struct Grouped {
-  static constexpr auto kOne = GroupGemmF16<1, Weights>, kTwo = GroupGemmF16<2, Weights>,
-                        kFour = GroupGemmF16<4, Weights>;
+  static constexpr auto kOne = GroupGemmF16<1>, kTwo = GroupGemmF16<2>, kFour = GroupGemmF16<4>;
   static cudaError_t StartFew(const CudaLaunch& launch, const CudaProductGroup<float>& group) {
-    return LaunchBlocks(launch, GroupGemmFewF16<Weights>,
+    return LaunchBlocks(launch, GroupGemmFewF16,
                         TileBlocks(group, FewShape::kRows, FewShape::kColumns), kWarpLanes,
-                        FewShared<Weights>(LongestK(group)),
-                        GroupGrid(group, FewShape::kRows, FewShape::kColumns));
-  }
-  static int LongestK(const CudaProductGroup<float>& group) {
-    int k = 0;
-    for (int i = 0; i < group.count; ++i) k = group.of[i].w.k > k ? group.of[i].w.k : k;
-    return k;
+                        FewShared(group), GroupGrid(group, FewShape::kRows, FewShape::kColumns));
   }
 };
 
-template <class Weights, class Kernels, class Args>
+template <class Kernels, class Args>
 cudaError_t Start(int tile, const CudaLaunch& launch, const Args& args) {
-  if (tile > 2 && FewShared<Weights>(Kernels::LongestK(args)) > FewShape::kMostShared) tile = 0;
+  if (tile > 2 && FewShared(args) > FewShape::kMostShared) tile = 0;
   switch (tile) {
     case 0:
       return StartGemm<F16Shape<1>>(Kernels::kOne, launch, args);
@@ -266,11 +267,8 @@ cudaError_t Start(int tile, const CudaLaunch& launch, const Args& args) {
 
 template <class Weights>
 cudaError_t Prepare() {
-  return FirstError(
-      {PrepareKernels(GemmF16<1, Weights>, GemmF16<2, Weights>, GemmF16<4, Weights>),
-       PrepareKernels(GroupGemmF16<1, Weights>, GroupGemmF16<2, Weights>, GroupGemmF16<4, Weights>),
-       PrepareLargeKernel(GemmFewF16<Weights>, FewShape::kMostShared),
-       PrepareLargeKernel(GroupGemmFewF16<Weights>, FewShape::kMostShared)});
+  return FirstError({PrepareKernels(GemmF16<1, Weights>, GemmF16<2, Weights>, GemmF16<4, Weights>),
+                     PrepareLargeKernel(GemmFewF16<Weights>, FewShape::kMostShared)});
 }
 
 }  // namespace
@@ -282,19 +280,18 @@ CudaTileSize GemmF16Tile(int tile) {
 }
 
 cudaError_t PrepareGemmF16() {
-  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>()});
+  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>(),
+                     PrepareKernels(GroupGemmF16<1>, GroupGemmF16<2>, GroupGemmF16<4>),
+                     PrepareLargeKernel(GroupGemmFewF16, FewShape::kMostShared)});
 }
 
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
-  return args.w.type == WeightType::kInt8
-             ? Start<Int8Weights, Alone<Int8Weights>>(tile, launch, args)
-             : Start<HalfWeights, Alone<HalfWeights>>(tile, launch, args);
+  return args.w.type == WeightType::kInt8 ? Start<Alone<Int8Weights>>(tile, launch, args)
+                                          : Start<Alone<HalfWeights>>(tile, launch, args);
 }
 
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaProductGroup<float>& group) {
-  return group.of[0].w.type == WeightType::kInt8
-             ? Start<Int8Weights, Grouped<Int8Weights>>(tile, launch, group)
-             : Start<HalfWeights, Grouped<HalfWeights>>(tile, launch, group);
+  return Start<Grouped>(tile, launch, group);
 }
 
 }  // namespace rivulet::kernels

@@ -34,8 +34,8 @@ struct CudaGroupProduct {
   Activation activation = Activation::kIdentity;  // or kSigmoid, kTanh, kSquaredRelu
 };
 
-// The products neither read nor write what another of them writes. All have the same rows and type
-// of weights.
+// The products neither read nor write what another of them writes. All have the same rows, and
+// weights in float32, or each in F16 or kInt8.
 template <class In>
 struct CudaProductGroup {
   CudaGroupProduct<In> of[kMostGroupProducts];

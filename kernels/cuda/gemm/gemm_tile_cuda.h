@@ -173,17 +173,29 @@ __device__ Place BlockPlace(int n, int block) {
 template <class In, class Check>
 const char* CheckGroup(const CudaProductGroup<In>& group, const Check& check) {
   if (group.count < 0 || group.count > kMostGroupProducts) return "a group has 0 to 8 products";
+  const auto f32 = [](const CudaGroupProduct<In>& p) { return p.w.type == WeightType::kF32; };
   for (int i = 0; i < group.count; ++i) {
     const CudaGroupProduct<In>& p = group.of[i];
-    if (p.w.type != group.of[0].w.type || p.rows != group.of[0].rows) {
-      return "all products of a group have the same rows and type of weights";
-    }
+    if (p.rows != group.of[0].rows) return "all products of a group have the same rows";
+    if (f32(p) != f32(group.of[0])) return "all weights of a group are float32, or none";
     if (p.activation == Activation::kSilu || p.activation == Activation::kSoftplus) {
       return "no product of a group has this activation";
     }
     if (const char* const reason = check(p)) return reason;
   }
   return nullptr;
+}
+// A product of a group as one alone, for its checks; out_half is left out.
+template <class Args, class In>
+Args AloneOf(const CudaGroupProduct<In>& p) {
+  Args args;
+  args.w = p.w;
+  args.a = p.a;
+  args.out = p.out;
+  args.rows = p.rows;
+  args.lda = p.lda;
+  args.ld_out = p.ld_out;
+  return args;
 }
 
 // Blocks of `rows` x `columns` outputs that a product has.

@@ -73,4 +73,14 @@ struct Int8Weights {
   }
 };
 
+// Calls run(HalfWeights()) or run(Int8Weights()), whichever has this type.
+template <class Run>
+__device__ __forceinline__ void WithWeights(WeightType type, const Run& run) {
+  if (type == WeightType::kInt8) {
+    run(Int8Weights());
+  } else {
+    run(HalfWeights());
+  }
+}
+
 }  // namespace rivulet::kernels

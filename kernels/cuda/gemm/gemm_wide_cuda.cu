@@ -282,11 +282,14 @@ template <class Shape, bool kGather>
 __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
   WideGemmBlock<Shape, kGather>(p, static_cast<int>(blockIdx.x));
 }
-template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 2)
+// Of products with both types of weights. Blocks of four warps, as all tiles have.
+template <int kHigh, int kWide>
+__global__ void __launch_bounds__(kGemmThreads, 2)
     GroupWideGemm(const __grid_constant__ CudaGroupGrid<uint16_t> grid) {
-  const int i = GroupMember(grid);
-  WideGemmBlock<Shape, false>(grid.of[i], static_cast<int>(blockIdx.x) - grid.first[i]);
+  const int i = GroupMember(grid), block = static_cast<int>(blockIdx.x) - grid.first[i];
+  WithWeights(grid.of[i].w.type, [&](auto weights) {
+    WideGemmBlock<WideShape<2, 2, kHigh, kWide, decltype(weights)>, false>(grid.of[i], block);
+  });
 }
 
 template <class Shape, class Args>
@@ -299,9 +302,11 @@ cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   return LaunchBlocks(launch, WideGemm<Shape, kGather>, Blocks<Shape>(args), Shape::kThreads,
                       Shape::kShared, args);
 }
-template <class Shape>
-cudaError_t Start(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
-  return LaunchBlocks(launch, GroupWideGemm<Shape>, Blocks<Shape>(group), Shape::kThreads,
+template <int kHigh, int kWide>
+cudaError_t StartGroup(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
+  using Shape = WideShape<2, 2, kHigh, kWide>;
+  static_assert(Shape::kShared >= WideShape<2, 2, kHigh, kWide, Int8Weights>::kShared);
+  return LaunchBlocks(launch, GroupWideGemm<kHigh, kWide>, Blocks<Shape>(group), kGemmThreads,
                       Shape::kShared, GroupGrid(group, Shape::kRows, Shape::kColumns));
 }
 
@@ -310,20 +315,21 @@ cudaError_t Prepare() {
   return FirstError({PrepareLargeKernel(WideGemm<SmallTile<W>, true>, SmallTile<W>::kShared),
                      PrepareLargeKernel(WideGemm<SmallTile<W>, false>, SmallTile<W>::kShared),
                      PrepareLargeKernel(WideGemm<MiddleTile<W>, false>, MiddleTile<W>::kShared),
-                     PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared),
-                     PrepareLargeKernel(GroupWideGemm<SmallTile<W>>, SmallTile<W>::kShared),
-                     PrepareLargeKernel(GroupWideGemm<MiddleTile<W>>, MiddleTile<W>::kShared),
-                     PrepareLargeKernel(GroupWideGemm<LargeTile<W>>, LargeTile<W>::kShared)});
+                     PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared)});
 }
 
-template <class W, class Args>
-cudaError_t StartOf(const CudaLaunch& launch, const Args& args) {
-  // The largest tile of which there are enough: half of the machine has two to switch between.
+// The largest tile of which there are enough: half of the machine has two to switch between.
+template <class Args>
+int TileOf(const CudaLaunch& launch, const Args& args) {
   const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
-  const int tile = tile_for_test >= 0                                  ? tile_for_test
-                   : FillsMachine(Blocks<LargeTile<W>>(args), enough)  ? 2
-                   : FillsMachine(Blocks<MiddleTile<W>>(args), enough) ? 1
+  return tile_for_test >= 0                                            ? tile_for_test
+         : FillsMachine(Blocks<LargeTile<HalfWeights>>(args), enough)  ? 2
+         : FillsMachine(Blocks<MiddleTile<HalfWeights>>(args), enough) ? 1
                                                                        : 0;
+}
+template <class W>
+cudaError_t StartOf(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
+  const int tile = TileOf(launch, args);
   return tile == 0   ? Start<SmallTile<W>>(launch, args)
          : tile == 1 ? Start<MiddleTile<W>>(launch, args)
                      : Start<LargeTile<W>>(launch, args);
@@ -355,7 +361,10 @@ const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
 }
 
 cudaError_t PrepareWideGemmCuda() {
-  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>()});
+  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>(),
+                     PrepareLargeKernel(GroupWideGemm<2, 4>, SmallTile<HalfWeights>::kShared),
+                     PrepareLargeKernel(GroupWideGemm<4, 4>, MiddleTile<HalfWeights>::kShared),
+                     PrepareLargeKernel(GroupWideGemm<4, 8>, LargeTile<HalfWeights>::kShared)});
 }
 
 cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
@@ -371,14 +380,8 @@ cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args)
 
 const char* CheckGemmGroupCuda(const CudaProductGroup<uint16_t>& group) {
   return CheckGroup(group, [](const CudaGroupProduct<uint16_t>& p) {
-    CudaWideGemmArgs args;
-    args.w = p.w;
-    args.a = p.a;
-    args.out = p.out;
+    CudaWideGemmArgs args = AloneOf<CudaWideGemmArgs>(p);
     args.out_half = p.out_half;
-    args.rows = p.rows;
-    args.lda = p.lda;
-    args.ld_out = p.ld_out;
     return CheckWideGemmCuda(args);
   });
 }
@@ -386,8 +389,10 @@ const char* CheckGemmGroupCuda(const CudaProductGroup<uint16_t>& group) {
 cudaError_t GemmGroupCuda(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
   if (CheckGemmGroupCuda(group) != nullptr) return cudaErrorInvalidValue;
   if (group.count == 0 || group.of[0].rows == 0) return cudaSuccess;
-  return group.of[0].w.type == WeightType::kInt8 ? StartOf<Int8Weights>(launch, group)
-                                                 : StartOf<HalfWeights>(launch, group);
+  const int tile = TileOf(launch, group);
+  return tile == 0   ? StartGroup<2, 4>(launch, group)
+         : tile == 1 ? StartGroup<4, 4>(launch, group)
+                     : StartGroup<4, 8>(launch, group);
 }
 
 void SetCudaWideGemmTileForTest(int tile) { tile_for_test = tile; }
