@@ -7,6 +7,7 @@ import estimates
 
 HALVES, LIBRARY, LATENCY = 1.15, 1.15, 1.2  # so many times as fast, at least
 UPDATE = 0.4  # share of a prompt's kernels from which chunks may be worth their cost
+AROUND = 0.1  # share of a step's kernels from which those around the state update may be worth one kernel with it
 MANY = 1024  # rows from which cuBLASLt counts
 Figures = dict[tuple[str, str], float]  # us by what, products
 
@@ -49,16 +50,14 @@ def clusters(figures: Figures) -> str:
     return f"- **{title}**, if the graph takes {1.25 * high:.0f} us or more (estimate with it: {low} to {high}): **{text}**. {us:,.1f} us.\n"
 
 
-def chunks(kernels: dict[str, list[dict]]) -> str:
-    """`kernels`: tables of prompts, by what they are of."""
-    title = "A form by chunks (kernels/CHUNKS.md)"
-    shares = {what: sum(one["us"] for one in table if "Recurrence" in one["kernel"]) / (sum(one["us"] for one in table) or 1)
-              for what, table in kernels.items() if " prompt of " in what}  # fmt: skip
+def part(title: str, pattern: str, least: float, tables: dict[str, list[dict]], whole: str, yes: str, no: str) -> str:
+    """`yes` where the kernels of `pattern` are at least this share of those of a table that has them."""
+    shares = {what: sum(one["us"] for one in table if re.search(pattern, one["kernel"])) / (sum(one["us"] for one in table) or 1) for what, table in tables.items()}
     if not shares:
-        return f"- **{title}**: not decided, it lacks the kernels of a prompt.\n"
-    text = "try its serial kernel" if max(shares.values()) >= UPDATE else "do not try it"
+        return f"- **{title}**: not decided, it lacks the kernels of a {whole}.\n"
+    text = yes if max(shares.values()) >= least else no
     words = ", ".join(f"{what} {100 * share:.0f} %" for what, share in shares.items())
-    return f"- **{title}**, if the state update is {100 * UPDATE:.0f} % of a prompt or more: **{text}**. {words}.\n"
+    return f"- **{title}**, if {100 * least:.0f} % of a {whole} or more: **{text}**. {words}.\n"
 
 
 def decisions(figures: Figures, kernels: dict[str, list[dict]]) -> str:
@@ -68,11 +67,15 @@ def decisions(figures: Figures, kernels: dict[str, list[dict]]) -> str:
     library = compared(figures, [(what, (what, "own"), (what, "auto")) for what, products in figures if products == "own" and at_once(what) >= MANY])
     models = [what.removesuffix(" 1 latency") for what, products in figures if products == "own" and what.endswith(" 1 latency")]
     latency = compared(figures, [(model, (f"{model} 1 throughput", "own"), (f"{model} 1 latency", "own")) for model in models])
+    prompts = {what: table for what, table in kernels.items() if " prompt of " in what}
+    family = {what: table for what, table in kernels.items() if re.match(r"(rwkv7|mamba2)\S* \d+$", what)}
     timed = "keep it, with its algorithms timed, in auto alone"
     return (
         decision("Two half-batches in two branches of the graph", HALVES, halves, "build them", "do not build them", "steps as two halves at once")
         + clusters(figures)
         + decision(f"cuBLASLt from {MANY} rows on", LIBRARY, library, timed, "delete it", f"steps of {MANY} rows with auto")
         + decision("Plan latency at one row", LATENCY, latency, "keep it", "delete it", "steps of one row with both plans")
-        + chunks(kernels)
+        + part("Heads and outputs in RWKV-7's state update, the convolution in Mamba-2's: 8 and 4 launches a layer", "Rwkv7Heads|Rwkv7Outputs|CausalConv",
+               AROUND, family, "step", "build them", "do not build them")
+        + part("A form by chunks (kernels/CHUNKS.md)", "Recurrence", UPDATE, prompts, "prompt", "try its serial kernel", "do not try it")
     )

@@ -351,18 +351,21 @@ class RehearsalTest(Rehearsal):
         for line in ("graph**, at least 15 % faster: **do not build them**. mnist-linear 1024: 50.0 and 62.5 us, -20 %; mnist-linear 4096: 50.0 and",
                      "(estimate with it: 65 to 80): **do not build it**. 50.0 us.", "on**, at least 15 % faster: **delete it**. mnist-linear 1024 throughput: 50.0 and 45.0 us, +11 %",
                      "row**, at least 20 % faster: **delete it**. mnist-linear: 50.0 and 50.0 us, +0 %; ",
-                     "or more: **do not try it**. rwkv7-0.4b prompt of 4096 0 %, "):  # fmt: skip
+                     "10 % of a step or more: **do not build them**. rwkv7-0.4b 64 0 %, ",
+                     "40 % of a prompt or more: **do not try it**. rwkv7-0.4b prompt of 4096 0 %, "):  # fmt: skip
             self.assertIn(line, text)
         figures = {("mnist-linear 1024", "own"): 300.0, ("mnist-linear 1024 throughput in halves", "own"): 250.0, ("mnist-linear 64", "own"): 110.0,
                    ("mnist-linear 1024", "auto"): 260.0, ("rwkv7-0.4b 256", "own"): 2.0, ("rwkv7-0.4b 256", "auto"): 1.0,
                    ("110m 1 throughput", "own"): 121.0, ("110m 1 latency", "own"): 100.0}  # fmt: skip
-        kernels = {"rwkv7-0.4b prompt of 4096": [{"kernel": "RecurrenceFew<1>", "us": 5.0}, {"kernel": "Gemm", "us": 5.0}], "rwkv7-0.4b 64": []}
+        kernels = {"rwkv7-0.4b prompt of 4096": [{"kernel": "RecurrenceFew<1>", "us": 5.0}, {"kernel": "Gemm", "us": 5.0}],
+                   "mamba2-130m 64": [{"kernel": "CausalConv", "us": 1.0}, {"kernel": "Gemm", "us": 8.0}], "mnist-linear 64": [{"kernel": "Gemm", "us": 5.0}]}  # fmt: skip
         text = decisions.decisions(figures, kernels)
         for line in ("**build them (mnist-linear 1024)**", "**build it**. 110.0 us", "**keep it, with its algorithms timed, in auto alone (mnist-linear 1024)**",
-                     "**keep it (110m)**. 110m: 121.0 and 100.0 us, +21 %", "**try its serial kernel**. rwkv7-0.4b prompt of 4096 50 %.\n"):  # fmt: skip
+                     "**keep it (110m)**. 110m: 121.0 and 100.0 us, +21 %", "**try its serial kernel**. rwkv7-0.4b prompt of 4096 50 %.\n",
+                     "**build them**. mamba2-130m 64 11 %.\n"):  # fmt: skip
             self.assertIn(line, text)
         self.assertNotIn("rwkv7-0.4b 256", text)  # too few rows
-        self.assertEqual(decisions.decisions({("mnist-linear 8", "own"): 1.0}, {}).count("not decided, it lacks"), 5)
+        self.assertEqual(decisions.decisions({("mnist-linear 8", "own"): 1.0}, {}).count("not decided, it lacks"), 6)
 
     def test_the_estimates_are_those_of_the_benchmarks(self):
         text = (HERE.parents[1] / "deploy/BENCHMARKS.md").read_text()
