@@ -125,6 +125,8 @@ class EmulatedTest(rehearsal_test.Rehearsal):
                       "- plan throughput: 16 of", "- id of mnist-linear own: `cuda-default-graph-sm90-2`, own kernels (chosen by option)",
                       "- id of mamba2 auto: `cuda-default-graph-sm90-3`, own kernels (rivulet_no_cublaslt.so cannot be opened"):  # fmt: skip
             self.assertIn(words, text)
+        told = [line["figures"] for line in self.lines("soak") if "numerics_id" in line.get("figures", {})]
+        self.assertEqual([one["head_rows"] for one in told], [8192] * 2, "of the log: rows of which the head makes outputs at a time")
 
     def test_which_algorithm_passed_and_why_others_failed_is_kept(self):
         self.LIMITS += "; phases.FACTS = phases.FACTS[1:2]; phases.INT8_FACTS = phases.KERNEL_ROWS = phases.KERNEL_PROMPTS = (); phases.HALVES = ('', ())"

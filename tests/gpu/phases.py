@@ -291,7 +291,7 @@ def ids(results: Results, programs: Programs, model: str, choices) -> None:
         own = own or found[0]
         same = found[0] and found[0] == found[1] and (products == "cublaslt" or found[0] == own)
         results.record(name, Outcome("passed") if same else Outcome("failed", f"ids {' and '.join(map(str, found))}, with our own kernels {own}"))
-        results.figure(name, **{key: told[1].get(key) for key in ("numerics_id", "plan", "products")})
+        results.figure(name, **{key: told[1].get(key) for key in ("numerics_id", "plan", "products", "head_rows")})
 
 
 def bench(results: Results, programs: Programs, model: str, rows, prompt: int, common: list, products: str, plan: str = "auto",

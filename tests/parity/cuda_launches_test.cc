@@ -62,6 +62,12 @@ TEST(CudaLaunchesTest, ATileMayMissATenthOfTheMachine) {
   EXPECT_EQ(GemmBlocks(256, 896), 16 * 28) << "112 blocks of 32 x 64 are too few";
 }
 
+TEST(CudaLaunchesTest, FewRowsHaveAWarpForEightColumns) {
+  EXPECT_EQ(GemmBlocks(1, 1024), 128);
+  EXPECT_EQ(GemmBlocks(16, 1024), 128);
+  EXPECT_EQ(GemmBlocks(1, 16384), 512) << "tiles of 32 columns fill the machine";
+}
+
 TEST(CudaLaunchesTest, AWideTileMayMissATenthOfTheMachineToo) {
   ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
   const int rows = 256;
