@@ -13,9 +13,9 @@
 //
 // Numerics: a block has its own maximum, sum and weighted values, and blocks are joined from the
 // first to the last [Milakov & Gimelshein 2018]. Products sum in index order, the sum of a block
-// in a fixed tree, and a position that a token does not see counts as exactly 0. So the bits depend
-// on position and values alone: several tokens in one call give the same bits as calls of one token
-// each, on every instruction set with fused multiply-adds.
+// in a fixed tree, and a position that a token does not see changes nothing, whatever it holds, NaN
+// included. So the bits depend on position and values alone: several tokens in one call give the
+// same bits as calls of one token each, on every instruction set with fused multiply-adds.
 // Thread: any; calls on different caches may run at once.
 // Tested by: tests/parity/softmax_attention_test.cc
 #pragma once
@@ -59,8 +59,8 @@ struct SoftmaxAttentionArgs {
   TokenVectors k;  // [key_dim]
   TokenVectors v;  // [value_dim]
   // The head's part of block 0, which those of `position` - 1 and before have filled; block b is
-  // block_stride * (b, or b % ring) floats behind it. All of a block is read: what was never
-  // written must be finite, for example 0.
+  // block_stride * (b, or b % ring) floats behind it. All of a block is read, also what was never
+  // written.
   float* cache = nullptr;
   CacheType type = CacheType::kF32;
   size_t block_stride = 0;
@@ -78,5 +78,19 @@ void SoftmaxAttentionRef(const SoftmaxAttentionArgs& args);  // double; tests on
 // Cost of a token: 2 * queries * (key_dim + value_dim) flop for each position that it sees, rounded
 // up to blocks. A call reads each block once for every 64 tokens.
 void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args);
+
+// The same of one token without a window, cut so that several threads can share its blocks: the
+// token is kept, then the part of each block computed, by any thread in any order, then each query
+// joins the parts of blocks `first` to `end` - 1 to those before, in this order. REQUIRES: one
+// token, window 0.
+void SoftmaxKeepCpu(const SoftmaxAttentionArgs& args);
+constexpr size_t SoftmaxPartFloats(int queries, int value_dim) {
+  return size_t(queries) * (2 + size_t(value_dim));
+}
+void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part);
+// `parts`: of these blocks, side by side. `so_far`: two floats of the query's own; what they hold
+// before block 0 does not matter. After the last block the query's y is complete.
+void SoftmaxJoinCpu(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,
+                    const float* parts, float* so_far);
 
 }  // namespace rivulet::kernels

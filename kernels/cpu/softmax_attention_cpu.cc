@@ -113,9 +113,33 @@ BlockSum Weigh(float* scores, float scale, int64_t first, int64_t end) {
   return {maximum, sum};
 }
 
-// Joins the block's values to what the row has: both get the larger maximum.
+// Takes out of `added`, the product of a row's weights and all values of a block, what positions
+// outside [first, end) did to it. Their weight is 0, but 0 times a value that is not finite is NaN,
+// and a sum of -0 keeps its sign or not by the signs of such values.
+void LeaveOutUnseen(const float* weights, const float* values, size_t n, int64_t first, int64_t end,
+                    float* added) {
+  const FloatTag d;
+  bool is_nan = false;
+  const auto without_signed_zeros = [&] {
+    for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+      const size_t count = std::min(hn::Lanes(d), n - i);
+      const FloatVec sum = hn::Add(LoadSome(added + i, count), hn::Zero(d));
+      is_nan = is_nan || !hn::AllFalse(d, hn::IsNaN(sum));
+      StoreSome(sum, added + i, count);
+    }
+  };
+  without_signed_zeros();
+  if (!is_nan) return;
+  const float* const seen = weights + first;
+  Multiply(1, &seen, values + size_t(first) * n, n, size_t(end - first), &added, n);
+  without_signed_zeros();
+}
+
+// Joins the block's values to what the row has: both get the larger maximum. A block of which the
+// row sees nothing changes nothing.
 void Join(const BlockSum& block, const float* values, size_t n, float* maximum, float* sum,
           float* y) {
+  if (block.maximum == -std::numeric_limits<float>::infinity()) return;
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   const float larger = std::max(*maximum, block.maximum);
@@ -129,28 +153,42 @@ void Join(const BlockSum& block, const float* values, size_t n, float* maximum, 
   }
 }
 
-// One block of keys and values, whose first position is `base`, for all `rows`.
-void AttendBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, size_t sums, int64_t base,
-                 const float* block, float* scratch) {
+// Of one block of keys and values, whose first position is `base`, for each of `rows`: maximum and
+// sum of its weights, and its weighted values in `added`. `scores`: [kRows, kCacheBlock].
+void SumBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t base,
+              const float* block, float* scores, BlockSum* sums, float* const* added) {
   const size_t keys = size_t(args.key_dim), values = size_t(args.value_dim);
-  float *scores[kRows], *added[kRows];
-  for (int r = 0; r < rows.count; ++r) {
-    scores[r] = scratch + r * kCacheBlock;
-    added[r] = scratch + kRows * kCacheBlock + size_t(r) * values;
-  }
-  Multiply(rows.count, rows.q, block, kCacheBlock, keys, scores, kCacheBlock);
-  BlockSum weights[kRows];
+  float* row_scores[kRows];
+  for (int r = 0; r < rows.count; ++r) row_scores[r] = scores + r * kCacheBlock;
+  Multiply(rows.count, rows.q, block, kCacheBlock, keys, row_scores, kCacheBlock);
+  int64_t first[kRows], end[kRows];  // positions of the block that a row sees
   for (int r = 0; r < rows.count; ++r) {
     const int64_t position = rows.position[r] - base;
-    const int64_t first = args.window == 0 ? 0 : position - args.window + 1;
-    weights[r] = Weigh(scores[r], args.scale, std::clamp<int64_t>(first, 0, kCacheBlock),
-                       std::clamp<int64_t>(position + 1, 0, kCacheBlock));
+    const int64_t oldest = args.window == 0 ? 0 : position - args.window + 1;
+    first[r] = std::clamp<int64_t>(oldest, 0, kCacheBlock);
+    end[r] = std::clamp<int64_t>(position + 1, 0, kCacheBlock);
+    sums[r] = Weigh(row_scores[r], args.scale, first[r], end[r]);
     // Finite, as its product is made with that of the others.
-    if (weights[r].sum == 0) std::fill_n(scores[r], kCacheBlock, 0.0f);
+    if (sums[r].sum == 0) std::fill_n(row_scores[r], kCacheBlock, 0.0f);
   }
-  Multiply(rows.count, scores, block + keys * kCacheBlock, values, kCacheBlock, added, values);
+  const float* const block_values = block + keys * kCacheBlock;
+  Multiply(rows.count, row_scores, block_values, values, kCacheBlock, added, values);
   for (int r = 0; r < rows.count; ++r) {
-    if (weights[r].maximum == -std::numeric_limits<float>::infinity()) continue;
+    if (sums[r].sum == 0 || end[r] - first[r] == kCacheBlock) continue;
+    LeaveOutUnseen(row_scores[r], block_values, values, first[r], end[r], added[r]);
+  }
+}
+
+// The same, joined to what the rows have of the blocks before.
+void AttendBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, size_t sums, int64_t base,
+                 const float* block, float* scratch) {
+  const size_t values = size_t(args.value_dim);
+  float* added[kRows];
+  for (int r = 0; r < rows.count; ++r)
+    added[r] = scratch + kRows * kCacheBlock + size_t(r) * values;
+  BlockSum weights[kRows];
+  SumBlock(args, rows, base, block, scratch, weights, added);
+  for (int r = 0; r < rows.count; ++r) {
     Join(weights[r], added[r], values, rows.maximum[r], rows.maximum[r] + sums, rows.y[r]);
   }
 }
@@ -207,6 +245,14 @@ const float* Widened(const SoftmaxAttentionArgs& args, const float* block, float
   return scratch;
 }
 
+void Divide(float* y, size_t n, float sum) {
+  const FloatTag d;
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const size_t count = std::min(hn::Lanes(d), n - i);
+    StoreSome(hn::Div(LoadSome(y + i, count), hn::Set(d, sum)), y + i, count);
+  }
+}
+
 // Tokens `begin` .. `end` - 1, which lie in one block and are kept.
 void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
   const size_t values = size_t(args.value_dim);
@@ -242,15 +288,50 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
       AttendBlock(args, rows, sums, base, block, maxima + 2 * sums);
     }
   }
-  const FloatTag d;
-  for (int row = 0; row < all; ++row) {
-    float* const y = y_of(row);
-    for (size_t i = 0; i < values; i += hn::Lanes(d)) {
-      const size_t count = std::min(hn::Lanes(d), values - i);
-      StoreSome(hn::Div(LoadSome(y + i, count), hn::Set(d, maxima[sums + size_t(row)])), y + i,
-                count);
+  for (int row = 0; row < all; ++row) Divide(y_of(row), values, maxima[sums + size_t(row)]);
+}
+
+void KeepOne(const SoftmaxAttentionArgs& args) { Keep(args, 0, 1); }
+
+// A part is [queries] maxima, [queries] sums and [queries, value_dim] weighted values.
+void PartOfBlock(const SoftmaxAttentionArgs& args, int64_t block, float* part) {
+  const size_t values = size_t(args.value_dim), queries = size_t(args.queries);
+  float* const scores = args.scratch;
+  const float* const data = Widened(args, BlockOf(args, block), scores + kRows * kCacheBlock);
+  for (int query = 0; query < args.queries; query += kRows) {
+    QueryRows rows;
+    float* added[kRows];
+    for (; rows.count < std::min(kRows, args.queries - query); ++rows.count) {
+      const auto at = size_t(query + rows.count);
+      rows.q[rows.count] = args.q.data + at * size_t(args.key_dim);
+      rows.position[rows.count] = args.position;
+      added[rows.count] = part + 2 * queries + at * values;
+    }
+    BlockSum sums[kRows];
+    SumBlock(args, rows, block * kCacheBlock, data, scores, sums, added);
+    for (int r = 0; r < rows.count; ++r) {
+      part[query + r] = sums[r].maximum;
+      part[queries + size_t(query + r)] = sums[r].sum;
     }
   }
+}
+
+void JoinParts(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,
+               const float* parts, float* so_far) {
+  const size_t values = size_t(args.value_dim), queries = size_t(args.queries), at = size_t(query);
+  float* const y = args.y + at * values;
+  if (first == 0) {
+    so_far[0] = -std::numeric_limits<float>::infinity();
+    so_far[1] = 0;
+    std::fill_n(y, values, 0.0f);
+  }
+  for (int64_t block = first; block < end; ++block) {
+    const float* const part =
+        parts + size_t(block - first) * SoftmaxPartFloats(args.queries, args.value_dim);
+    Join({part[at], part[queries + at]}, part + 2 * queries + at * values, values, so_far,
+         so_far + 1, y);
+  }
+  if (end == args.position / kCacheBlock + 1) Divide(y, values, so_far[1]);
 }
 
 void SoftmaxAttention(const SoftmaxAttentionArgs& args) {
@@ -270,9 +351,23 @@ HWY_AFTER_NAMESPACE();
 namespace rivulet::kernels {
 
 HWY_EXPORT(SoftmaxAttention);
+HWY_EXPORT(KeepOne);
+HWY_EXPORT(PartOfBlock);
+HWY_EXPORT(JoinParts);
 
 void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args) {
   HWY_DYNAMIC_DISPATCH(SoftmaxAttention)(args);
+}
+
+void SoftmaxKeepCpu(const SoftmaxAttentionArgs& args) { HWY_DYNAMIC_DISPATCH(KeepOne)(args); }
+
+void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part) {
+  HWY_DYNAMIC_DISPATCH(PartOfBlock)(args, block, part);
+}
+
+void SoftmaxJoinCpu(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,
+                    const float* parts, float* so_far) {
+  HWY_DYNAMIC_DISPATCH(JoinParts)(args, query, first, end, parts, so_far);
 }
 
 }  // namespace rivulet::kernels

@@ -332,6 +332,12 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights,
   for (int i = 0; attention > 0 && i < threads; ++i) {
     scratch.attention.emplace_back(attention * sizeof(float));
   }
+  if (queries > 0 && kept->heads < threads) {
+    const int most = (threads - 1) / kept->heads * kept->heads;
+    scratch.parts =
+        AlignedBuffer(size_t(most) * SharedPartFloats(query_heads / kept->heads, kept->value_dim) *
+                      sizeof(float));
+  }
 }
 
 CpuNetwork::CpuNetwork(const ModelConfig& config, kernels::CacheType cache,

@@ -44,7 +44,18 @@ struct CpuScratch {
   AlignedBuffer quantized[2];
   std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
   std::vector<AlignedBuffer> attention;       // per thread, of linear or softmax attention
+  // Of a hybrid whose heads of keys are fewer than the threads: SharedPartFloats of each head in a
+  // step that has fewer of them than threads.
+  AlignedBuffer parts;
 };
+
+// Blocks of a head that threads share at a time, and what these take: their parts
+// (kernels/softmax_attention.h), and two floats of each query.
+inline constexpr int64_t kSharedBlocks = 64;
+constexpr size_t SharedPartFloats(int queries, int value_dim) {
+  return size_t(kSharedBlocks) * kernels::SoftmaxPartFloats(queries, value_dim) +
+         2 * size_t(queries);
+}
 
 // Activations of one piece; one for Shared use, one per thread for Solo use. Arrays [rows, ld], ld
 // a whole number of panels so that products may store whole panels. An array that the kind does not

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax attention (kernels/softmax_attention.h) over what a sequence's slot has kept.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -44,36 +45,113 @@ void MixSoftmax(const CpuPass& p, int index) {
 
 namespace {
 
-// One head of keys and values.
-void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSegment& segment,
-                int row, int head) {
+// One head of keys and values of a segment whose first row is `row`.
+struct KeyHead {
+  const CpuSegment& segment;
+  int row, head;
+};
+
+kernels::SoftmaxAttentionArgs HeadArgs(const CpuPass& p, int index, const KeyHead& of) {
   const SoftmaxConfig& softmax = *p.config.block().softmax;
   const InputColumns& columns = p.weights.softmax_columns;
-  const int dim = softmax.head_dim, ld = p.a.in.ld,
-            queries = softmax.num_heads / softmax.num_kv_heads;
-  kernels::SoftmaxAttentionArgs args = KeptHead(p, segment, index, head, queries);
-  float* const in = p.a.in.row(row);
-  float* const q = in + columns.q + head * queries * dim;
-  float* const k = in + columns.k + head * dim;
-  const auto prepare = [&](const std::vector<float>& norm, float* x) {
-    if (softmax.head_norm) NormHead(p, norm, x, ld, args.tokens);
-    Rotate(p, x, ld, row, args.tokens);
-  };
-  for (int i = 0; i < queries; ++i) prepare(layer.q_norm, q + i * dim);
-  prepare(layer.k_norm, k);
-  args.q = {q, size_t(ld)};
-  args.k = {k, size_t(ld)};
-  args.v = {in + columns.v + head * dim, size_t(ld)};
+  const int dim = softmax.head_dim, queries = softmax.num_heads / softmax.num_kv_heads;
+  kernels::SoftmaxAttentionArgs args = KeptHead(p, of.segment, index, of.head, queries);
+  const float* const in = p.a.in.row(of.row);
+  args.q = {in + columns.q + of.head * queries * dim, size_t(p.a.in.ld)};
+  args.k = {in + columns.k + of.head * dim, size_t(p.a.in.ld)};
+  args.v = {in + columns.v + of.head * dim, size_t(p.a.in.ld)};
   args.scale = softmax.scale;
-  args.y = p.a.o.row(row) + head * queries * dim;
+  args.y = p.a.o.row(of.row) + of.head * queries * dim;
   args.y_stride = size_t(p.a.o.ld);
-  kernels::SoftmaxAttentionCpu(args);
+  return args;
+}
+
+// Norms and turns the head's queries and keys, in place.
+void PrepareHead(const CpuPass& p, const CpuLayer& layer, const KeyHead& of, int queries) {
+  const SoftmaxConfig& softmax = *p.config.block().softmax;
+  const InputColumns& columns = p.weights.softmax_columns;
+  const int dim = softmax.head_dim, tokens = int(of.segment.tokens.size());
+  float* const in = p.a.in.row(of.row);
+  const auto prepare = [&](const std::vector<float>& norm, float* x) {
+    if (softmax.head_norm) NormHead(p, norm, x, p.a.in.ld, tokens);
+    Rotate(p, x, p.a.in.ld, of.row, tokens);
+  };
+  for (int i = 0; i < queries; ++i) {
+    prepare(layer.q_norm, in + columns.q + (of.head * queries + i) * dim);
+  }
+  prepare(layer.k_norm, in + columns.k + of.head * dim);
+}
+
+// Gates and scales what `count` heads of queries from `query` on have made.
+void FinishQueries(const CpuPass& p, const KeyHead& of, int query, int count) {
+  const SoftmaxConfig& softmax = *p.config.block().softmax;
+  const int dim = softmax.head_dim, tokens = int(of.segment.tokens.size());
+  float* const y = p.a.o.row(of.row) + query * dim;
   if (softmax.gate) {
-    GateHead(p, true, in + columns.gate + head * queries * dim, ld, queries * dim, args.y,
-             args.tokens);
+    const float* const gate = p.a.in.row(of.row) + p.weights.softmax_columns.gate + query * dim;
+    GateHead(p, true, gate, p.a.in.ld, count * dim, y, tokens);
   }
   const float scale = softmax.output_scale;
-  if (scale != 1) Scale(args.y, p.a.o.ld, queries * dim, args.tokens, scale);
+  if (scale != 1) Scale(y, p.a.o.ld, count * dim, tokens, scale);
+}
+
+// Blocks of the segment with the most tokens.
+int64_t MostBlocks(const CpuPass& p) {
+  int64_t most = 0;
+  for (const CpuSegment& segment : p.piece) {
+    most = std::max(most, kernels::CacheBlocks(segment.position + 1));
+  }
+  return most;
+}
+
+// A step of fewer heads than threads, far enough into a context: threads share a head's blocks.
+bool SharesBlocks(const CpuPass& p) {
+  return int(p.piece.size()) * p.config.block().softmax->num_kv_heads < p.threads &&
+         TokenRows(p.piece) == int(p.piece.size()) && MostBlocks(p) >= p.threads;
+}
+
+// Blocks of all heads are dealt out, kSharedBlocks of each head at a time, then joined by query.
+void MixSharedBlocks(const CpuPass& p, const CpuLayer& layer, int index) {
+  const SoftmaxConfig& softmax = *p.config.block().softmax;
+  const int heads = softmax.num_kv_heads, queries = softmax.num_heads / heads;
+  const size_t part = kernels::SoftmaxPartFloats(queries, softmax.head_dim),
+               of_head = SharedPartFloats(queries, softmax.head_dim);
+  const auto parts_of = [&](const KeyHead& of) {
+    const auto segment = &of.segment - p.piece.data();
+    return p.a.scratch.parts.floats() + size_t(segment * heads + of.head) * of_head;
+  };
+  p.ForEachOf(heads, [&](const CpuSegment& segment, int row, int head) {
+    PrepareHead(p, layer, {segment, row, head}, queries);
+    kernels::SoftmaxKeepCpu(HeadArgs(p, index, {segment, row, head}));
+  });
+  p.Wait();
+  const int64_t blocks = MostBlocks(p);
+  for (int64_t first = 0; first < blocks; first += kSharedBlocks) {
+    const auto end_of = [&](const CpuSegment& segment) {
+      return std::min(first + kSharedBlocks, kernels::CacheBlocks(segment.position + 1));
+    };
+    int64_t turn = 0;
+    for (size_t i = 0; i < p.piece.size() * size_t(heads); ++i) {
+      const int row = int(i) / heads;  // a token each
+      const KeyHead of = {p.piece[size_t(row)], row, int(i) % heads};
+      const kernels::SoftmaxAttentionArgs args = HeadArgs(p, index, of);
+      for (int64_t block = first; block < end_of(of.segment); ++block) {
+        if (turn++ % p.threads != p.thread) continue;
+        kernels::SoftmaxPartCpu(args, block, parts_of(of) + size_t(block - first) * part);
+      }
+    }
+    p.Wait();
+    p.ForEachOf(heads * queries, [&](const CpuSegment& segment, int row, int query) {
+      const KeyHead of = {segment, row, query / queries};
+      const int64_t end = end_of(segment);
+      if (first >= end) return;
+      float* const parts = parts_of(of);
+      float* const so_far = parts + kSharedBlocks * part + 2 * (query % queries);
+      kernels::SoftmaxJoinCpu(HeadArgs(p, index, of), query % queries, first, end, parts, so_far);
+      if (end == kernels::CacheBlocks(segment.position + 1)) FinishQueries(p, of, query, 1);
+    });
+    p.Wait();
+  }
 }
 
 }  // namespace
@@ -81,10 +159,15 @@ void AttendHead(const CpuPass& p, const CpuLayer& layer, int index, const CpuSeg
 void MixSoftmaxHeads(const CpuPass& p, const CpuLayer& layer, int index) {
   p.InputProduct(layer, p.a.h);
   p.Wait();
-  p.ForEachOf(p.config.block().softmax->num_kv_heads,
-              [&](const CpuSegment& segment, int row, int head) {
-                AttendHead(p, layer, index, segment, row, head);
-              });
+  if (SharesBlocks(p)) return MixSharedBlocks(p, layer, index);
+  const SoftmaxConfig& softmax = *p.config.block().softmax;
+  const int queries = softmax.num_heads / softmax.num_kv_heads;
+  p.ForEachOf(softmax.num_kv_heads, [&](const CpuSegment& segment, int row, int head) {
+    const KeyHead of = {segment, row, head};
+    PrepareHead(p, layer, of, queries);
+    kernels::SoftmaxAttentionCpu(HeadArgs(p, index, of));
+    FinishQueries(p, of, head * queries, queries);
+  });
   p.Wait();
 }
 

@@ -187,6 +187,35 @@ TEST(SoftmaxAttentionTest, AQueryAloneHasTheBitsItHasBesideOthers) {
   }
 }
 
+// Threads that share the blocks of a head: parts in any order, joined a few at a time.
+TEST(SoftmaxAttentionTest, PartsJoinToTheBitsOfTheWhole) {
+  for (const Case& c : Cases()) {
+    if (c.window != 0) continue;
+    const Result whole = RunCase(c, c.tokens, SoftmaxAttentionCpu);
+    ForEachCpuTarget([&](const std::string& target) {
+      if (!CpuTargetFuses()) return;
+      const Result shared = RunCase(c, 1, [&](const SoftmaxAttentionArgs& args) {
+        const size_t floats = SoftmaxPartFloats(args.queries, args.value_dim);
+        const int64_t blocks = CacheBlocks(args.position + 1);
+        GuardedFloats parts(size_t(blocks) * floats), so_far(2 * size_t(args.queries));
+        SoftmaxKeepCpu(args);
+        for (int64_t b = blocks - 1; b >= 0; --b) {
+          SoftmaxPartCpu(args, b, parts.data() + size_t(b) * floats);
+        }
+        for (int64_t b = 0; b < blocks; b += 2) {
+          for (int query = 0; query < args.queries; ++query) {
+            SoftmaxJoinCpu(args, query, b, std::min(b + 2, blocks),
+                           parts.data() + size_t(b) * floats, so_far.data() + 2 * query);
+          }
+        }
+        EXPECT_TRUE(parts.Intact() && so_far.Intact());
+      });
+      ASSERT_TRUE(SameBits(shared.y, whole.y)) << target << " " << Name(c);
+      ASSERT_TRUE(SameBits(shared.cache, whole.cache)) << target << " " << Name(c);
+    });
+  }
+}
+
 TEST(SoftmaxAttentionTest, KeysAndValuesAreRoundedToNearestEvenWhenTheyAreKept) {
   for (const CacheType type : {CacheType::kF16, CacheType::kBf16}) {
     Case c(8, 8, 2, 0, 130);
@@ -232,6 +261,42 @@ TEST(SoftmaxAttentionTest, LargeScoresAndWhatIsNotFinite) {
       EXPECT_EQ(std::isfinite(all.y[size_t(t * 5)]), t < 3) << target << " token " << t;
     }
   });
+}
+
+// A value that is not finite reaches the tokens that see it, no earlier token of the same call, and
+// none past the window.
+TEST(SoftmaxAttentionTest, ValuesThatATokenDoesNotSeeChangeNothing) {
+  constexpr int kBad = 70;
+  for (const int window : {0, 4, 65, 100}) {
+    for (const CacheType type : {CacheType::kF32, CacheType::kF16}) {
+      Case clean(16, 24, 3, window, 300);
+      clean.RoundTo(type);
+      const Result expected = RunCase(clean, clean.tokens, SoftmaxAttentionCpu);
+      for (const float bad :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        Case broken = clean;
+        broken.rows[size_t(kBad * clean.ld + clean.v() + 5)] = bad;
+        ForEachCpuTarget([&](const std::string& target) {
+          if (!CpuTargetFuses()) return;
+          for (const int chunk : {1, 3, 64, 300}) {
+            const Result result = RunCase(broken, chunk, SoftmaxAttentionCpu);
+            const size_t stride = size_t(clean.queries * clean.value_dim + 1);
+            for (size_t i = 0; i < result.y.size(); ++i) {
+              const int t = int(i / stride);
+              const bool sees = t >= kBad && (window == 0 || t < kBad + window) &&
+                                i % stride % size_t(clean.value_dim) == 5;
+              if (sees && i % stride < stride - 1) {
+                ASSERT_FALSE(std::isfinite(result.y[i])) << target << " token " << t;
+              } else {
+                ASSERT_EQ(result.y[i], expected.y[i])
+                    << target << " " << Name(clean) << " chunk " << chunk << " token " << t;
+              }
+            }
+          }
+        });
+      }
+    }
+  }
 }
 
 TEST(SoftmaxAttentionTest, BadArgumentsAreNamed) {

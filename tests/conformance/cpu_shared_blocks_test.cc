@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of hybrids far into their contexts, on more threads than there are heads of keys: the
+// threads share the blocks of a head, and no bit changes. Backends run steps of such small models
+// on one thread, so the test calls the network.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/cpu/cpu_network.h"
+#include "tests/support/paths.h"
+
+namespace rivulet::testing {
+namespace {
+
+constexpr int kRows = 128;
+constexpr int64_t kLong = kSharedBlocks * kernels::kCacheBlock + 70, kShort = 200;
+
+// The outputs of the last token, of each sequence.
+using Outputs = std::vector<std::vector<float>>;
+
+class SharedBlocksTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto model = Model::Load(SourcePath(std::string("tests/conformance/hybrid/") + GetParam()));
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+    auto network = CpuNetwork::Load(*model_, {}, kernels::CacheType::kF32);
+    ASSERT_TRUE(network.ok()) << network.status();
+    network_ = *std::move(network);
+  }
+
+  void Pass(const std::vector<CpuSegment>& piece, CpuActivations* activations, int threads) {
+    SpinBarrier barrier(threads);
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) {
+      others.emplace_back([&, i] { network_->Pass(piece, *activations, i, threads, barrier); });
+    }
+    network_->Pass(piece, *activations, 0, threads, barrier);
+    for (std::thread& other : others) other.join();
+  }
+
+  // Feeds `tokens` to one state, in pieces.
+  void Feed(int64_t tokens, std::vector<float>* state) {
+    state->assign(model_->config().state().size().At(kLong + 8) / sizeof(float), 0.0f);
+    const auto activations = network_->NewActivations(kRows, 1);
+    for (int64_t at = 0; at < tokens; at += kRows) {
+      std::vector<int32_t> piece;
+      for (int64_t i = at; i < std::min(tokens, at + kRows); ++i) piece.push_back(TokenAt(i));
+      Pass({{state->data(), at, piece, false, false}}, activations.get(), 1);
+    }
+  }
+  int32_t TokenAt(int64_t position) const {
+    return int32_t(position * 7 % model_->config().vocab_size);
+  }
+
+  // Two steps of these sequences together, each `fed` tokens into its state.
+  Outputs Steps(const std::vector<int64_t>& fed, std::vector<std::vector<float>>* states,
+                int threads) {
+    const auto activations = network_->NewActivations(kRows, threads);
+    Outputs outputs;
+    for (int step = 0; step < 2; ++step) {
+      std::vector<int32_t> tokens;
+      for (const int64_t count : fed) tokens.push_back(TokenAt(count + step));
+      std::vector<CpuSegment> piece;
+      for (size_t i = 0; i < fed.size(); ++i) {
+        piece.push_back({(*states)[i].data(), fed[i] + step, {&tokens[i], 1}, false, true});
+      }
+      Pass(piece, activations.get(), threads);
+      for (size_t i = 0; i < fed.size(); ++i) {
+        const float* const output = activations->output(int(i));
+        outputs.emplace_back(output, output + model_->config().output_size());
+      }
+    }
+    return outputs;
+  }
+
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<const CpuNetwork> network_;
+};
+
+TEST_P(SharedBlocksTest, ThreadsChangeNoBit) {
+  std::vector<std::vector<float>> fed(2);
+  Feed(kLong, &fed[0]);
+  Feed(kShort, &fed[1]);
+  for (const std::vector<int64_t>& counts : {std::vector{kLong}, {kLong, kShort}}) {
+    std::vector<std::vector<float>> alone = fed;
+    const Outputs expected = Steps(counts, &alone, 1);
+    for (const int threads : {2, 3, 5, 7}) {
+      std::vector<std::vector<float>> states = fed;
+      EXPECT_EQ(Steps(counts, &states, threads), expected) << threads << " threads";
+      EXPECT_EQ(states, alone) << threads << " threads";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SharedBlocksTest,
+                         ::testing::Values("granite-nope", "qwen35-text", "falcon-h1-bf16"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace rivulet::testing
