@@ -17,6 +17,7 @@
 #include "model/cache_type.h"
 #include "model/cpu/aligned_buffer.h"
 #include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_room.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
 #include "model/cpu/tensor_packer.h"
@@ -349,50 +350,6 @@ std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
                       model.config().state().attention ? CacheNumerics(cache) : "");
 }
 
-absl::Status OutOfMemory(absl::string_view message) {
-  return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
-}
-
-// Positions that a slot has room for; 0: no limit.
-int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& config,
-                      int64_t left_bytes) {
-  const StateSize size = config.state().size();
-  const int64_t automatic = options.num_slots
-                                ? AutoContext(left_bytes, size, config.context, *options.num_slots)
-                                : AutoContext(left_bytes, size, config.context);
-  if (automatic == 0 || !options.max_context) return automatic;
-  return config.AtMost(*options.max_context);
-}
-
-// Sets what memory decides: context and slots, as options say, or as AutoContext and AutoSlots find
-// room. Reads limits->weight_bytes.
-absl::Status ChooseRoom(const CpuBackendOptions& options, const ModelConfig& config,
-                        BackendLimits* limits) {
-  const HostMemory memory = ReadHostMemory();
-  const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
-  const size_t weight_bytes = limits->weight_bytes;
-  const int64_t left =
-      std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available);
-  limits->state = config.state().size();
-  limits->context = ChooseContext(options, config, left);
-  const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
-  SlotChoice choice = {options.num_slots.value_or(0), "as set"};
-  if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);
-  limits->num_slots = choice.num_slots;
-  limits->slots_choice = std::move(choice.words);
-  const auto total = size_t(memory.total);
-  const double needed = double(weight_bytes) + double(slot_bytes) * (choice.num_slots + 1.0);
-  if (needed <= double(total)) return absl::OkStatus();
-  const size_t fit = total > weight_bytes ? (total - weight_bytes) / slot_bytes : 0;
-  const std::string context =
-      limits->context == 0
-          ? ""
-          : absl::StrCat(", each with room for a context of ", limits->context, " tokens,");
-  return OutOfMemory(absl::StrCat("weights of ", weight_bytes, " bytes and ", choice.num_slots,
-                                  " slots of ", slot_bytes, " bytes", context, " exceed ", whole,
-                                  "; ", fit, " slots would fit"));
-}
-
 }  // namespace
 
 absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options) {
@@ -400,7 +357,8 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
   RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, CpuWeights::Plan(model, options.weights));
   BackendLimits limits;
   limits.weight_bytes = plan.bytes;
-  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model.config().WithCache(options.cache), &limits));
+  RIVULET_RETURN_IF_ERROR(
+      ChooseCpuRoom(options, model.config().WithCache(options.cache), ReadHostMemory(), &limits));
   return limits;
 }
 
@@ -417,11 +375,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                            CpuNetwork::Load(*model, options.weights, options.cache));
   BackendLimits limits;
   limits.weight_bytes = network->weights().bytes;
-  RIVULET_RETURN_IF_ERROR(ChooseRoom(options, model->config().WithCache(options.cache), &limits));
+  RIVULET_RETURN_IF_ERROR(
+      ChooseCpuRoom(options, model->config().WithCache(options.cache), ReadHostMemory(), &limits));
   AlignedBuffer slots(limits.bytes_per_slot * (size_t(limits.num_slots) + 1));
   if (slots.empty()) {
-    return OutOfMemory(absl::StrCat("the system refuses memory for ", limits.num_slots,
-                                    " slots of ", limits.bytes_per_slot, " bytes"));
+    return CpuOutOfMemory(absl::StrCat("the system refuses memory for ", limits.num_slots,
+                                       " slots of ", limits.bytes_per_slot, " bytes"));
   }
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpu/cpu_room.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/slot_choice.h"
+
+namespace rivulet {
+
+absl::Status CpuOutOfMemory(absl::string_view message) {
+  return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
+}
+
+namespace {
+
+// Positions that a slot has room for; 0: no limit.
+int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& config,
+                      int64_t left_bytes) {
+  const StateSize size = config.state().size();
+  const int64_t automatic = options.num_slots
+                                ? AutoContext(left_bytes, size, config.context, *options.num_slots)
+                                : AutoContext(left_bytes, size, config.context);
+  if (automatic == 0 || !options.max_context) return automatic;
+  return config.AtMost(*options.max_context);
+}
+
+}  // namespace
+
+absl::Status ChooseCpuRoom(const CpuBackendOptions& options, const ModelConfig& config,
+                           const HostMemory& memory, BackendLimits* limits) {
+  const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
+  const size_t weight_bytes = limits->weight_bytes;
+  const int64_t left =
+      std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available);
+  limits->state = config.state().size();
+  limits->context = ChooseContext(options, config, left);
+  const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
+  SlotChoice choice = {options.num_slots.value_or(0), "as set"};
+  if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);
+  limits->num_slots = choice.num_slots;
+  limits->slots_choice = std::move(choice.words);
+  const auto total = size_t(memory.total);
+  const double needed = double(weight_bytes) + double(slot_bytes) * (choice.num_slots + 1.0);
+  if (needed <= double(total)) return absl::OkStatus();
+  const size_t fit = total > weight_bytes ? (total - weight_bytes) / slot_bytes : 0;
+  const std::string context =
+      limits->context == 0
+          ? ""
+          : absl::StrCat(", each with room for a context of ", limits->context, " tokens,");
+  return CpuOutOfMemory(absl::StrCat("weights of ", weight_bytes, " bytes and ", choice.num_slots,
+                                     " slots of ", slot_bytes, " bytes", context, " exceed ", whole,
+                                     "; ", fit, " slots would fit"));
+}
+
+}  // namespace rivulet
