@@ -9,6 +9,7 @@
 #include "model/base/error.h"
 #include "model/base/random_word.h"
 #include "server/engine/sequences/session_request.h"
+#include "server/engine/validate.h"
 
 namespace rivulet {
 namespace {
@@ -234,12 +235,10 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
   const SessionLimits& limits = engine->options().sessions;
   RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, limits));
   if (spec.history.size() > limits.max_tokens) {
-    ErrorDetail detail;
-    detail.reason = "TOO_MANY_TOKENS";
-    return MakeError(absl::StatusCode::kOutOfRange,
-                     absl::StrCat("the snapshot holds ", spec.history.size(),
-                                  " tokens; a session here holds at most ", limits.max_tokens, "."),
-                     detail);
+    return TooManyTokens(
+        "", absl::StrCat("the snapshot holds ", spec.history.size(), " tokens"), limits.max_tokens,
+        engine->limits().context > 0 ? LimitOf::kContext : LimitOf::kSessions,
+        "Restore it on a server that allows more, or take one at an earlier position");
   }
   const auto shared = std::make_shared<RestoreSpec>(std::move(spec));
   return Submit<SessionInfo>(

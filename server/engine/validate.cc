@@ -40,16 +40,9 @@ absl::Status CheckRange(int64_t value, int64_t low, int64_t high, absl::string_v
 absl::Status CheckFits(absl::string_view field, int64_t count, const ModelConfig& config) {
   const std::optional<int64_t> limit = config.max_tokens();
   if (!limit || count <= *limit) return absl::OkStatus();
-  ErrorDetail detail;
-  detail.reason = "TOO_MANY_TOKENS";
-  detail.field = std::string(field);
-  const bool of_model = limit == config.model_max_tokens();
-  return MakeError(
-      absl::StatusCode::kOutOfRange,
-      absl::StrCat(field, " holds ", count, " tokens; ",
-                   of_model ? "the model's sequences end at " : "this server allows ", *limit,
-                   of_model ? "." : " in a sequence. Send fewer, or raise --max-context."),
-      detail);
+  return TooManyTokens(field, absl::StrCat(field, " holds ", count, " tokens"), *limit,
+                       limit == config.model_max_tokens() ? LimitOf::kModel : LimitOf::kContext,
+                       "Send fewer");
 }
 
 absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
@@ -229,6 +222,20 @@ absl::Status PositionNeeded() {
       absl::StatusCode::kAborted,
       "session.position is absent, and the call was sent before without an answer: only "
       "a call at a position may be repeated.",
+      detail);
+}
+
+absl::Status TooManyTokens(absl::string_view field, absl::string_view has, int64_t limit,
+                           LimitOf of, absl::string_view remedy) {
+  ErrorDetail detail;
+  detail.reason = "TOO_MANY_TOKENS";
+  detail.field = std::string(field);
+  const bool of_model = of == LimitOf::kModel;
+  return MakeError(
+      absl::StatusCode::kOutOfRange,
+      absl::StrCat(has, "; ", of_model ? "the model's sequences end at " : "this server allows ",
+                   limit, of_model ? ". " : " in a sequence. ", remedy,
+                   of == LimitOf::kContext ? ", or raise --max-context." : "."),
       detail);
 }
 

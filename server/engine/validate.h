@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "model/backend.h"
 #include "server/engine/options.h"
 #include "server/engine/request.h"
@@ -36,6 +37,18 @@ int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options)
 // The error for a repeated call on a session without a position: it would feed the session twice
 // and continue after tokens that the client never saw.
 absl::Status PositionNeeded();
+
+// What makes a sequence end.
+enum class LimitOf : uint8_t {
+  kModel,     // its positions
+  kContext,   // the room of a slot
+  kSessions,  // SessionLimits::max_tokens
+};
+
+// The error (TOO_MANY_TOKENS) for more than `limit` tokens in a sequence. `has` says what has how
+// many and where, `remedy` what the client can do.
+absl::Status TooManyTokens(absl::string_view field, absl::string_view has, int64_t limit,
+                           LimitOf of, absl::string_view remedy);
 
 // The error for an empty prompt of a model without bos, which has nothing to begin with.
 absl::Status EmptyPrompt();

@@ -10,6 +10,7 @@
 #include "model/base/checked.h"
 #include "model/base/error.h"
 #include "server/engine/sequences/sequence.h"
+#include "server/engine/validate.h"
 
 namespace rivulet {
 namespace {
@@ -46,13 +47,19 @@ bool Holds(const Session& session, int64_t position, std::span<const int32_t> to
   return true;
 }
 
-absl::Status CheckLength(int64_t count, const ModelConfig& config, const SessionLimits& limits) {
-  const int64_t limit =
-      std::min(config.max_tokens().value_or(limits.max_tokens), limits.max_tokens);
-  if (count <= limit) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kOutOfRange, "TOO_MANY_TOKENS", "tokens",
-                absl::StrCat("with these tokens the session would hold ", count,
-                             "; its history ends at ", limit, "."));
+// `count` tokens given at `position` fit into the session.
+absl::Status CheckLength(int64_t position, int64_t count, const ModelConfig& config,
+                         const SessionLimits& limits) {
+  const std::optional<int64_t> of_sequence = config.max_tokens();
+  const int64_t limit = std::min(of_sequence.value_or(limits.max_tokens), limits.max_tokens);
+  if (position + count <= limit) return absl::OkStatus();
+  const LimitOf of = limit == config.model_max_tokens() ? LimitOf::kModel
+                     : limit == of_sequence             ? LimitOf::kContext
+                                                        : LimitOf::kSessions;
+  return TooManyTokens("tokens",
+                       absl::StrCat("with ", count, " tokens at position ", position,
+                                    " the session would hold ", position + count, " tokens"),
+                       limit, of, "Send fewer or go back to an earlier position");
 }
 
 // The session was as ref.hash says at ref.position.
@@ -115,7 +122,7 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
     RIVULET_RETURN_IF_ERROR(CheckOnlyGeneratedAfter(position, *session));
   }
   RIVULET_RETURN_IF_ERROR(
-      CheckLength(position + static_cast<int64_t>(tokens.size()), config, limits));
+      CheckLength(position, static_cast<int64_t>(tokens.size()), config, limits));
   const auto& marks = session->marks();
   if (!ref.mark.empty() && !marks.contains(ref.mark) &&
       marks.size() >= static_cast<size_t>(limits.max_marks)) {

@@ -92,7 +92,7 @@ class FamilyTest(CommandTest):
             self.fails(rivulet("generate", *at, "--tokens", text(range(1, 23))), 2, "holds 22 tokens", "raise --max-context")
             session = self.succeeds(rivulet("sessions", "open", *at)).out.strip()
             self.succeeds(rivulet("sessions", "append", session, "--tokens", text(range(1, 21)), *at))
-            self.fails(rivulet("sessions", "append", session, "--tokens", "1,2", *at), 2, "would hold 22", "ends at 21")
+            self.fails(rivulet("sessions", "append", session, "--tokens", "1,2", *at), 2, "at position 20", "allows 21", "raise --max-context")
         for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "--max-context")):
             with self.assertRaisesRegex(RuntimeError, said):
                 Server(directory, args=("--max-context", context)).__enter__()

@@ -316,6 +316,8 @@ TEST_F(EngineSessionTest, ARestoredImageGoesOnAsTheOriginal) {
   const auto refused = Await<SessionInfo>(
       [&](SessionDone done) { return RestoreSession(engine_.get(), longer, std::move(done)); });
   EXPECT_EQ(ReasonOf(refused.status()), "TOO_MANY_TOKENS");
+  EXPECT_NE(refused.status().message().find("holds 7 tokens; this server allows 6 in a sequence"),
+            absl::string_view::npos);
   EXPECT_EQ(engine_->GetLoad().client_sessions, 0);
 }
 
@@ -324,7 +326,11 @@ TEST_F(EngineSessionTest, TheSequenceEndsWithTheModelsPositions) {
   Start();
   const SessionRef session = Open();
   ASSERT_TRUE(Append(session, {1, 2, 3, 4, 5, 6}).ok());
-  EXPECT_EQ(ReasonOf(Append(session, {1, 2, 3, 4, 5}).status()), "TOO_MANY_TOKENS");
+  const absl::Status refused = Append(session, {1, 2, 3, 4, 5}).status();
+  EXPECT_EQ(ReasonOf(refused), "TOO_MANY_TOKENS");
+  EXPECT_EQ(refused.message(),
+            "with 5 tokens at position 6 the session would hold 11 tokens; the model's sequences "
+            "end at 10. Send fewer or go back to an earlier position.");
   EXPECT_EQ(Generate(SpecOf(session, 100)).size(), 4u);
   EXPECT_EQ(Generate(SpecOf(session, 100)).size(), 0u);
   EXPECT_EQ(ReasonOf(GenerateError(SpecOf(session, 1, {1}))), "TOO_MANY_TOKENS");

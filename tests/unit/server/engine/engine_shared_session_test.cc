@@ -48,6 +48,7 @@ class SharedSessionTest : public ::testing::Test {
       FakeBackendOptions backend;
       backend.limits.numerics_id = numerics_[static_cast<size_t>(i)];
       backend.limits.state = state_;
+      backend.limits.context = contexts_[static_cast<size_t>(i)];
       if (state_.per_block > 0) backend.limits.bytes_per_slot = state_.At(100);
       replica.engine = CreateSteppedEngine(
           config_, nullptr,
@@ -121,6 +122,7 @@ class SharedSessionTest : public ::testing::Test {
   EngineOptions options_;
   std::vector<std::string> numerics_ = {"fake", "fake"};  // of each replica
   StateSize state_;                                       // of every replica
+  std::vector<int64_t> contexts_ = {0, 0};                // of each replica
   MemoryStoreServer server_{[this] { return now_; }};
   std::deque<ReplyCollector> collectors_;  // outlive the engines
   std::deque<Replica> replicas_;
@@ -501,6 +503,30 @@ TEST_F(PublishedStateTest, ADrainWaitsForTheWriteOfTheLastRequest) {
   replicas_[0].reaches_store = true;
   Until([&] { return engine(0)->GetLoad().unsaved == 0; });
   EXPECT_EQ(Get(1, id)->position, 4);
+}
+
+class SmallerContextTest : public PublishedSegmentTest {
+ protected:
+  SmallerContextTest() { contexts_ = {100, 9}; }
+};
+
+TEST_F(SmallerContextTest, ALongerSessionIsRefusedAndStaysAsItIs) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  ASSERT_TRUE(Generate(1, id, 2, {}).ok()) << "nine tokens have room: the last is not fed";
+  const auto longer = Generate(0, id, 5, {3});
+  ASSERT_TRUE(longer.ok()) << longer.status();
+  for (const std::vector<int32_t>& prompt : {std::vector<int32_t>{4}, {}}) {
+    const absl::Status refused = Generate(1, id, 1, prompt).status();
+    EXPECT_EQ(Reason(refused), "TOO_MANY_TOKENS") << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                ::testing::HasSubstr("at position 15 the session would hold 1"));
+    EXPECT_THAT(std::string(refused.message()),
+                ::testing::EndsWith("this server allows 9 in a sequence. Send fewer or go back to "
+                                    "an earlier position, or raise --max-context."));
+  }
+  EXPECT_EQ(Get(0, id)->hash, longer->hash);
+  EXPECT_TRUE(Generate(0, id, 1, {5}, longer->hash).ok()) << "with what its client knows of it";
 }
 
 class OtherNumericsTest : public PublishedStateTest {
