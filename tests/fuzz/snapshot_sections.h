@@ -12,12 +12,12 @@ namespace rivulet::fuzz {
 
 // `bytes` is cut into payloads: a length of two bytes, then as many bytes; the sections' types
 // count up as in a snapshot with one chunk of state.
-inline std::string SnapshotFromPayloads(const std::string& bytes) {
+inline std::string SnapshotFromPayloads(const std::string& bytes, uint32_t version) {
   std::string out = "RVLTSNAP";
   const auto number = [&out](auto value) {
     out.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  number(uint32_t{1});
+  number(version);
   size_t at = 0;
   for (uint32_t type = 1; type <= 4; ++type) {
     uint16_t size = 0;

@@ -131,6 +131,7 @@ void Checks::CheckParked(const EngineLoad& load) {
   }
   if (load.parked > 0) journal_->Count("parked");
   journal_->SetCount("preempted", load.preempted_total);
+  if (world_.config.context > 0) journal_->SetCount("ended at the context", load.ended_at_limit);
 }
 
 void Checks::CheckStates(const EngineLoad& load, int64_t holders) {

@@ -62,6 +62,7 @@ constexpr const char* kMustHappen[] = {"BACKEND_FAILED",
                                        "disk fault",
                                        "parked",
                                        "preempted",
+                                       "ended at the context",
                                        "a tenant's first request waited",
                                        "TENANT_QUEUE_FULL"};
 

@@ -46,9 +46,10 @@ FakeHistory Truth::Fed(const SessionState& session, int64_t fed) const {
 }
 
 int64_t Truth::MaxNew(const GenerateSpec& spec, int64_t given) const {
-  const std::optional<int64_t> limit = world_.config.max_tokens();
+  const std::optional<int64_t> limit = world_.config.max_tokens(),
+                               of_model = world_.config.model_max_tokens();
   int64_t most = spec.max_tokens;
-  if (most == 0) most = limit ? *limit - given : world_.options.default_max_tokens;
+  if (most == 0) most = of_model ? *of_model - given : world_.options.default_max_tokens;
   most = std::min(most, limit.value_or(given + most) - given);
   if (spec.session) most = std::min(most, world_.options.sessions.max_tokens - given);
   return std::max<int64_t>(0, most);

@@ -7,7 +7,7 @@
 namespace rivulet {
 namespace {
 
-// More tokens than any sequence of a schedule has.
+// More tokens than any sequence of a schedule has. What clients share is less than any context.
 constexpr int64_t kLongest = 200;
 
 void DrawBackend(Choices* choices, World* world) {
@@ -33,7 +33,10 @@ void DrawBackend(Choices* choices, World* world) {
                     .per_block = static_cast<size_t>(block) * sizeof(float),
                     .block_tokens = block,
                     .segment_tokens = block * choices->Between(1, 4)};
-    limits.bytes_per_slot = limits.state.At(kLongest);
+    if (choices->OneIn(2)) {
+      limits.context = world->config.context = choices->Between(25, 60);
+    }
+    limits.bytes_per_slot = limits.state.At(limits.context > 0 ? limits.context : kLongest);
   }
   world->fake.polls_per_run = choices->Between(1, 3);
   if (choices->OneIn(6)) world->fake.fail_at_call = choices->Below(300);

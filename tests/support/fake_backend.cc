@@ -239,7 +239,9 @@ absl::Status FakeBackend::WriteParts(Slot slot, std::span<const std::span<const 
     history.hash |= static_cast<uint64_t>(in[i]) << (16 * i);
     history.count |= static_cast<int64_t>(in[4 + i]) << (16 * i);
   }
-  if (in.size() * sizeof(float) != size.At(history.count)) {
+  const int64_t context = options_.limits.context;
+  if (in.size() * sizeof(float) != size.At(history.count) ||
+      (context > 0 && history.count > context)) {
     return Violation("WriteParts: wrong size");
   }
   for (size_t i = 0; history.grows && i < static_cast<size_t>(history.count); ++i) {
@@ -268,6 +270,10 @@ absl::Status FakeBackend::CheckRow(const RunRow& row) {
                       (row.sample ? std::min(run_.num_steps, row.max_samples) - 1 : 0);
   if (config_.max_positions > 0 && fed > config_.max_positions) {
     return fail(absl::StrCat("feeds ", fed, " tokens, past max_length"));
+  }
+  const int64_t context = options_.limits.context;
+  if (context > 0 && fed > context) {
+    return fail(absl::StrCat("feeds ", fed, " tokens into a slot with room for ", context));
   }
   if (row.sample && (row.max_samples < 1 || !slot.has_sampler)) return fail("cannot sample");
   if (!row.targets.empty() && row.targets.size() != row.tokens.size()) return fail("targets");
