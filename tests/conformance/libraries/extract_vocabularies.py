@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the vocabularies of public models for vocabularies_test.py: tokenizer.json of GPT-NeoX, Qwen2, Llama 3 and Llama 2, and the
-RWKV World vocabulary.
+"""Writes the vocabularies of public models for vocabularies_test.py: tokenizer.json of GPT-NeoX, Qwen2, Qwen3.5, Llama 3 and Llama 2, with
+the texts and ids that llama.cpp has for them, and the RWKV World vocabulary.
 
     pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36
     extract_vocabularies.py llama_cpp_python-0.3.36.tar.gz FOLDER
@@ -76,15 +76,20 @@ def gpt_neox(vocabulary: Vocabulary) -> Tokenizer:
     return made
 
 
-def qwen2(vocabulary: Vocabulary) -> Tokenizer:
+def qwen2(vocabulary: Vocabulary, pattern: str = SPLIT % "") -> Tokenizer:
     made = vocabulary.tokenizer()
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT % ""), "isolated"), BYTES(add_prefix_space=False, use_regex=False)]
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), BYTES(add_prefix_space=False, use_regex=False)]
     )
     made.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False)
     made.decoder = decoders.ByteLevel()
     return made
+
+
+def qwen35(vocabulary: Vocabulary) -> Tokenizer:
+    """Marks belong to words."""
+    return qwen2(vocabulary, (SPLIT % "").replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}"))
 
 
 def llama3(vocabulary: Vocabulary) -> Tokenizer:
@@ -112,7 +117,13 @@ def llama2(vocabulary: Vocabulary) -> Tokenizer:
     return made
 
 
-MADE = {"gpt-neox": ("gpt-neox", gpt_neox), "qwen2": ("qwen2", qwen2), "llama-3": ("llama-bpe", llama3), "llama-2": ("llama-spm", llama2)}
+MADE = {
+    "gpt-neox": ("gpt-neox", gpt_neox),
+    "qwen2": ("qwen2", qwen2),
+    "qwen3.5": ("qwen35", qwen35),
+    "llama-3": ("llama-bpe", llama3),
+    "llama-2": ("llama-spm", llama2),
+}
 WORLD = "rwkv_vocab_v20230424.txt"
 
 
@@ -130,6 +141,9 @@ def main() -> int:
             made = make(Vocabulary(path))
             (options.folder / name).mkdir(parents=True, exist_ok=True)
             made.save(str(options.folder / name / "tokenizer.json"))
+            for kind in ("inp", "out"):
+                if texts := members.get(f"ggml-vocab-{file}.gguf.{kind}"):
+                    (options.folder / name / f"llama.{kind}").write_bytes(archive.extractfile(texts).read())
             print(f"{name}: {made.get_vocab_size()} tokens, {len(json.loads(made.to_str())['model']['merges'])} merges")
     (options.folder / "world").mkdir(parents=True, exist_ok=True)
     package = pathlib.Path(importlib.util.find_spec("rwkv").origin).parent

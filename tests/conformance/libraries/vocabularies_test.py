@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Our tokenizer against `tokenizers` (GPT-NeoX, Qwen2, Llama 3, Llama 2) and `rwkv` (World) on the vocabularies of public models, which
-extract_vocabularies.py writes: ids, offsets and decoded text of odd texts must be the same.
+"""Our tokenizer against `tokenizers` (GPT-NeoX, Qwen2, Qwen3.5, Llama 3, Llama 2) and `rwkv` (World) on the vocabularies of public models,
+which extract_vocabularies.py writes: ids, offsets and decoded text of odd texts must be the same. So must the ids of llama.cpp's texts.
 
 RIVULET_VOCABULARIES names the folder with the vocabularies; RIVULET_TOKENIZER_TEXTS the number of texts for each (100,000).
 """
 
 import functools
 import importlib.metadata
+import json
 import os
 import pathlib
 import random
 import sys
+import tempfile
 import unicodedata
 import unittest
 
@@ -120,6 +122,24 @@ class VocabulariesTest(unittest.TestCase):
 
     def test_qwen2(self) -> None:
         self.json_vocabulary("qwen2", 2)
+
+    def test_qwen35(self) -> None:
+        self.json_vocabulary("qwen3.5", 6)
+
+    def test_texts_of_llama_cpp(self) -> None:
+        """It does not normalize."""
+        for name in ("qwen2", "qwen3.5", "llama-3"):
+            folder = pathlib.Path(FOLDER) / name
+            texts = (folder / "llama.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+            self.assertEqual(texts.pop(), "", "each text ends with the separator")
+            want = [[int(i) for i in line.split()] for line in (folder / "llama.out").read_text().splitlines()]
+            vocabulary = json.loads((folder / "tokenizer.json").read_text()) | {"normalizer": None}
+            with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+                json.dump(vocabulary, file)
+                file.flush()
+                found = [ids for ids, _, _ in ours(pathlib.Path(file.name), texts, (0, 1, 0))]
+            self.assertEqual(found, want, name)
+            print(f"{name}: {len(texts)} texts of llama.cpp", flush=True)
 
     def test_llama_3(self) -> None:
         self.json_vocabulary("llama-3", 3)
