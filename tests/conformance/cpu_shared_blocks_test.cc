@@ -64,6 +64,7 @@ class SharedBlocksTest : public ::testing::TestWithParam<const char*> {
     Outputs outputs;
     for (int step = 0; step < 2; ++step) {
       std::vector<int32_t> tokens;
+      tokens.reserve(fed.size());
       for (const int64_t count : fed) tokens.push_back(TokenAt(count + step));
       std::vector<CpuSegment> piece;
       for (size_t i = 0; i < fed.size(); ++i) {

@@ -77,7 +77,7 @@ void Decode(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   rivulet::Decode(bytes);
-  for (const uint32_t version : {1, 2, 3}) {
+  for (const uint32_t version : {1u, 2u, 3u}) {
     rivulet::Decode(rivulet::fuzz::SnapshotFromPayloads(bytes, version));
   }
   return 0;
