@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/batch/batch_line.h"
 
+#include <array>
 #include <cstddef>
 #include <limits>
 #include <utility>
@@ -21,6 +22,8 @@ using Kind = JsonValue::Kind;
 
 constexpr JsonRules kLineRules = {"INVALID_PARAMETER", "UNSUPPORTED_PARAMETER"};
 constexpr JsonLimits kLineLimits = {.max_depth = 16, .max_values = size_t{1} << 24};
+// What a short line holds one of.
+constexpr std::array<absl::string_view, 3> kKinds = {"prompt", "messages", "score"};
 constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's, of /v1/completions
 
 // Does `action` with the value of a member, if the object has it.
@@ -277,18 +280,18 @@ absl::Status ReadScore(JsonReader* body, BatchLine* line, v1::ScoreRequest reque
 
 // Whether a short line says what it wants.
 absl::Status CheckKind(const JsonValue& short_line) {
-  const std::vector<std::string> kinds = {"prompt", "messages", "score"};
   int named = 0, given = 0;
-  for (const std::string& kind : kinds) {
+  for (const absl::string_view kind : kKinds) {
     const JsonValue* const value = short_line.Find(kind);
     named += value != nullptr ? 1 : 0;
     given += value != nullptr && value->kind != Kind::kNull ? 1 : 0;
   }
   if (given == 1) return absl::OkStatus();
   for (const std::string& key : short_line.keys) {
-    const std::string meant = named == 0 ? Suggestion(key, kinds) : "";
+    const std::string meant = named == 0 ? Suggestion(key, {kKinds.begin(), kKinds.end()}) : "";
     if (meant.empty()) continue;
-    return kLineRules.Unsupported(key, "is an unknown field", meant);
+    return kLineRules.Unsupported(key, "is ", Describe(*short_line.Find(key)), ", an unknown field",
+                                  meant);
   }
   return InvalidField("INVALID_PARAMETER", "",
                       "the line must hold exactly one of prompt, messages and score, or "
@@ -305,13 +308,17 @@ absl::Status ReadBody(JsonReader* body, absl::string_view url, const BatchDefaul
   }));
   const bool is_chat =
       url.empty() ? body->Find("messages") != nullptr : url == "/v1/chat/completions";
-  if (is_chat) {
-    RIVULET_RETURN_IF_ERROR(ReadChat(body, line, std::move(generate)));
-  } else if (url.empty() && body->Find("score") != nullptr) {
-    RIVULET_RETURN_IF_ERROR(ReadScore(body, line, std::move(score)));
-  } else {
-    RIVULET_RETURN_IF_ERROR(ReadCompletion(body, line, std::move(generate)));
+  const bool is_score = url.empty() && body->Find("score") != nullptr;
+  for (const absl::string_view kind : kKinds) {  // any of them may be null
+    if (kind == (is_chat ? "messages" : is_score ? "score" : "prompt")) continue;
+    if (const JsonValue* const value = body->Find(kind); value != nullptr) {
+      return body->Unsupported(kind, "is ", Describe(*value), ", which ",
+                               url.empty() ? "this line" : url, " does not take");
+    }
   }
+  RIVULET_RETURN_IF_ERROR(is_chat    ? ReadChat(body, line, std::move(generate))
+                          : is_score ? ReadScore(body, line, std::move(score))
+                                     : ReadCompletion(body, line, std::move(generate)));
   return body->CheckNoOthers();
 }
 

@@ -293,6 +293,7 @@ std::map<std::string, std::string> RecordedOptions(const BatchOptions& options,
   if (model != nullptr) {
     recorded["model"] = model->summary().name();
     recorded["weights"] = model->summary().weights_sha256();
+    recorded["numerics"] = model->numerics_id();
   }
   const SamplingOptions& s = options.sampling;
   add("--temperature", s.temperature);
@@ -304,6 +305,7 @@ std::map<std::string, std::string> RecordedOptions(const BatchOptions& options,
   add("--presence-penalty", s.presence_penalty);
   add("--seed", s.seed);
   add("--max-tokens", options.max_tokens);
+  add("--max-context", options.target.max_context);
   if (!s.logit_bias.empty()) {
     recorded["--logit-bias"] = absl::StrJoin(s.logit_bias, ",", absl::PairFormatter(":"));
   }

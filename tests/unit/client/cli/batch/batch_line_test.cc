@@ -117,6 +117,8 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
        "missing"},
       {R"({"custom_id":"a","url":"/v1/embeddings","body":{}})", "UNSUPPORTED_PARAMETER", "url",
        "/v1/embeddings"},
+      {R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"a","score":"b"}})",
+       "UNSUPPORTED_PARAMETER", "score", "/v1/completions does not take"},
       {logprobs.c_str(), "UNSUPPORTED_PARAMETER", "logprobs", "short form"},
       {unknown.c_str(), "UNSUPPORTED_PARAMETER", "best_of", "3"},
   };
@@ -126,6 +128,16 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
     EXPECT_EQ(error.reason, one.reason) << one.text << ": " << error.message;
     EXPECT_EQ(error.field, one.field) << one.text << ": " << error.message;
     EXPECT_THAT(error.message, HasSubstr(one.mention)) << one.text;
+  }
+}
+
+TEST(BatchLineTest, NullIsMissingBesideWhatIsGiven) {
+  for (const char* const text :
+       {R"({"prompt":null,"messages":[{"role":"user","content":"a"}],"score":null})",
+        R"({"prompt":null,"score":"a"})", R"({"prompt":"a","messages":null})",
+        R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"a","messages":null}})"}) {
+    BatchLine line;
+    EXPECT_TRUE(ParseBatchLine(text, Defaults(), &line).ok()) << text;
   }
 }
 
