@@ -97,8 +97,11 @@ class Checker {
     if (!config_.tls_cert.empty() && !config_.tls_key.empty()) {
       Note(ReadTlsFiles(TlsFilesOf(config_), absl::Now()).status());
     }
-    // Which the lines before read only where the certificate is good, and the key.
-    if (!config_.tls_cert.empty() && !config_.tls_key.empty()) Note(CheckTlsKey(config_.tls_key));
+    // That ends at the first fault; each file may have one.
+    if (!config_.tls_cert.empty() && !config_.tls_key.empty()) {
+      Note(ReadAuthorities("tls-cert", config_.tls_cert).status());
+      Note(CheckTlsKey(config_.tls_key));
+    }
     if (!config_.tls_client_ca.empty()) {
       Note(ReadAuthorities("tls-client-ca", config_.tls_client_ca).status());
     }

@@ -325,11 +325,13 @@ std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
   faults.push_back(CheckWeights(config));
   // One message that may come, and as much for other tenants.
   const ServerConfig within = WithinLimits(config);
-  if (within.restore_memory_mib < 2 * int64_t{within.max_message_mib}) {
+  if (within.restore_memory_mib == config.restore_memory_mib &&
+      within.max_message_mib == config.max_message_mib &&
+      config.restore_memory_mib < 2 * int64_t{config.max_message_mib}) {
     invalid("restore-memory-mib",
-            absl::StrCat("restore-memory-mib is ", within.restore_memory_mib,
+            absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
                          "; it must be at least twice max-message-mib, which is ",
-                         within.max_message_mib));
+                         config.max_message_mib));
   }
   if (config.request_log.empty()) {
     invalid("request-log", "request-log is \"\"; allowed: a path, stderr or none");
@@ -363,9 +365,10 @@ std::vector<absl::Status> ApplyJson(absl::string_view text, ServerConfig* config
       names.push_back(setting.name);
     }
     if (found == nullptr) {
+      const std::string meant = Suggestion(key, names);
       return InvalidField("CONFIG_INVALID", key,
-                          absl::StrCat(Quoted(key), " is not a setting", Suggestion(key, names),
-                                       "; --print-config prints all"));
+                          absl::StrCat(Quoted(key), " is not a setting",
+                                       meant.empty() ? "; --print-config prints all" : meant));
     }
     if (!std::visit(MemberReader{value, config}, found->member)) {
       return InvalidSetting(*found, Describe(value),

@@ -78,7 +78,7 @@ class CheckConfigTest(unittest.TestCase):
             "more connections than descriptors": ([*good, "--max-connections", "16000000"], 2),
             "a number out of range": ([*good, "--threads", "-1"], 2),
             "a number that models use out of range": ([*good, "--slots", "0"], 2),
-            "a number that another one bounds out of range": ([*good, "--restore-memory-mib", "0"], 2),
+            "a number that another one bounds out of range": ([*good, "--restore-memory-mib", "0", "--max-message-mib", "300"], 2),
             "a certificate without its key": ([*good, "--tls-cert", cert, "--tls-key", other_key], 2),
             "a file that is no certificate": ([*good, "--tls-cert", text, "--tls-key", key], 2),
             "authorities of clients": ([*good, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", text], 2),
