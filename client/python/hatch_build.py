@@ -99,7 +99,7 @@ def served_link(target: str) -> str | None:
     """Where a link of docs/ leads in the gateway: another page loses its ending. None: out of docs/, so not served."""
     page, mark, heading = target.partition("#")
     if re.fullmatch(r"[\w-]+\.md", page):
-        return page.removesuffix(".md").replace("README", "./") + mark + heading
+        return ("./" if page == "README.md" else page.removesuffix(".md")) + mark + heading
     return target if not page or page.startswith(("http://", "https://")) else None
 
 
@@ -121,9 +121,12 @@ def page_of(text: str) -> str:
 
 
 def render_docs(docs: Path, out: Path) -> None:
-    """Writes docs/*.md as HTML into `out`/rivulet/gateway/docs; README is index.html."""
+    """Writes docs/*.md as HTML, and pictures, into `out`/rivulet/gateway/docs, which holds nothing else; README is index.html."""
     folder = out / DOCS
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in docs.glob("*.png"):
+        shutil.copy(file, folder)
     for file in docs.glob("*.md"):
         name = "index" if file.stem == "README" else file.stem
         (folder / f"{name}.html").write_text(page_of(file.read_text(encoding="utf-8")), encoding="utf-8")
@@ -141,7 +144,7 @@ class GeneratedHook(BuildHookInterface):  # type: ignore[type-arg]
         if self.target_name == "sdist":
             for folder in (PACKAGE, ERRORS):
                 include[str(proto / folder)] = f"proto/{folder}"
-            include.update((str(file), f"docs/{file.name}") for file in docs.glob("*.md"))
+            include.update((str(file), f"docs/{file.name}") for ending in ("md", "png") for file in docs.glob(f"*.{ending}"))
         else:
             out = root / "src"
             if version != "editable":

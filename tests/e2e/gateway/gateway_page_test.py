@@ -323,6 +323,8 @@ class PageItselfTest(PageTest):
             status, headers, body = self.get(path)
             self.assertEqual((status, headers["content-type"].partition(";")[0]), (200, "text/html"), path)
             pages[path] = body.decode()
+            for picture in re.findall(r'<img[^>]* src="([^"]+)"', pages[path]):
+                self.assertEqual(self.get(urllib.parse.urljoin(path, picture))[0], 200, f"{path}: {picture}")
             links = {urllib.parse.urljoin(path, link) for link in re.findall(r'<a href="([^"]+)"', pages[path])}
             left += {link.partition("#")[0] for link in links if link.startswith("/")} - pages.keys() - set(left)
             for page, _, heading in (link.partition("#") for link in links if "#" in link):

@@ -17,7 +17,7 @@ from rivulet.gateway.problems import Problem, answer_of
 STATUSES = (200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 429, 499, 500, 501, 503, 504)  # any other: "other"
 BOUNDS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # seconds
 CLOSED = ("request", "reader")  # why connections are closed: the time for a request, or for reading an answer, is over
-OTHER = "other"  # the page, and requests that no route takes
+OTHER = "other"  # the page, the documentation, and requests that no route takes
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_BYTES, _PATIENCE = 16 << 20, 2.0  # of the replica's page; seconds
 

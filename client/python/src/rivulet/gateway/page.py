@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "png": "image/png"}
 
 # The browser runs the page's own files only, and scripts cannot turn a text into elements.
 _POLICY = (
@@ -32,9 +32,8 @@ def _route(path: str, kind: str, content: bytes) -> Route:
 def routes() -> list[Route]:
     """One for each file. An HTML file is found without its ending, and an index by its folder."""
     found = []
-    for folder in ("page", "docs"):
+    for folder, index in (("page", "/"), ("docs", "/docs/")):
         for file in resources.files("rivulet.gateway").joinpath(folder).iterdir():
-            path = f"/{folder}/{file.name}".removesuffix(".html").removesuffix("index")
-            path = "/" if path == "/page/" else path
+            path = index if file.name == "index.html" else f"/{folder}/{file.name.removesuffix('.html')}"
             found.append(_route(path, file.name.rpartition(".")[2], file.read_bytes()))
     return found
