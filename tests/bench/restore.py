@@ -13,6 +13,7 @@ The peer: the turn with its state still in the slot; after another prompt had th
 a file (/slots?action=restore, page cache). Medians of the rounds in ms (smallest to largest)."""
 
 import argparse
+import contextlib
 import json
 import pathlib
 import random
@@ -28,24 +29,28 @@ import rivulet
 GENERATED = 8
 
 
+@contextlib.contextmanager
 def started(command, pattern):
-    """A process, once its log says its port. The log is a file: nobody reads a pipe later."""
+    """What the log of a process says of its port; the process ends with this. The log is a file: nobody reads a pipe later."""
     with tempfile.NamedTemporaryFile("w+", prefix="restore-") as log:
         process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
-        while process.poll() is None:
-            found = re.search(pattern, pathlib.Path(log.name).read_text(errors="replace"))
-            if found:
-                return process, found.group(1)
-            time.sleep(0.1)
-        raise SystemExit(f"{command} did not start: {pathlib.Path(log.name).read_text(errors='replace')[-2000:]}")
+        try:
+            while not (found := re.search(pattern, text := pathlib.Path(log.name).read_text(errors="replace"))):
+                if process.poll() is not None:
+                    raise SystemExit(f"{command} did not start: {text[-2000:]}")
+                time.sleep(0.1)
+            yield found.group(1)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 class Ours:
-    def __init__(self, args, folder):
+    def __init__(self, args, folder, until):
         kept = ("--state-dir", folder, "--session-state-mib", 0) if folder else ("--session-state-mib", 4096)
         command = (args.server, "--model", args.model, "--listen", "127.0.0.1:0", "--threads", args.threads, "--slots", 2,
                    "--kv-cache", args.kv_cache, "--max-context", args.tokens + args.rounds * 4 * (args.turn + GENERATED), *kept)
-        self.process, port = started(command, r'"event":"listening".*"port":(\d+)')
+        port = until.enter_context(started(command, r'"event":"listening".*"port":(\d+)'))
         self.client = rivulet.Client(f"127.0.0.1:{port}")
         self.session = self.client.open_session()
 
@@ -55,16 +60,16 @@ class Ours:
     def turn(self, tokens):
         """Seconds to the first token, and a token after it."""
         begin, times = time.perf_counter(), []
-        for piece in self.session.generate(tokens, max_tokens=GENERATED, temperature=0):
+        for piece in self.session.generate(tokens, max_tokens=GENERATED, temperature=0, ignore_eos=True):
             times += [time.perf_counter() - begin] * len(piece.tokens)
         return times[0], (times[-1] - times[0]) / (len(times) - 1)
 
 
 class Peer:
-    def __init__(self, args, folder):
+    def __init__(self, args, folder, until):
         command = (args.peer, "-m", args.gguf, "--port", args.port, "-np", 1, "-c", args.tokens + args.rounds * 4 * (args.turn + GENERATED),
                    "-t", args.threads, "-tb", args.threads, "--cache-ram", 8192, "--slot-save-path", f"{folder}/", "--no-warmup")
-        self.process, _ = started(command, r"(server is listening|listening on)")
+        until.enter_context(started(command, r"(server is listening|listening on)"))
         self.url, self.prompt = f"http://127.0.0.1:{args.port}", []
 
     def post(self, path, body):
@@ -124,11 +129,11 @@ def main():
         if step is not None:
             results.setdefault(f"{name.split(',')[0]}, step", []).append(step * 1e3)
 
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as states:
-        ours = {"memory": Ours(args, ""), "file": Ours(args, states)}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as states, contextlib.ExitStack() as until:
+        ours = {"memory": Ours(args, "", until), "file": Ours(args, states, until)}
         for server in ours.values():
             server.append(history)
-        peer = Peer(args, folder) if args.peer else None
+        peer = Peer(args, folder, until) if args.peer else None
         if peer:
             peer.prompt = list(history)
             peer.turn(some(1))
@@ -150,8 +155,6 @@ def main():
             note("peer, file", restored + peer.turn(some(args.turn))[0])
         files = [file.stat().st_size for file in pathlib.Path(states).rglob("*") if file.is_file()]
         print(f"bytes of our files {sum(files)}, of the peer's {sum(file.stat().st_size for file in pathlib.Path(folder).iterdir())}")
-        for process in [server.process for server in ours.values()] + ([peer.process] if peer else []):
-            process.terminate()
     for name, values in results.items():
         print(f"{name}: {shown(values)}")
 
