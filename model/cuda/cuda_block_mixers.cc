@@ -20,7 +20,7 @@ absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
   const CudaBlockRows in = {p.a.in.data, nullptr, p.a.in.ld};
   if (layer.in_small.packed == nullptr) return p.Product(layer.in, p.normed(), in.data, in.ld);
   const CudaBlockRows small = in.From(p.weights.columns.small);
-  // A hybrid's products of many rows round them, each its own.
+  // In a hybrid each product of many rows rounds its input itself, so these two stay apart.
   if (!p.kind().hybrid || !p.Wide(layer.in)) {
     const CudaBlockProduct both[] = {{&layer.in, p.normed(), in},
                                      {&layer.in_small, p.normed(), small}};

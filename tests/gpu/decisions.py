@@ -50,14 +50,14 @@ def clusters(figures: Figures) -> str:
     return f"- **{title}**, if the graph takes {1.25 * high:.0f} us or more (estimate with it: {low} to {high}): **{text}**. {us:,.1f} us.\n"
 
 
-def part(title: str, pattern: str, least: float, tables: dict[str, list[dict]], whole: str, yes: str, no: str) -> str:
+def part(title: str, subject: str, pattern: str, least: float, tables: dict[str, list[dict]], whole: str, yes: str, no: str) -> str:
     """`yes` where the kernels of `pattern` are at least this share of those of a table that has them."""
     shares = {what: sum(one["us"] for one in table if re.search(pattern, one["kernel"])) / (sum(one["us"] for one in table) or 1) for what, table in tables.items()}
     if not shares:
         return f"- **{title}**: not decided, it lacks the kernels of a {whole}.\n"
     text = yes if max(shares.values()) >= least else no
     words = ", ".join(f"{what} {100 * share:.0f} %" for what, share in shares.items())
-    return f"- **{title}**, if {100 * least:.0f} % of a {whole} or more: **{text}**. {words}.\n"
+    return f"- **{title}**, if {subject} {100 * least:.0f} % of a {whole} or more: **{text}**. {words}.\n"
 
 
 def decisions(figures: Figures, kernels: dict[str, list[dict]]) -> str:
@@ -75,7 +75,7 @@ def decisions(figures: Figures, kernels: dict[str, list[dict]]) -> str:
         + clusters(figures)
         + decision(f"cuBLASLt from {MANY} rows on", LIBRARY, library, timed, "delete it", f"steps of {MANY} rows with auto")
         + decision("Plan latency at one row", LATENCY, latency, "keep it", "delete it", "steps of one row with both plans")
-        + part("Heads and outputs in RWKV-7's state update, the convolution in Mamba-2's: 8 and 4 launches a layer", "Rwkv7Heads|Rwkv7Outputs|CausalConv",
+        + part("Heads and outputs in RWKV-7's state update, the convolution in Mamba-2's: 8 and 4 launches a layer", "they are", "Rwkv7Heads|Rwkv7Outputs|CausalConv",
                AROUND, family, "step", "build them", "do not build them")
-        + part("A form by chunks (kernels/CHUNKS.md)", "Recurrence", UPDATE, prompts, "prompt", "try its serial kernel", "do not try it")
+        + part("A form by chunks (kernels/CHUNKS.md)", "the state update is", "Recurrence", UPDATE, prompts, "prompt", "try its serial kernel", "do not try it")
     )

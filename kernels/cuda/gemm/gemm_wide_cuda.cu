@@ -282,13 +282,15 @@ template <class Shape, bool kGather>
 __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
   WideGemmBlock<Shape, kGather>(p, static_cast<int>(blockIdx.x));
 }
-// Of products with both types of weights. Blocks of four warps, as all tiles have.
+// Of products with both types of weights.
 template <int kHigh, int kWide>
 __global__ void __launch_bounds__(kGemmThreads, 2)
     GroupWideGemm(const __grid_constant__ CudaGroupGrid<uint16_t> grid) {
   const int i = GroupMember(grid), block = static_cast<int>(blockIdx.x) - grid.first[i];
   WithWeights(grid.of[i].w.type, [&](auto weights) {
-    WideGemmBlock<WideShape<2, 2, kHigh, kWide, decltype(weights)>, false>(grid.of[i], block);
+    using Shape = WideShape<2, 2, kHigh, kWide, decltype(weights)>;
+    static_assert(Shape::kThreads == kGemmThreads);
+    WideGemmBlock<Shape, false>(grid.of[i], block);
   });
 }
 
