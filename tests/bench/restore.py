@@ -67,7 +67,7 @@ class Ours:
 
 class Peer:
     def __init__(self, args, folder, until):
-        command = (args.peer, "-m", args.gguf, "--port", args.port, "-np", 1, "-c", args.tokens + args.rounds * 4 * (args.turn + GENERATED),
+        command = (args.peer, "-m", args.gguf, "--port", args.port, "-np", 1, "-c", args.tokens + 1024 + args.rounds * 4 * (args.turn + GENERATED),
                    "-t", args.threads, "-tb", args.threads, "--cache-ram", 8192, "--slot-save-path", f"{folder}/", "--no-warmup")
         until.enter_context(started(command, r"(server is listening|listening on)"))
         self.url, self.prompt = f"http://127.0.0.1:{args.port}", []
@@ -86,6 +86,8 @@ class Peer:
                     ids = json.loads(line[6:]).get("tokens", [])
                     times += [time.perf_counter() - begin] * len(ids)
                     made += ids
+                elif line.startswith(b"error"):
+                    raise RuntimeError(line.decode(errors="replace"))
         return times[0], (times[-1] - times[0]) / max(len(times) - 1, 1), made
 
     def turn(self, tokens):
