@@ -69,8 +69,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(
 
 absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name) {
   if (name.empty()) return ChatTemplateFile();
-  constexpr size_t kMost = 1 << 20;
-  absl::StatusOr<std::string> text = ReadSmallFile(name, kMost);
+  constexpr size_t kMostTemplateBytes = 1 << 20;
+  absl::StatusOr<std::string> text = ReadSmallFile(name, kMostTemplateBytes);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat("--chat-template: ", name));
   ChatTemplateFile file{absl::StrCat("--chat-template ", name), *std::move(text)};
   RIVULET_RETURN_IF_ERROR(ChatTemplate::Parse(file.text, file.name, {}).status());
