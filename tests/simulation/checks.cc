@@ -118,7 +118,8 @@ void Checks::CheckSessions(const EngineLoad& load) {
 
 void Checks::CheckParked(const EngineLoad& load) {
   const ParkedRoom room = world_.parked_room();
-  if (load.parked > room.readers) {
+  const auto least = static_cast<int64_t>(world_.state_size().fixed);
+  if (load.parked * least > room.reader_bytes) {
     journal_->Broken("I6: ", load.parked, " samples are parked");
   }
   if (load.preempted > 0 && load.preempted + load.slots_used > room.begun) {

@@ -124,7 +124,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
-               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {
+               ParkedRoomOf(options.max_parked_bytes, backend->limits()).reader_bytes) {
   const BackendLimits& limits = backend->limits();
   load_.slot_bytes = int64_t{limits.num_slots} * static_cast<int64_t>(limits.bytes_per_slot);
   for (WarmState& state : warm) checkpoints_.KeepWarm(std::move(state));
@@ -400,9 +400,9 @@ absl::Status Loop::ParkReaders() {
   if (options_.max_tenant_slots > 0 || admission_.limits_keys()) {
     needed = std::numeric_limits<int>::max();
   }
-  const int parked = slots_.in_host_memory() - admission_.preempted();
-  for (Request* request : readers_.Yielding(needed, parked)) {
-    RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request));
+  const auto bytes_of = [this](const Request& request) { return slots_.BytesOf(request); };
+  for (Request* request : readers_.Yielding(needed, slots_.parked_bytes(), bytes_of)) {
+    RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/true));
     request->life.Go(RequestLife::State::kParked);
     admission_.GiveBack(request->id, request->open_sequences);
   }
@@ -412,7 +412,7 @@ absl::Status Loop::ParkReaders() {
 absl::Status Loop::PreemptOthers() {
   for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
     Request* const request = requests_.at(id).get();
-    RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request));
+    RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/false));
     request->life.Go(RequestLife::State::kWaitsAgain);
     request->times.resumed = now_;
     admission_.Preempt(id);

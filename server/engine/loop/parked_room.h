@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory for the states of replies that gave up their slots (EngineOptions::max_parked_bytes),
-// counted in samples.
+// Host memory for the states of replies that gave up their slots (EngineOptions::max_parked_bytes).
 //
 // Preempted replies: while one tenant's replies have their turn, all samples that others have begun
 // may be preempted, and a tenant may have begun as many as there are slots. So for two tenants,
-// with any requests, the memory must hold the states of all slots twice. Preempted replies get two
-// thirds of the memory, and at least this much. The rest is for parked replies, which nobody reads.
+// with any requests, the memory must hold the states of all slots twice, as large as they can
+// become. Preempted replies get two thirds of the memory, and at least this much. The rest is for
+// parked replies, which nobody reads: they feed nothing, so what their states take now counts.
 // By default these have 256 MiB of their own, as slow readers for which there is no room keep slots
 // from other requests of their tenant.
 #pragma once
@@ -18,8 +18,8 @@
 namespace rivulet {
 
 struct ParkedRoom {
-  int64_t begun = 0;    // samples that hold slots or were preempted
-  int64_t readers = 0;  // samples that nobody reads
+  int64_t begun = 0;         // samples that hold slots or were preempted
+  int64_t reader_bytes = 0;  // of the states of samples that nobody reads
 };
 
 // The least that max_parked_bytes may be, unless it is 0.
@@ -32,11 +32,11 @@ inline ParkedRoom ParkedRoomOf(int64_t max_bytes, const BackendLimits& limits) {
   constexpr int64_t kReadersBytes = int64_t{256} << 20;
   const int64_t slots = limits.num_slots, least = 2 * slots;
   const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
-  if (max_bytes == 0) return {least, std::max(slots, kReadersBytes / slot_bytes)};
+  if (max_bytes == 0) return {least, std::max(slots * slot_bytes, kReadersBytes)};
   const int64_t all = max_bytes / slot_bytes;
   ParkedRoom room;
   room.begun = std::min(all, std::max(least, all / 3 * 2));
-  room.readers = all - room.begun;
+  room.reader_bytes = (all - room.begun) * slot_bytes;
   return room;
 }
 

@@ -31,13 +31,15 @@ absl::Time ReaderGate::EndsAt(const Request& request) const {
   return request.life.paused_since().value_or(absl::InfiniteFuture()) + timeout_;
 }
 
-std::vector<Request*> ReaderGate::Yielding(int needed, int parked) const {
+std::vector<Request*> ReaderGate::Yielding(
+    int needed, int64_t parked, absl::FunctionRef<int64_t(const Request&)> bytes_of) const {
   std::vector<Request*> yielding;
   for (const auto& [turn, request] : paused_) {
     if (needed <= 0) break;
     if (request->life.in_host_memory()) continue;
-    if (parked + request->open_sequences > room_) continue;
-    parked += request->open_sequences;
+    const int64_t bytes = bytes_of(*request);
+    if (parked + bytes > room_) continue;
+    parked += bytes;
     needed -= request->open_sequences;
     yielding.push_back(request);
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "server/engine/sequences/request.h"
 
@@ -21,8 +22,8 @@ namespace rivulet {
 // Thread: the loop. Requests are borrowed: Leave comes before their end.
 class ReaderGate {
  public:
-  // `timeout`: how long a reply may be paused before it is ended. `room`: how many samples may be
-  // parked.
+  // `timeout`: how long a reply may be paused before it is ended. `room`: the bytes that the states
+  // of parked replies may take.
   ReaderGate(absl::Duration timeout, int64_t room) : timeout_(timeout), room_(room) {}
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
@@ -35,8 +36,10 @@ class ReaderGate {
   absl::Time EndsAt(const Request& request) const;
   absl::Duration timeout() const { return timeout_; }
   // The paused replies to park so that `needed` more slots become free, the one paused longest
-  // first: as many as that takes and as there is room for beside the `parked` samples.
-  std::vector<Request*> Yielding(int needed, int parked) const;
+  // first: as many as that takes and as there is room for beside the `parked` bytes. `bytes_of`:
+  // what the states of a reply that holds slots take.
+  std::vector<Request*> Yielding(int needed, int64_t parked,
+                                 absl::FunctionRef<int64_t(const Request&)> bytes_of) const;
   bool empty() const { return paused_.empty(); }
   // `request` ends.
   void Leave(Request* request);

@@ -65,8 +65,7 @@ absl::Status Slots::Prepare() {
     }
     const std::optional<SlotSampler> sampler = sequence->Sampler();
     if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
-    if (!sequence->host_state.empty()) --in_host_memory_;
-    sequence->host_state = {};
+    TakeHostState(sequence);
   }
   given_.clear();
   return absl::OkStatus();
@@ -118,7 +117,25 @@ void Slots::ZeroSoon(Sequence* sequence) {
   sequence->segments.clear();
 }
 
-absl::Status Slots::MoveToHost(const Request& request) {
+int64_t Slots::BytesOf(const Request& request) const {
+  const StateSize size = backend_->limits().state_size();
+  int64_t bytes = 0;
+  for (const auto& sequence : request.sequences) {
+    if (!sequence->ended) bytes += static_cast<int64_t>(size.At(sequence->fed()));
+  }
+  return bytes;
+}
+
+std::vector<float> Slots::TakeHostState(Sequence* sequence) {
+  if (sequence->host_state.empty()) return {};
+  --in_host_memory_;
+  if (std::exchange(sequence->parked, false)) {
+    parked_bytes_ -= static_cast<int64_t>(sequence->host_state.size() * sizeof(float));
+  }
+  return std::exchange(sequence->host_state, {});
+}
+
+absl::Status Slots::MoveToHost(const Request& request, bool parked) {
   std::vector<std::vector<float>> states;
   for (const auto& sequence : request.sequences) {
     if (sequence->ended) continue;
@@ -129,6 +146,10 @@ absl::Status Slots::MoveToHost(const Request& request) {
     if (sequence->ended) continue;
     sequence->host_state = std::move(*state++);
     ++in_host_memory_;
+    sequence->parked = parked;
+    if (parked) {
+      parked_bytes_ += static_cast<int64_t>(sequence->host_state.size() * sizeof(float));
+    }
     freed_.push_back(std::exchange(sequence->slot, kGuardSlot));
   }
   std::erase_if(holders_, [&](const Sequence* sequence) { return sequence->request == &request; });
@@ -136,10 +157,9 @@ absl::Status Slots::MoveToHost(const Request& request) {
 }
 
 LeftState Slots::TakeBack(Sequence* sequence) {
-  LeftState left = {std::exchange(sequence->slot, kGuardSlot),
-                    std::exchange(sequence->host_state, {}), std::exchange(sequence->segments, {})};
+  LeftState left = {std::exchange(sequence->slot, kGuardSlot), TakeHostState(sequence),
+                    std::exchange(sequence->segments, {})};
   if (left.slot != kGuardSlot) freed_.push_back(left.slot);
-  if (!left.values.empty()) --in_host_memory_;
   sequence->ended = true;
   some_ended_ = true;
   return left;

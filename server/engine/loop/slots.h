@@ -42,6 +42,10 @@ class Slots {
   int64_t used_bytes() const;
   // How many sequences have their states in host memory: those of parked and preempted requests.
   int in_host_memory() const { return in_host_memory_; }
+  // What the states of the parked ones among them take.
+  int64_t parked_bytes() const { return parked_bytes_; }
+  // What the states of all sequences of `request` that have not ended take, in its slots.
+  int64_t BytesOf(const Request& request) const;
   // The sequences that hold slots, in the order in which they got them. Those for which TakeBack
   // was called stay among them until ForgetEnded.
   std::span<Sequence* const> holders() const { return holders_; }
@@ -64,8 +68,9 @@ class Slots {
   void ZeroSoon(Sequence* sequence);
 
   // Takes the slots of all sequences of `request` that have not ended. Their states go to host
-  // memory; Prepare writes them back when they get slots again. After an error nothing was taken.
-  absl::Status MoveToHost(const Request& request);
+  // memory; Prepare writes them back when they get slots again. `parked`: they count in
+  // parked_bytes until then. After an error nothing was taken.
+  absl::Status MoveToHost(const Request& request, bool parked);
   // `sequence` has ended: takes its slot, or its state in host memory.
   LeftState TakeBack(Sequence* sequence);
   // Removes the ended sequences from holders().
@@ -78,6 +83,8 @@ class Slots {
 
  private:
   absl::StatusOr<std::vector<float>> Read(Slot slot);
+  // Empties the state of `sequence` in host memory.
+  std::vector<float> TakeHostState(Sequence* sequence);
   // Makes the freed slots free.
   void Recycle();
 
@@ -88,6 +95,7 @@ class Slots {
   std::vector<Sequence*> given_;  // since the last Prepare
   bool some_ended_ = false;       // holders_ has ended sequences
   int in_host_memory_ = 0;
+  int64_t parked_bytes_ = 0;
   std::vector<Slot> freed_;    // to be zeroed and made free
   std::vector<Slot> to_zero_;  // to be zeroed and kept
 };

@@ -135,6 +135,26 @@ TEST_F(ReaderTest, KeepsItsSlotWhereThereIsNoMemoryForItsState) {
   engine_.reset();
 }
 
+TEST_F(ReaderTest, MoreStatesThatAreSmallStillHaveRoom) {
+  const StateSize size = {
+      .fixed = kFakeStateBytes, .per_block = 8, .block_tokens = 2, .segment_tokens = 4};
+  fake_.limits.state = size;
+  fake_.limits.bytes_per_slot = size.At(1000);
+  options_.max_parked_bytes = 5 * static_cast<int64_t>(size.At(1000));  // as above
+  Start();
+  ReplyCollector first(ReplyCollector::Reading::kOnlyWhenAsked);
+  ReplyCollector second(ReplyCollector::Reading::kOnlyWhenAsked);
+  StartUnread(&first, Prompt({1}, 100));
+  StartUnread(&second, Prompt({2}, 100));
+  ReplyCollector others[2];
+  for (ReplyCollector& other : others) {
+    ASSERT_EQ(other.Start(engine_.get(), Prompt({3}, 30)), absl::OkStatus());
+  }
+  for (ReplyCollector& other : others) EXPECT_EQ(other.Wait(), absl::OkStatus());
+  EXPECT_EQ(Load().parked, 2);
+  engine_.reset();
+}
+
 TEST_F(ReaderTest, ComesBackBeforeRequestsThatCameLater) {
   fake_.limits.num_slots = 1;
   Start();

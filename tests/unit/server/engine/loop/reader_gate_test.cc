@@ -29,9 +29,15 @@ class ReaderGateTest : public ::testing::Test {
     }
   }
 
+  // A state takes ten bytes.
+  std::vector<Request*> Yielding(int needed, int64_t parked) const {
+    return gate_.Yielding(needed, 10 * parked,
+                          [](const Request& request) { return 10 * request.open_sequences; });
+  }
+
   StubRequest one_{1, 1}, two_{2, 2}, three_{3, 3};
   const std::vector<Request*> all_ = {&one_, &two_, &three_};
-  ReaderGate gate_{absl::Seconds(30), /*room=*/4};
+  ReaderGate gate_{absl::Seconds(30), /*room=*/40};
 };
 
 TEST_F(ReaderGateTest, PausesOnceAndOnlyWhatIsNotRead) {
@@ -67,30 +73,30 @@ TEST_F(ReaderGateTest, WhatWasReadBeforeAnybodyWantedItsSlotsKeepsThem) {
   EXPECT_THAT(gate_.Resume(all_), IsEmpty());
   EXPECT_EQ(one_.life.state(), RequestLife::State::kHoldsSlots);
   EXPECT_TRUE(two_.life.paused());
-  EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
+  EXPECT_THAT(Yielding(1, 0), ElementsAre(&two_));
 }
 
 TEST_F(ReaderGateTest, WhatHasGivenUpItsSlotsIsNotAskedAgain) {
   PauseAll();
   one_.life.Go(RequestLife::State::kParked);
-  EXPECT_THAT(gate_.Yielding(1, 1), ElementsAre(&two_));
+  EXPECT_THAT(Yielding(1, 1), ElementsAre(&two_));
 }
 
 TEST_F(ReaderGateTest, YieldsWhatWasPausedLongestAndNoMoreThanNeeded) {
   PauseAll();
-  EXPECT_THAT(gate_.Yielding(0, 0), IsEmpty());
-  EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&one_));
-  EXPECT_THAT(gate_.Yielding(2, 0), ElementsAre(&one_, &two_));
+  EXPECT_THAT(Yielding(0, 0), IsEmpty());
+  EXPECT_THAT(Yielding(1, 0), ElementsAre(&one_));
+  EXPECT_THAT(Yielding(2, 0), ElementsAre(&one_, &two_));
 }
 
 TEST_F(ReaderGateTest, YieldsNoMoreThanThereIsRoomFor) {
   PauseAll();
-  EXPECT_THAT(gate_.Yielding(6, 0), ElementsAre(&one_, &two_));  // 3 + 3 samples are too many
-  EXPECT_THAT(gate_.Yielding(6, 2), ElementsAre(&one_));
-  EXPECT_THAT(gate_.Yielding(6, 4), IsEmpty());
+  EXPECT_THAT(Yielding(6, 0), ElementsAre(&one_, &two_));  // 3 + 3 samples are too many
+  EXPECT_THAT(Yielding(6, 2), ElementsAre(&one_));
+  EXPECT_THAT(Yielding(6, 4), IsEmpty());
   one_.open_sequences = 0;  // has room for the third one
   gate_.Leave(&two_);
-  EXPECT_THAT(gate_.Yielding(6, 1), ElementsAre(&one_, &three_));
+  EXPECT_THAT(Yielding(6, 1), ElementsAre(&one_, &three_));
 }
 
 TEST_F(ReaderGateTest, WhatHasEndedIsForgotten) {
@@ -98,7 +104,7 @@ TEST_F(ReaderGateTest, WhatHasEndedIsForgotten) {
   gate_.Leave(&one_);
   one_.slow = false;
   EXPECT_THAT(gate_.Resume(all_), IsEmpty());
-  EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
+  EXPECT_THAT(Yielding(1, 0), ElementsAre(&two_));
 }
 
 TEST_F(ReaderGateTest, ATurnLooksAtWhatWasReadAlone) {

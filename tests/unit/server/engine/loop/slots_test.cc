@@ -137,8 +137,9 @@ TEST_F(SlotsTest, WhatWasMovedToHostGoesOnInAnotherSlot) {
   GiveAll(&moved);
   Feed(moved.sequence(0), 3);
   Feed(moved.sequence(1), 4);
-  ASSERT_TRUE(slots_.MoveToHost(moved).ok());
+  ASSERT_TRUE(slots_.MoveToHost(moved, /*parked=*/true).ok());
   EXPECT_EQ(slots_.in_host_memory(), 2);
+  EXPECT_EQ(slots_.parked_bytes(), 2 * kFakeStateBytes);
   EXPECT_THAT(slots_.holders(), IsEmpty());
   EXPECT_EQ(slots_.free(), 2);
   EXPECT_EQ(slots_.free_soon(), 4);
@@ -147,6 +148,7 @@ TEST_F(SlotsTest, WhatWasMovedToHostGoesOnInAnotherSlot) {
   GiveAll(&other);
   GiveAll(&moved);
   EXPECT_EQ(slots_.in_host_memory(), 0);
+  EXPECT_EQ(slots_.parked_bytes(), 0);
   EXPECT_EQ(ValuesOf(*moved.sequence(0)), StateAfter({3}));
   EXPECT_EQ(ValuesOf(*moved.sequence(1)), StateAfter({4}));
 }
@@ -157,8 +159,9 @@ TEST_F(SlotsTest, WhatEndsInHostMemoryLeavesItsState) {
   Feed(request.sequence(1), 9);
   slots_.TakeBack(request.sequence(0));
   slots_.ForgetEnded();
-  ASSERT_TRUE(slots_.MoveToHost(request).ok());
+  ASSERT_TRUE(slots_.MoveToHost(request, /*parked=*/false).ok());
   EXPECT_EQ(slots_.in_host_memory(), 1);  // the other one has ended
+  EXPECT_EQ(slots_.parked_bytes(), 0);
   ASSERT_TRUE(slots_.ZeroFreed().ok());
   const LeftState left = slots_.TakeBack(request.sequence(1));
   EXPECT_EQ(slots_.in_host_memory(), 0);
@@ -183,6 +186,18 @@ TEST_F(SlotsTest, ForksTheSlotOfTheFirstSample) {
   ASSERT_TRUE(slots_.Fork(*request.sequence(0)).ok());
   EXPECT_EQ(probe_->copied(), 2);
   EXPECT_EQ(ValuesOf(*request.sequence(2)), StateAfter({8}));
+}
+
+TEST_F(GrowingSlotsTest, AParkedStateTakesWhatItsTokensFill) {
+  StubRequest request;
+  GiveAll(&request);
+  for (const int32_t token : {1, 2, 3, 4, 5}) Feed(request.sequence(0), token);
+  constexpr int64_t kBytes = kFakeStateBytes + 3 * 8;  // three blocks
+  EXPECT_EQ(slots_.BytesOf(request), kBytes);
+  ASSERT_TRUE(slots_.MoveToHost(request, /*parked=*/true).ok());
+  EXPECT_EQ(slots_.parked_bytes(), kBytes);
+  slots_.TakeBack(request.sequence(0));
+  EXPECT_EQ(slots_.parked_bytes(), 0);
 }
 
 TEST_F(GrowingSlotsTest, OnlyWhatIsNotKeptYetIsCopied) {
@@ -229,7 +244,7 @@ TEST_F(SlotsTest, AParkThatFailsTakesNothing) {
   request.CreateSequences();
   for (auto& sequence : request.sequences) slots.Give(sequence.get());
   ASSERT_TRUE(slots.Prepare().ok());
-  EXPECT_FALSE(slots.MoveToHost(request).ok());
+  EXPECT_FALSE(slots.MoveToHost(request, /*parked=*/false).ok());
   EXPECT_EQ(slots.in_host_memory(), 0);
   EXPECT_EQ(slots.holders().size(), 2u);
   for (auto& sequence : request.sequences) slots.TakeBack(sequence.get());
@@ -255,7 +270,7 @@ TEST_F(SlotsTest, EverySlotIsHeldOnceOrFreeAndZeroed) {
       StubRequest* const request = requests[index].get();
       const bool holds = request->sequence(0)->slot != kGuardSlot;
       if (choice == 1 && holds) {
-        ASSERT_TRUE(slots_.MoveToHost(*request).ok());
+        ASSERT_TRUE(slots_.MoveToHost(*request, /*parked=*/false).ok());
       } else if (choice == 1 && slots_.free() >= request->num_slots) {
         GiveAll(request);
       } else if (choice == 2 && holds) {

@@ -345,7 +345,7 @@ TEST(ParkedRoomTest, HoldsAllSlotsTwiceForPreemptionAndTheRestIsForReaders) {
   EXPECT_EQ(LeastParkedBytes(limits), 20 << 20);
   const auto room = [&](int64_t mib) {
     const ParkedRoom of = ParkedRoomOf(mib << 20, limits);
-    return std::pair(of.begun, of.readers);
+    return std::pair(of.begun, of.reader_bytes >> 20);
   };
   EXPECT_EQ(room(20), std::pair(int64_t{20}, int64_t{0}));
   EXPECT_EQ(room(30), std::pair(int64_t{20}, int64_t{10}));
