@@ -84,6 +84,7 @@ void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args);
 // joins the parts of blocks `first` to `end` - 1 to those before, in this order. REQUIRES: one
 // token, window 0.
 void SoftmaxKeepCpu(const SoftmaxAttentionArgs& args);
+// A part: maxima [queries], sums [queries], weighted values [queries, value_dim].
 constexpr size_t SoftmaxPartFloats(int queries, int value_dim) {
   return size_t(queries) * (2 + size_t(value_dim));
 }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes rivulet.v1 from the .proto files, and the documentation that the gateway serves, when a wheel is built.
 
-rivulet.v1 is not made with protoc's own Python output: that runs only on the protobuf runtime of its release or newer, and only up to the next
-major one. The modules written here give the same names from the file's descriptor through the runtime's public functions,
-which every runtime has. The types (.pyi) are protoc's.
+rivulet.v1 is not made with protoc's own Python output: that runs only on the protobuf runtime of its release or newer, and
+only up to the next major one. The modules written here give the same names from the file's descriptor through the runtime's
+public functions, which every runtime has. The types (.pyi) are protoc's.
 """
 
 from __future__ import annotations

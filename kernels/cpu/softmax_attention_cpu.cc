@@ -293,7 +293,6 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
 
 void KeepOne(const SoftmaxAttentionArgs& args) { Keep(args, 0, 1); }
 
-// A part is [queries] maxima, [queries] sums and [queries, value_dim] weighted values.
 void PartOfBlock(const SoftmaxAttentionArgs& args, int64_t block, float* part) {
   const size_t values = size_t(args.value_dim), queries = size_t(args.queries);
   float* const scores = args.scratch;

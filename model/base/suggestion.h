@@ -20,4 +20,24 @@ std::string Suggestion(absl::string_view word, const std::vector<std::string>& n
 std::string UnknownFlag(const std::vector<std::string>& args,
                         absl::FunctionRef<std::optional<bool>(const std::string&)> takes_value);
 
+struct UnknownOption {
+  std::string flag;   // of UnknownFlag
+  std::string meant;  // its Suggestion
+};
+// That of a parser, an App of CLI11, which looks at unknown flags last, after all that is required,
+// and names their values, too. Options without a group are hidden, so none of them was meant.
+template <class App>
+UnknownOption FindUnknownOption(const App& parser, const std::vector<std::string>& args) {
+  const auto takes_value = [&parser](const std::string& name) {
+    const auto* const option = parser.get_option_no_throw(name);
+    return option == nullptr ? std::nullopt : std::optional(option->get_items_expected_min() > 0);
+  };
+  std::vector<std::string> flags;
+  for (const auto* const option : parser.get_options()) {
+    if (!option->get_group().empty()) flags.push_back(option->get_name());
+  }
+  const std::string flag = UnknownFlag(args, takes_value);
+  return {flag, Suggestion(flag, flags)};
+}
+
 }  // namespace rivulet

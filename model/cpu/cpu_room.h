@@ -15,7 +15,7 @@ namespace rivulet {
 absl::Status CpuOutOfMemory(absl::string_view message);
 
 // Sets what memory decides: context and slots, as options say, or as AutoContext and AutoSlots find
-// room. Reads limits->weight_bytes.
+// room. Reads limits->weight_bytes. Errors: CpuOutOfMemory. Thread: any.
 absl::Status ChooseCpuRoom(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits);
 

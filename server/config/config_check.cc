@@ -96,9 +96,7 @@ class Checker {
     if (!config_.keys_file.empty()) Note(ReadKeys(config_.keys_file).status());
     if (!config_.tls_cert.empty() && !config_.tls_key.empty()) {
       Note(ReadTlsFiles(TlsFilesOf(config_), absl::Now()).status());
-    }
-    // That ends at the first fault; each file may have one.
-    if (!config_.tls_cert.empty() && !config_.tls_key.empty()) {
+      // That ends at the first fault; each file may have one.
       Note(ReadAuthorities("tls-cert", config_.tls_cert).status());
       Note(CheckTlsKey(config_.tls_key));
     }

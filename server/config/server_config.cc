@@ -414,18 +414,9 @@ namespace {
 
 absl::Status BadFlags(const CLI::App& app, int argc, const char* const* argv,
                       const CLI::ParseError& error) {
-  const std::string flag = UnknownFlag({argv + 1, argv + argc}, [&app](const std::string& name) {
-    const CLI::Option* const option = app.get_option_no_throw(name);
-    return option == nullptr ? std::nullopt : std::optional(option->get_items_expected_min() > 0);
-  });
-  std::vector<std::string> flags;
-  for (const CLI::Option* const option : app.get_options()) {
-    if (!option->get_group().empty())
-      flags.push_back(option->get_name());  // a renamed one has none
-  }
-  const std::string wrong = flag.empty()
-                                ? std::string(error.what())
-                                : absl::StrCat("unknown option ", flag, Suggestion(flag, flags));
+  const auto [flag, meant] = FindUnknownOption(app, {argv + 1, argv + argc});
+  const std::string wrong =
+      flag.empty() ? std::string(error.what()) : absl::StrCat("unknown option ", flag, meant);
   return InvalidField("CONFIG_INVALID", "", absl::StrCat(wrong, " (see --help)"));
 }
 

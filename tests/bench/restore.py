@@ -114,7 +114,7 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, required=True)
     parser.add_argument("--kv-cache", default="f32")
     parser.add_argument("--peer", type=pathlib.Path, help="llama-server")
-    parser.add_argument("--gguf", type=pathlib.Path)
+    parser.add_argument("--gguf", type=pathlib.Path, help="of the peer, with a vocabulary: its server ends on a file without one")
     parser.add_argument("--port", type=int, default=8089, help="of the peer")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--turn", type=int, default=16)

@@ -309,11 +309,11 @@ absl::Status ReadBody(JsonReader* body, absl::string_view url, const BatchDefaul
   const bool is_chat =
       url.empty() ? body->Find("messages") != nullptr : url == "/v1/chat/completions";
   const bool is_score = url.empty() && body->Find("score") != nullptr;
-  for (const absl::string_view kind : kKinds) {  // any of them may be null
+  // In the long form; CheckKind has looked at a short line. Any of them may be null.
+  for (const absl::string_view kind : kKinds) {
     if (kind == (is_chat ? "messages" : is_score ? "score" : "prompt")) continue;
     if (const JsonValue* const value = body->Find(kind); value != nullptr) {
-      return body->Unsupported(kind, "is ", Describe(*value), ", which ",
-                               url.empty() ? "this line" : url, " does not take");
+      return body->Unsupported(kind, "is ", Describe(*value), ", which ", url, " does not take");
     }
   }
   RIVULET_RETURN_IF_ERROR(is_chat    ? ReadChat(body, line, std::move(generate))

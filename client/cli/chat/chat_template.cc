@@ -88,8 +88,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Of(const v1::GetModelReply& model,
     return MakeError(
         absl::StatusCode::kFailedPrecondition,
         absl::StrCat("the model ", Quoted(name),
-                     " has no chat template; --chat-template FILE gives ",
-                     "one (Jinja, as in the chat_template.jinja of models that have one)"),
+                     " has no chat template; --chat-template FILE gives one (Jinja, as in the "
+                     "chat_template.jinja of models that have one)"),
         detail);
   }
   return Parse(model.chat_template(), absl::StrCat("chat template of ", name),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/options.h"
 
-#include <optional>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -381,17 +380,8 @@ absl::Status Refused(const CLI::App& app, const std::vector<std::string>& args,
                      const CLI::Error& error) {
   const auto [parser, name] = ParserOf(app, args);
   const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
-  // CLI11 looks at it last, after all that is required, and names its value, too.
-  const std::string flag = UnknownFlag(args, [parser = parser](const std::string& arg) {
-    const CLI::Option* const option = parser->get_option_no_throw(arg);
-    return option == nullptr ? std::nullopt : std::optional(option->get_items_expected_min() > 0);
-  });
+  auto [flag, more] = FindUnknownOption(*parser, args);
   if (flag.empty()) return Usage(absl::StrCat(error.what(), help));
-  std::vector<std::string> flags;
-  for (const CLI::Option* const option : parser->get_options()) {
-    flags.push_back(option->get_name());
-  }
-  std::string more = Suggestion(flag, flags);
   // Where no other flag was meant, what is missing may say what to give in its place.
   constexpr int kUnknown = static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (more.empty() && error.get_exit_code() != kUnknown) more = absl::StrCat("; ", error.what());

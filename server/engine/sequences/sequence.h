@@ -69,9 +69,9 @@ class Sequence {
   bool got_records = false;
   // The state of its slot when the slot was taken from it; empty: it has its slot.
   std::vector<float> host_state;
-  bool parked = false;  // its state is there because nobody reads the reply
   // Of that state: the segments that are kept, from the first one on. Some may be forgotten.
   std::vector<StatePtr> segments;
+  bool parked = false;  // host_state holds it because nobody reads the reply
 
   // False while it can feed nothing (its prompt is being fed by sample 0).
   virtual bool runnable() const { return true; }

@@ -42,6 +42,22 @@ class ReaderTest : public EngineSessionTest {
       EXPECT_EQ(other.sample(static_cast<size_t>(i)).tokens, Solo(spec, static_cast<uint32_t>(i)));
     }
   }
+  // How many of two that are not read give their slots to two others.
+  void ExpectParkedOfTwo(int parked) {
+    Start();
+    ReplyCollector first(ReplyCollector::Reading::kOnlyWhenAsked);
+    ReplyCollector second(ReplyCollector::Reading::kOnlyWhenAsked);
+    StartUnread(&first, Prompt({1}, 100));
+    StartUnread(&second, Prompt({2}, 100));
+    ReplyCollector others[2];
+    for (ReplyCollector& other : others) {
+      ASSERT_EQ(other.Start(engine_.get(), Prompt({3}, 30)), absl::OkStatus());
+    }
+    for (ReplyCollector& other : others) EXPECT_EQ(other.Wait(), absl::OkStatus());
+    EXPECT_EQ(Load().parked, parked);
+    EXPECT_EQ(Load().slots_used, 2 - parked);
+    engine_.reset();
+  }
   static void ReadToTheEnd(ReplyCollector* reader) {
     EXPECT_TRUE(Eventually([&] {
       reader->TakeNow();
@@ -120,19 +136,7 @@ TEST_F(ReaderTest, OnlyAsManyGiveUpTheirSlotsAsAreNeeded) {
 
 TEST_F(ReaderTest, KeepsItsSlotWhereThereIsNoMemoryForItsState) {
   options_.max_parked_bytes = 5 * 64;  // of one state, beside those kept for preemption
-  Start();
-  ReplyCollector first(ReplyCollector::Reading::kOnlyWhenAsked);
-  ReplyCollector second(ReplyCollector::Reading::kOnlyWhenAsked);
-  StartUnread(&first, Prompt({1}, 100));
-  StartUnread(&second, Prompt({2}, 100));
-  ReplyCollector others[2];
-  for (ReplyCollector& other : others) {
-    ASSERT_EQ(other.Start(engine_.get(), Prompt({3}, 30)), absl::OkStatus());
-  }
-  for (ReplyCollector& other : others) EXPECT_EQ(other.Wait(), absl::OkStatus());
-  EXPECT_EQ(Load().parked, 1);
-  EXPECT_EQ(Load().slots_used, 1);
-  engine_.reset();
+  ExpectParkedOfTwo(1);
 }
 
 TEST_F(ReaderTest, MoreStatesThatAreSmallStillHaveRoom) {
@@ -141,18 +145,7 @@ TEST_F(ReaderTest, MoreStatesThatAreSmallStillHaveRoom) {
   fake_.limits.state = size;
   fake_.limits.bytes_per_slot = size.At(1000);
   options_.max_parked_bytes = 5 * static_cast<int64_t>(size.At(1000));  // as above
-  Start();
-  ReplyCollector first(ReplyCollector::Reading::kOnlyWhenAsked);
-  ReplyCollector second(ReplyCollector::Reading::kOnlyWhenAsked);
-  StartUnread(&first, Prompt({1}, 100));
-  StartUnread(&second, Prompt({2}, 100));
-  ReplyCollector others[2];
-  for (ReplyCollector& other : others) {
-    ASSERT_EQ(other.Start(engine_.get(), Prompt({3}, 30)), absl::OkStatus());
-  }
-  for (ReplyCollector& other : others) EXPECT_EQ(other.Wait(), absl::OkStatus());
-  EXPECT_EQ(Load().parked, 2);
-  engine_.reset();
+  ExpectParkedOfTwo(2);
 }
 
 TEST_F(ReaderTest, ComesBackBeforeRequestsThatCameLater) {
