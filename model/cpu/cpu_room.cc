@@ -15,11 +15,8 @@ absl::Status CpuOutOfMemory(absl::string_view message) {
   return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
 }
 
-namespace {
-
-// Positions that a slot has room for; 0: no limit.
-int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& config,
-                      int64_t left_bytes) {
+int64_t ChooseCpuContext(const CpuBackendOptions& options, const ModelConfig& config,
+                         int64_t left_bytes) {
   const StateSize size = config.state().size();
   const int64_t automatic = options.num_slots
                                 ? AutoContext(left_bytes, size, config.context, *options.num_slots)
@@ -28,8 +25,6 @@ int64_t ChooseContext(const CpuBackendOptions& options, const ModelConfig& confi
   return config.AtMost(*options.max_context);
 }
 
-}  // namespace
-
 absl::Status ChooseCpuRoom(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits) {
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
@@ -37,7 +32,7 @@ absl::Status ChooseCpuRoom(const CpuBackendOptions& options, const ModelConfig& 
   const int64_t left =
       std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available);
   limits->state = config.state().size();
-  limits->context = ChooseContext(options, config, left);
+  limits->context = ChooseCpuContext(options, config, left);
   const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
   SlotChoice choice = {options.num_slots.value_or(0), "as set"};
   if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);

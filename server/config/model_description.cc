@@ -11,10 +11,11 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
+#include "model/cpu/cpu_room.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/model.h"
 #include "model/slot_choice.h"
-#include "server/config/server_config.h"
+#include "server/config/start_files.h"
 
 namespace rivulet {
 namespace {
@@ -60,13 +61,13 @@ std::string TypesOf(const CheckpointTensors& tensors) {
 
 }  // namespace
 
-absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::string_view weights) {
-  RIVULET_ASSIGN_OR_RETURN(const ModelPlace at, ParseModelPlace(place));
+absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
+  RIVULET_ASSIGN_OR_RETURN(const ModelPlace at, ParseModelPlace(server.models.front()));
   RIVULET_ASSIGN_OR_RETURN(const auto model, Model::Open(at.directory, at.name));
-  const ModelConfig& config = model->config();
+  RIVULET_ASSIGN_OR_RETURN(const CpuBackendOptions options, CpuOptionsOf(server, 0));
+  const ModelConfig config = model->config().WithCache(options.cache);
   ModelDescription description;
-  RIVULET_ASSIGN_OR_RETURN(const WeightChoice types, ParseWeightChoice(weights));
-  const auto plan = CpuWeights::Plan(*model, types);
+  const auto plan = CpuWeights::Plan(*model, options.weights);
   if (!plan.ok()) {
     return Annotate(plan.status(), absl::Utf8SafeCHexEscape(model->directory()));
   }
@@ -82,7 +83,7 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   description.num_parameters = model->tensors().num_parameters();
   const StateSize size = config.state().size();
   description.context =
-      AutoContext(ReadHostMemory().available - description.weight_bytes, size, config.context);
+      ChooseCpuContext(options, config, ReadHostMemory().available - description.weight_bytes);
   description.fixed_bytes = static_cast<int64_t>(size.fixed);
   description.token_bytes = static_cast<int64_t>(size.per_token());
   description.state_bytes = static_cast<int64_t>(size.At(description.context));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "server/config/server_config.h"
 
 namespace rivulet {
 
@@ -22,8 +22,8 @@ struct ModelDescription {
   int64_t weight_bytes = 0;  // as the CPU backend keeps them; an estimate for the kind "linear"
   int64_t state_bytes = 0;   // of one sequence, with room for `context` tokens
   // Of it: what does not grow (recurrent states, windows of keys and values), and what each token
-  // adds in layers that attend to all positions; context: tokens that a slot would have room for
-  // with `--max-context auto`. 0: no limit.
+  // adds in layers that attend to all positions; context: tokens that a slot would have room for.
+  // 0: no limit.
   int64_t fixed_bytes = 0, token_bytes = 0, context = 0;
   int num_layers = 0, hidden_size = 0, vocab_size = 0;
   int num_heads = 0, key_dim = 0, value_dim = 0;  // the dimensions: of a head
@@ -38,9 +38,9 @@ struct ModelDescription {
   std::string slots_choice;  // why so many
 };
 
-// Describes the model of `place`, "DIR" or "NAME=DIR", without reading a weight. `weights`: the
-// type to keep them in, as the setting of that name. Errors: those of ParseModelPlace and
-// Model::Open; DATA_LOSS (a tensor of the family that is missing, misshapen or not expected).
-absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::string_view weights);
+// Describes the first model of `server`, with its weights, max_context and kv_cache, without
+// reading a weight. Errors: those of ParseModelPlace, CpuOptionsOf and Model::Open; DATA_LOSS (a
+// tensor of the family that is missing, misshapen or not expected). Thread: any.
+absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server);
 
 }  // namespace rivulet

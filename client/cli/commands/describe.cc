@@ -86,9 +86,8 @@ std::string Text(const ModelDescription& d) {
 }  // namespace
 
 absl::StatusOr<std::string> DescribeDirectory(const ModelsOptions& options) {
-  const TargetOptions& target = options.target;
   RIVULET_ASSIGN_OR_RETURN(const ModelDescription description,
-                           DescribeModel(target.model_dir, target.weights));
+                           DescribeModel(ConfigOf(options.target)));
   RIVULET_RETURN_IF_ERROR(WriteOut(options.json ? Json(description) : Text(description)));
   return std::string();
 }

@@ -10,7 +10,6 @@
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
-#include "server/config/server_config.h"
 #include "server/server.h"
 
 namespace rivulet {
@@ -62,6 +61,19 @@ absl::Status InFlags(const absl::Status& status) {
 
 }  // namespace
 
+ServerConfig ConfigOf(const TargetOptions& options) {
+  ServerConfig config;
+  config.models = {options.model_dir};
+  config.backend = options.backend;
+  config.precision = options.precision;
+  config.device = options.device;
+  config.weights = options.weights;
+  config.max_context = options.max_context;
+  config.kv_cache = options.kv_cache;
+  config.threads = options.threads;
+  return config;
+}
+
 absl::Status UseCookie(const SessionOptions& session, const Client& client) {
   if (session.cookie.empty()) return absl::OkStatus();
   return client.SetSessionCookie(session.id, session.cookie);
@@ -84,15 +96,7 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
     if (!client.ok()) return InFlags(client.status());
     return Target(nullptr, *std::move(client), options.model_name);
   }
-  ServerConfig config;
-  config.models = {options.model_dir};
-  config.backend = options.backend;
-  config.precision = options.precision;
-  config.device = options.device;
-  config.weights = options.weights;
-  config.max_context = options.max_context;
-  config.kv_cache = options.kv_cache;
-  config.threads = options.threads;
+  ServerConfig config = ConfigOf(options);
   if (use.over_socket) {
     config.listen = "127.0.0.1:0";
   } else {

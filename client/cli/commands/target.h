@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "client/cli/options/options.h"
 #include "rivulet/client.h"
+#include "server/config/server_config.h"
 
 namespace rivulet {
 
@@ -37,6 +38,10 @@ struct TargetUse {
   // loopback. Else it has as many sessions as a request of ours asks for, and no socket.
   bool over_socket = false;
 };
+
+// What a server in this process has of the command line: its model, backend and types. REQUIRES: a
+// model is given.
+ServerConfig ConfigOf(const TargetOptions& options);
 
 // Loads the model into a server in this process, or prepares the connection (made by the first
 // call). Errors: those of Server::Create (bad model, backend absent), with

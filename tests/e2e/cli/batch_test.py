@@ -113,6 +113,11 @@ class BatchFormsTest(BatchTest):
         pathlib.Path(f"{self.out}.batch").unlink()
         self.fails(self.batch(target, "--fail-on-error"), 2, "4 results, 6 errors")
 
+    def test_other_numbers_do_not_continue_a_batch(self):
+        self.into.write_text(lines_of({"prompt": [1], "max_tokens": 2}))
+        self.succeeds(self.batch(("--model", RFA)))
+        self.fails(self.batch(("--model", RFA, "--weights", "bf16")), 2, "was begun with numerics ")
+
     def test_defaults_of_lines_come_from_the_command_line(self):
         self.into.write_text(lines_of({"prompt": [1]}, {"prompt": [1], "max_tokens": 2}))
         self.succeeds(self.batch(("--model", RFA), "--max-tokens", 5, "--temperature", 0, "--seed", 7))

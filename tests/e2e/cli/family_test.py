@@ -93,6 +93,12 @@ class FamilyTest(CommandTest):
             session = self.succeeds(rivulet("sessions", "open", *at)).out.strip()
             self.succeeds(rivulet("sessions", "append", session, "--tokens", text(range(1, 21)), *at))
             self.fails(rivulet("sessions", "append", session, "--tokens", "1,2", *at), 2, "at position 20", "allows 21", "raise --max-context")
+        # A model in the process of the command has the same limit.
+        local = ("--model", directory, "--max-context", "20", "--kv-cache", "bf16")
+        self.fails(rivulet("generate", *local, "--tokens", text(range(1, 23))), 2, "holds 22 tokens", "raise --max-context")
+        (whole,) = self.succeeds(rivulet("models", "--model", directory, "--json")).lines()
+        (model,) = self.succeeds(rivulet("models", *local, "--json")).lines()
+        self.assertEqual((model["context"], model["token_bytes"]), (20, whole["token_bytes"] // 2))
         for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "--max-context")):
             with self.assertRaisesRegex(RuntimeError, said):
                 Server(directory, args=("--max-context", context)).__enter__()

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/config/settings.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -17,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 absl::StatusOr<ServerCommand> Parse(std::vector<const char*> flags) {
   flags.insert(flags.begin(), "rivulet-server");
@@ -190,6 +193,21 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
     const absl::Status status = ApplyServerConfigJson(test.json, &config);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.json;
     EXPECT_THAT(std::string(status.message()), HasSubstr(test.message)) << test.json;
+  }
+}
+
+TEST(ServerConfigTest, AnUnknownFlagIsNamedWithWhatWasMeant) {
+  const auto message = [](const absl::Status& status) {
+    EXPECT_EQ(GetErrorDetail(status).reason, "CONFIG_INVALID");
+    return std::string(status.message());
+  };
+  EXPECT_EQ(message(Parse({"--model", "m", "--slot", "3"}).status()),
+            "unknown option --slot; did you mean --slots? (see --help)");
+  EXPECT_EQ(message(Parse({"--zzz"}).status()), "unknown option --zzz (see --help)");
+  for (const char* const renamed : kRenamedSettings) {
+    const std::string flag = absl::StrCat("--", renamed, "x");
+    EXPECT_THAT(message(Parse({flag.c_str()}).status()),
+                Not(HasSubstr(absl::StrCat(renamed, "?"))));
   }
 }
 
