@@ -9,9 +9,11 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import venv
 
@@ -80,12 +82,18 @@ sys.path.insert(0, str(SITE))
 
 
 def run(*command, cwd=None, timeout=300):
-    """Runs the environment's Python; its exit code, stdout and stderr."""
+    """Runs the environment's Python; its exit code, stdout and stderr. One that does not end tells where its threads are."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [PYTHON, *map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
-    )
-    return done.returncode, done.stdout, done.stderr
+    command = [PYTHON, "-X", "faulthandler", *map(str, command)]
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks
+            threading.Timer(30, process.kill).start()
+            out, err = process.communicate()
+            raise AssertionError(f"{command} did not end within {timeout} s\n{out}\n{err}") from None
+    return process.returncode, out, err
 
 
 def await_idle(client, model, seconds=30):
