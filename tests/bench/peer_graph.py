@@ -64,6 +64,11 @@ def random_model(name):
     return config, weights
 
 
+def draw_category(logits):
+    """An exponential race: as multinomial draws, without its host checks."""
+    return (logits.softmax(1) / torch.empty_like(logits).exponential_()).argmax(1)
+
+
 class Step:
     """One step of `rows` rows, in place: states, token and position of each row are the same tensors for ever."""
 
@@ -80,6 +85,7 @@ class Step:
         self.z = [torch.zeros(rows * heads, features, device=device) for _ in self.layers]
         self.token = torch.zeros(rows, dtype=torch.long, device=device)
         self.position = torch.zeros(1, dtype=torch.long, device=device)
+        self.most_positions = self.w["position.weight"].shape[0] if "position.weight" in self.w else math.inf
 
     def prepare(self, i):
         prefix, w = f"transformer.layers.{i}.", self.w
@@ -150,11 +156,10 @@ class Step:
         return linear(x, self.w["predictor.weight"], self.w["predictor.bias"])
 
     def draw(self, out):
-        """Exponential race for a category: as multinomial draws, without its host checks."""
         if self.config["output"]["type"] == "categorical":
-            return (out.softmax(1) / torch.empty_like(out).exponential_()).argmax(1)
+            return draw_category(out)
         logits, means, scales = out.split(self.config["output"]["num_mixtures"], 1)
-        pick = (logits.softmax(1) / torch.empty_like(logits).exponential_()).argmax(1, keepdim=True)
+        pick = draw_category(logits)[:, None]
         mean, scale = means.gather(1, pick)[:, 0], scales.gather(1, pick)[:, 0].clamp(min=-7).exp()
         u = torch.rand_like(mean).clamp(1e-5, 1 - 1e-5)
         value = (mean + scale * (torch.log(u) - torch.log1p(-u))).clamp(-1, 1)
@@ -173,19 +178,24 @@ def check(config, weights, golden):
         bos = config["bos_token_id"]
         fed = sequence["tokens"] if bos is None else [bos, *sequence["tokens"]]
         wanted = dict(zip(golden["positions"], sequence["outputs"], strict=False))
-        for position, token in enumerate(fed[: max(wanted) + 1]):
-            step.token.fill_(token)
-            out = step.outputs()[0].double()
-            step.position.add_(1)
-            if position in wanted:
-                worst = max(worst, (out - torch.tensor(wanted[position], dtype=torch.float64)).abs().max().item())
+        worst = max(worst, difference(step, fed, wanted))
     return worst
 
 
-def measure(config, weights, rows, matrices, compiled, steps, launches):
+def difference(step, fed, wanted):
+    """The largest difference of the outputs after the tokens `fed` from those in `wanted`, by position."""
+    worst = 0.0
+    for position, token in enumerate(fed[: max(wanted) + 1]):
+        step.token.fill_(token)
+        out = step.outputs()[0].double()
+        step.position.add_(1)
+        if position in wanted:
+            worst = max(worst, (out - torch.tensor(wanted[position], dtype=torch.float64)).abs().max().item())
+    return worst
+
+
+def measure(step, compiled, steps, launches):
     """Microseconds of a step: median over the launches of a graph of `steps` steps."""
-    torch.backends.cuda.matmul.allow_tf32 = matrices == "tf32"
-    step = Step(config, weights, rows, MATRICES[matrices], "cuda")
     one = torch.compile(step.step, mode="max-autotune-no-cudagraphs") if compiled else step.step
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -197,9 +207,8 @@ def measure(config, weights, rows, matrices, compiled, steps, launches):
         for _ in range(steps):
             one()
     times = []
-    limit = step.w["position.weight"].shape[0] - steps if "position.weight" in step.w else math.inf
     for _ in range(launches):
-        if step.position.item() >= limit:
+        if step.position.item() >= step.most_positions - steps:
             step.position.zero_()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
@@ -207,11 +216,28 @@ def measure(config, weights, rows, matrices, compiled, steps, launches):
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1000 / steps)
-    return statistics.median(times[launches // 5 :]), step.bytes_per_step()
+    return statistics.median(times[launches // 5 :])
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def measure_all(args, model, make):
+    """Prints a line for each setting. make(rows, matrices): a step on the device."""
+    if not torch.cuda.is_available():
+        print("skipped: torch sees no CUDA device", file=sys.stderr)
+        return 77
+    for matrices in args.matrices.split(","):
+        torch.backends.cuda.matmul.allow_tf32 = matrices == "tf32"
+        for compiled in (word == "yes" for word in args.compile.split(",")):
+            for rows in map(int, args.rows.split(",")):
+                step = make(rows, MATRICES[matrices])
+                us = measure(step, compiled, args.steps, args.launches)
+                print(json.dumps({"model": model, "matrices": matrices, "compiled": compiled, "rows": rows, "us": round(us, 1),
+                                  "tokens_per_second": round(rows / us * 1e6),
+                                  "gb_per_s": round(step.bytes_per_step() / us / 1e3, 1)}), flush=True)
+    return 0
+
+
+def parse(about):
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--rows", default="1,64,1024,4096")
     parser.add_argument("--matrices", default="f16,f32")
@@ -222,8 +248,13 @@ def parse():
     return parser.parse_args()
 
 
+def report_check(args, worst):
+    print(json.dumps({"model": args.model, "largest_difference": worst}))
+    return 0 if worst <= CHECKED else 1
+
+
 def main():
-    args = parse()
+    args = parse(__doc__)
     directory = pathlib.Path(args.model)
     if args.model in SHAPES:
         config, weights = random_model(args.model)
@@ -232,20 +263,8 @@ def main():
     with torch.inference_mode():
         if args.check:
             torch.set_num_threads(1)
-            worst = check(config, weights, json.loads((directory / "golden.json").read_text()))
-            print(json.dumps({"model": args.model, "largest_difference": worst}))
-            return 0 if worst <= CHECKED else 1
-        if not torch.cuda.is_available():
-            print("skipped: torch sees no CUDA device", file=sys.stderr)
-            return 77
-        for matrices in args.matrices.split(","):
-            for compiled in (word == "yes" for word in args.compile.split(",")):
-                for rows in map(int, args.rows.split(",")):
-                    us, moved = measure(config, weights, rows, matrices, compiled, args.steps, args.launches)
-                    print(json.dumps({"model": directory.name, "matrices": matrices, "compiled": compiled, "rows": rows,
-                                      "us": round(us, 1), "tokens_per_second": round(rows / us * 1e6),
-                                      "gb_per_s": round(moved / us / 1e3, 1)}), flush=True)
-    return 0
+            return report_check(args, check(config, weights, json.loads((directory / "golden.json").read_text())))
+        return measure_all(args, directory.name, lambda rows, matrices: Step(config, weights, rows, matrices, "cuda"))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ uint64_t Mix(uint64_t x) {
 void FakeHistory::Feed(int32_t token, bool as_output) {
   hash = Mix(hash ^ (static_cast<uint64_t>(token) << 1));
   if (grows) kept.push_back(static_cast<uint16_t>(hash));
+  ring[static_cast<size_t>(count) % ring.size()] = static_cast<uint16_t>(hash >> 16);
   ++count;
   Count({token, !as_output, as_output ? 1 : 0});
 }
@@ -52,6 +53,7 @@ int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const Fake
   if (script) return script(sampler.sample_index, history.count);
   uint64_t hash = Mix(history.hash ^ Mix(sampler.params.seed));
   for (const uint16_t value : history.kept) hash = Mix(hash ^ value);
+  for (const uint16_t value : history.ring) hash = Mix(hash ^ value);
   if (sampler.params.has_penalties()) hash = Mix(hash ^ history.CountsHash());
   hash = Mix(hash ^
              Mix((uint64_t{sampler.sample_index} << 40) ^ static_cast<uint64_t>(history.count)));
@@ -67,6 +69,7 @@ std::vector<float> FakeState(const FakeHistory& history, const StateSize& size) 
     values[i] = static_cast<float>(history.hash >> (16 * i) & 0xffff);
     values[4 + i] = static_cast<float>(static_cast<uint64_t>(history.count) >> (16 * i) & 0xffff);
   }
+  std::copy(history.ring.begin(), history.ring.end(), values.begin() + 8);
   std::copy(history.kept.begin(), history.kept.end(),
             values.begin() + static_cast<std::ptrdiff_t>(size.fixed / sizeof(float)));
   return values;
@@ -238,6 +241,9 @@ absl::Status FakeBackend::WriteParts(Slot slot, std::span<const std::span<const 
   for (size_t i = 0; i < 4; ++i) {
     history.hash |= static_cast<uint64_t>(in[i]) << (16 * i);
     history.count |= static_cast<int64_t>(in[4 + i]) << (16 * i);
+  }
+  for (size_t i = 0; i < history.ring.size(); ++i) {
+    history.ring[i] = static_cast<uint16_t>(static_cast<uint64_t>(in[8 + i]));
   }
   const int64_t context = options_.limits.context;
   if (in.size() * sizeof(float) != size.At(history.count) ||

@@ -8,6 +8,7 @@
 // The backend belongs to the engine; a test talks to it through a FakeProbe that both share.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,9 +27,11 @@ namespace rivulet {
 
 // What the outputs of a slot depend on.
 struct FakeHistory {
-  // Stands for the recurrent state: what ReadSlot and WriteSlot carry.
+  // Stands for the recurrent state: what ReadPart and WriteParts carry.
   uint64_t hash = 1;
   int64_t count = 0;  // tokens fed
+  // Stands for the keys and values of a window: position p is at p % 8.
+  std::array<uint16_t, 8> ring = {};
   // Stands for keys and values: one a token, where the state grows (BackendLimits::state).
   bool grows = false;
   std::vector<uint16_t> kept = {};
