@@ -29,7 +29,6 @@ constexpr JsonRules kFormatRules = {
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 constexpr int64_t kMaxInt32 = INT32_MAX;
 constexpr int64_t kMaxLayers = 4096;
-constexpr uint64_t kMaxStateBytes = uint64_t{16} << 30;
 
 absl::Status ParseFormat(JsonReader* root) {
   RIVULET_RETURN_IF_ERROR(root->Choice<int>("format", {{"rivulet-model", 0}}, nullptr));

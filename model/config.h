@@ -20,6 +20,8 @@
 namespace rivulet {
 
 inline constexpr int64_t kDefaultContext = 8192;
+// Most bytes of a state; of one that grows, with one block of keys and values.
+inline constexpr uint64_t kMaxStateBytes = uint64_t{16} << 30;
 
 enum class Activation : uint8_t { kRelu, kGelu };
 enum class PositionType : uint8_t { kNone, kLearned, kSinusoidal };

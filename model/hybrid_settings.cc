@@ -72,11 +72,14 @@ absl::Status SetHeadDim(const JsonReader& settings, const ModelConfig& config,
 
 float InverseRoot(int n) { return static_cast<float>(1 / std::sqrt(double(n))); }
 
-// The positions that the model was trained for: the context by default, no limit.
+// The positions that the model was trained for, which are the context by default and no limit; 0:
+// it does not say.
 absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
+  constexpr char kName[] = "max_position_embeddings";
+  config->context = kDefaultContext;
+  if (settings->Find(kName) == nullptr) return 0;
   int positions = 0;
-  RIVULET_RETURN_IF_ERROR(settings->Int("max_position_embeddings", 1, INT32_MAX, &positions,
-                                        static_cast<int>(kDefaultContext)));
+  RIVULET_RETURN_IF_ERROR(settings->Int(kName, 1, INT32_MAX, &positions));
   config->context = std::min<int64_t>(positions, kDefaultContext);
   return positions;
 }
@@ -85,9 +88,15 @@ absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
 absl::Status CheckSoftmaxSizes(const JsonReader& settings, const ModelConfig& config) {
   const SoftmaxConfig& softmax = *config.block().softmax;
   const double queries = double(softmax.num_heads) * softmax.head_dim;
-  if (2 * queries <= double(kMostColumns)) return absl::OkStatus();
-  return settings.Invalid("num_attention_heads", "is ", softmax.num_heads, ", of ",
-                          softmax.head_dim, " values each: too many columns");
+  if (2 * queries > double(kMostColumns)) {
+    return settings.Invalid("num_attention_heads", "is ", softmax.num_heads, ", of ",
+                            softmax.head_dim, " values each: too many columns");
+  }
+  const size_t bytes = config.state().size().At(1);
+  if (bytes <= kMaxStateBytes) return absl::OkStatus();
+  return settings.Invalid("num_hidden_layers", "is ", config.num_layers,
+                          ", which makes a state with one block of keys and values ", bytes,
+                          " bytes; allowed: at most ", kMaxStateBytes);
 }
 
 // Mamba-2 within Granite and Falcon-H1. `own_width`: the setting that may give the width of all
@@ -138,7 +147,8 @@ absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfi
   RIVULET_RETURN_IF_ERROR(settings->Only("position_embedding_type", R"("rope", "nope", null)"));
   const JsonValue* positions = settings->Find("position_embedding_type");
   if (positions != nullptr && positions->text == "rope") {
-    RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 1, trained, &softmax.rope));
+    RIVULET_RETURN_IF_ERROR(ParseRope(
+        settings, {.head_dim = softmax.head_dim, .max_positions = double(trained)}, &softmax.rope));
   } else {
     settings->Known({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"});
   }
@@ -210,7 +220,9 @@ absl::Status ParseQwen35Attention(JsonReader* settings, int trained, ModelConfig
   RIVULET_RETURN_IF_ERROR(settings->Int("head_dim", 1, kMostColumns, &softmax.head_dim, 256));
   softmax.scale = InverseRoot(softmax.head_dim);
   softmax.head_norm = softmax.gate = true;
-  RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 0.25, trained, &softmax.rope));
+  RIVULET_RETURN_IF_ERROR(ParseRope(
+      settings, {.head_dim = softmax.head_dim, .max_positions = double(trained), .partial = 0.25},
+      &softmax.rope));
   // Where both are there, transformers reads layer_types alone.
   int interval = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("full_attention_interval", 1, kMostColumns, &interval, 4));
@@ -310,8 +322,9 @@ absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(SetHeadDim(*settings, *config, &softmax));
   softmax.scale = InverseRoot(softmax.head_dim);
   softmax.head_norm = true;
-  RIVULET_RETURN_IF_ERROR(
-      ParseRope(settings, softmax.head_dim, 1, trained, &softmax.rope, /*theta=*/1e6));
+  RIVULET_RETURN_IF_ERROR(ParseRope(
+      settings, {.head_dim = softmax.head_dim, .max_positions = double(trained), .theta = 1e6},
+      &softmax.rope));
   RIVULET_RETURN_IF_ERROR(ParseLfm2Layers(settings, *config, &softmax.layers));
   // What rows of the mixer are as wide as.
   config->num_heads = softmax.num_heads;
@@ -371,7 +384,8 @@ absl::Status ParseFalconAttention(JsonReader* settings, int trained, ModelConfig
   softmax.scale = InverseRoot(softmax.head_dim) * key * in * in;
   softmax.input_scale = in;
   softmax.output_scale = in * out;
-  RIVULET_RETURN_IF_ERROR(ParseRope(settings, softmax.head_dim, 1, trained, &softmax.rope));
+  RIVULET_RETURN_IF_ERROR(ParseRope(
+      settings, {.head_dim = softmax.head_dim, .max_positions = double(trained)}, &softmax.rope));
   softmax.layers.assign(size_t(config->num_layers), true);
   softmax.beside = true;
   config->block().softmax = std::move(softmax);
@@ -421,8 +435,10 @@ absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& 
   }
   JsonValue own = *text;
   constexpr char kTied[] = "tie_word_embeddings";
-  const JsonValue* outer = config.Find(kTied);  // decides
-  if (outer == nullptr) return own;
+  const JsonValue* outer = config.Find(kTied);  // decides; false where it is missing
+  JsonValue untied;
+  untied.kind = Kind::kBool;
+  if (outer == nullptr) outer = &untied;
   const auto inner = std::find(own.keys.begin(), own.keys.end(), kTied);
   if (inner != own.keys.end()) {
     own.items[size_t(inner - own.keys.begin())] = *outer;

@@ -15,13 +15,21 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 
+// The length before it was scaled. `max_positions`: where it is missing; 0: it must be there.
+absl::Status ReadTrained(JsonReader* object, double max_positions, double* trained) {
+  constexpr char kName[] = "original_max_position_embeddings";
+  return max_positions > 0 ? object->Positive(kName, trained, max_positions)
+                           : object->Positive(kName, trained);
+}
+
 // [transformers, modeling_rope_utils.py]: between wavelengths of the trained length over high and
 // low factor, from full to divided frequencies.
-absl::Status ApplyLlama3(JsonReader* object, double factor, RopeConfig* rope) {
+absl::Status ApplyLlama3(JsonReader* object, double factor, double max_positions,
+                         RopeConfig* rope) {
   double low = 0, high = 0, trained = 0;
   RIVULET_RETURN_IF_ERROR(object->Positive("low_freq_factor", &low));
   RIVULET_RETURN_IF_ERROR(object->Positive("high_freq_factor", &high));
-  RIVULET_RETURN_IF_ERROR(object->Positive("original_max_position_embeddings", &trained));
+  RIVULET_RETURN_IF_ERROR(ReadTrained(object, max_positions, &trained));
   if (!(high > low)) {
     return object->Invalid("high_freq_factor", "is ", high, "; allowed: above low_freq_factor, ",
                            low);
@@ -43,8 +51,7 @@ struct Yarn {
 absl::Status ReadYarn(JsonReader* object, double max_positions, Yarn* yarn) {
   RIVULET_RETURN_IF_ERROR(object->Positive("beta_fast", &yarn->beta_fast, 32));
   RIVULET_RETURN_IF_ERROR(object->Positive("beta_slow", &yarn->beta_slow, 1));
-  RIVULET_RETURN_IF_ERROR(
-      object->Positive("original_max_position_embeddings", &yarn->trained, max_positions));
+  RIVULET_RETURN_IF_ERROR(ReadTrained(object, max_positions, &yarn->trained));
   for (const auto& [name, out] : {std::pair{"attention_factor", &yarn->attention_factor},
                                   {"mscale", &yarn->mscale},
                                   {"mscale_all_dim", &yarn->mscale_all_dim}}) {
@@ -104,12 +111,18 @@ absl::Status SetFrequencies(const JsonReader& object, int head_dim, double theta
 
 enum class RopeType : uint8_t { kDefault, kLinear, kLlama3, kYarn };
 
-// `object`: rope_parameters or rope_scaling. `theta` and `partial`: where it has none.
-absl::Status ReadRope(JsonReader* object, int head_dim, double theta, double partial,
-                      double max_positions, RopeConfig* rope) {
+// Angles must stay in the range of SinCos.
+absl::Status AtLeastOne(const JsonReader& object, const char* name, double value) {
+  if (value >= 1) return absl::OkStatus();
+  return object.Invalid(name, "is ", value, "; allowed: at least 1");
+}
+
+// `object`: rope_parameters or rope_scaling.
+absl::Status ReadRope(JsonReader* object, const RopeDefaults& defaults, double theta,
+                      double partial, RopeConfig* rope) {
   RIVULET_RETURN_IF_ERROR(object->Positive("rope_theta", &theta, theta));
+  RIVULET_RETURN_IF_ERROR(AtLeastOne(*object, "rope_theta", theta));
   RIVULET_RETURN_IF_ERROR(object->Positive("partial_rotary_factor", &partial, partial));
-  RIVULET_RETURN_IF_ERROR(SetFrequencies(*object, head_dim, theta, partial, rope));
   const char* const name = object->Find("rope_type") == nullptr && object->Find("type") != nullptr
                                ? "type"
                                : "rope_type";
@@ -121,33 +134,41 @@ absl::Status ReadRope(JsonReader* object, int head_dim, double theta, double par
                                                     {"llama3", RopeType::kLlama3},
                                                     {"yarn", RopeType::kYarn}},
                                                    &type, RopeType::kDefault));
+  if (type == RopeType::kDefault && defaults.partial == 1) partial = 1;
+  RIVULET_RETURN_IF_ERROR(SetFrequencies(*object, defaults.head_dim, theta, partial, rope));
   if (type == RopeType::kDefault) return absl::OkStatus();
   double factor = 1;
   RIVULET_RETURN_IF_ERROR(object->Positive("factor", &factor));
-  if (type == RopeType::kLlama3) return ApplyLlama3(object, factor, rope);
-  if (type == RopeType::kYarn) return ApplyYarn(object, factor, theta, max_positions, rope);
+  RIVULET_RETURN_IF_ERROR(AtLeastOne(*object, "factor", factor));
+  const double trained = defaults.max_positions;
+  if (type == RopeType::kLlama3) return ApplyLlama3(object, factor, trained, rope);
+  if (type == RopeType::kYarn) return ApplyYarn(object, factor, theta, trained, rope);
   for (double& f : rope->frequencies) f /= factor;
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status ParseRope(JsonReader* settings, int head_dim, double default_partial,
-                       double max_positions, RopeConfig* rope, double theta) {
-  double partial = default_partial;
+absl::Status ParseRope(JsonReader* settings, const RopeDefaults& defaults, RopeConfig* rope) {
+  double theta = defaults.theta, partial = defaults.partial;
   RIVULET_RETURN_IF_ERROR(settings->Positive("rope_theta", &theta, theta));
+  RIVULET_RETURN_IF_ERROR(AtLeastOne(*settings, "rope_theta", theta));
   RIVULET_RETURN_IF_ERROR(settings->Positive("partial_rotary_factor", &partial, partial));
-  // As in transformers, rope_scaling goes before rope_parameters.
-  settings->Known({"rope_parameters"});
+  // As in transformers, rope_scaling goes before rope_parameters unless it is empty.
+  settings->Known({"rope_scaling", "rope_parameters"});
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    if (settings->Find(name) == nullptr) continue;
+    const JsonValue* const value = settings->Find(name);
+    if (value == nullptr || (value->kind == JsonValue::Kind::kObject && value->items.empty())) {
+      continue;
+    }
     RIVULET_ASSIGN_OR_RETURN(JsonReader object, settings->Object(name));
     // For text the three positions of MRoPE are one, so that its sections change nothing.
     object.Known({"mrope_interleaved", "mrope_section"});
-    RIVULET_RETURN_IF_ERROR(ReadRope(&object, head_dim, theta, partial, max_positions, rope));
+    RIVULET_RETURN_IF_ERROR(ReadRope(&object, defaults, theta, partial, rope));
     return object.CheckNoOthers();
   }
-  return SetFrequencies(*settings, head_dim, theta, partial, rope);
+  if (defaults.partial == 1) partial = 1;
+  return SetFrequencies(*settings, defaults.head_dim, theta, partial, rope);
 }
 
 }  // namespace rivulet

@@ -16,11 +16,19 @@ struct RopeConfig {
   double factor = 1;                // of cosines and sines: yarn's attention_factor
 };
 
-// Reads `rope_parameters`, or `rope_scaling` with the settings beside it, for heads of `head_dim`.
-// Types: default, linear, llama3, yarn. `theta`: where the file has none. `max_positions`:
-// max_position_embeddings. Errors: INVALID_ARGUMENT, naming the setting; UNSUPPORTED_MODEL for
-// other types.
-absl::Status ParseRope(JsonReader* settings, int head_dim, double default_partial,
-                       double max_positions, RopeConfig* rope, double theta = 10000);
+// What a kind of model has where its file says nothing.
+struct RopeDefaults {
+  int head_dim = 0;
+  // max_position_embeddings; 0: the file has none, and a type that needs the trained length must
+  // give it.
+  double max_positions = 0;
+  // Of a head, what is turned. 1: type default turns all of it, whatever partial_rotary_factor says.
+  double partial = 1;
+  double theta = 10000;
+};
+
+// Reads `rope_parameters`, or `rope_scaling` with the settings beside it. Types: default, linear,
+// llama3, yarn. Errors: INVALID_ARGUMENT, naming the setting; UNSUPPORTED_MODEL for other types.
+absl::Status ParseRope(JsonReader* settings, const RopeDefaults& defaults, RopeConfig* rope);
 
 }  // namespace rivulet

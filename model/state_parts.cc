@@ -2,6 +2,8 @@
 #include "model/state_parts.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 
 #include "kernels/state_layout.h"
@@ -44,6 +46,20 @@ bool StateSize::Fits(size_t bytes, int64_t most) const {
   return (bytes - fixed) % per_block == 0 && bytes <= At(most);
 }
 
+bool StateSize::AllFinite(std::span<const float> values, size_t begin) const {
+  const bool halves = kept_type != kernels::CacheType::kF32;
+  const size_t before = (kept_at - std::min(begin, kept_at)) / sizeof(float);
+  const size_t floats = halves ? std::min(values.size(), before) : values.size();
+  const auto finite = [](float x) { return std::isfinite(x); };
+  if (!std::all_of(values.begin(), values.begin() + std::ptrdiff_t(floats), finite)) return false;
+  const uint32_t infinity = kept_type == kernels::CacheType::kF16 ? 0x7c00 : 0x7f80;
+  const auto halves_finite = [infinity](float pair) {
+    const auto bits = std::bit_cast<uint32_t>(pair);
+    return (bits & infinity) != infinity && (bits >> 16 & infinity) != infinity;
+  };
+  return std::all_of(values.begin() + std::ptrdiff_t(floats), values.end(), halves_finite);
+}
+
 StateParts::StateParts(int layers, std::vector<StatePart> list)
     : StateParts(AllRecurrent(layers), std::move(list), AttentionPart()) {}
 
@@ -61,7 +77,7 @@ StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const A
     recurrent_at.push_back(recurrent ? fixed_floats : 0);
     if (recurrent) fixed_floats += floats_per_layer;
   }
-  fixed_floats = StateLayout::RoundUp(fixed_floats, 16);
+  fixed_floats = kept_from = StateLayout::RoundUp(fixed_floats, 16);
   for (const bool attends : mix.attends) {
     size_t& place = kept.window == 0 ? block_floats : fixed_floats;
     kept_at.push_back(attends ? place : 0);
@@ -71,6 +87,16 @@ StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const A
   }
   // An empty list of values means that there is no state.
   if (fixed_floats == 0) fixed_floats = 16;
+}
+
+StateSize StateParts::size() const {
+  StateSize size = {.fixed = fixed_floats * sizeof(float),
+                    .per_block = block_floats * sizeof(float)};
+  if (attention) {
+    size.kept_type = attention->type;
+    size.kept_at = kept_from * sizeof(float);
+  }
+  return size;
 }
 
 const StatePart* StateParts::Find(absl::string_view name) const {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ struct LayerMix {
 struct StateSize {
   size_t fixed = 0, per_block = 0;                  // per_block: 0 where nothing grows
   int64_t block_tokens = 64, segment_tokens = 256;  // the latter a multiple of the former
+  // Keys and values are of this type, and lie from this byte on; before it everything is float32.
+  kernels::CacheType kept_type = kernels::CacheType::kF32;
+  size_t kept_at = 0;
 
   // Of a sequence that has fed `positions` tokens, the bos counted.
   size_t At(int64_t positions) const;
@@ -60,6 +64,8 @@ struct StateSize {
   size_t segment_bytes() const;
   // Whether a state of some number of positions up to `most` has this size.
   bool Fits(size_t bytes, int64_t most) const;
+  // Of a state from byte `begin` on.
+  bool AllFinite(std::span<const float> values, size_t begin = 0) const;
 };
 
 // Every part begins 16-byte aligned, and a slot is padded to 64 bytes, so that slots side by side
@@ -71,13 +77,14 @@ struct StateParts {
 
   // The part `name`; null: there is none.
   const StatePart* Find(absl::string_view name) const;
-  StateSize size() const { return {fixed_floats * sizeof(float), block_floats * sizeof(float)}; }
+  StateSize size() const;
 
   std::vector<StatePart> parts;
   std::optional<AttentionPart> attention;
   size_t floats_per_layer = 0;  // of the recurrent parts
   size_t fixed_floats = 0;      // of a slot, without blocks
   size_t block_floats = 0;      // that 64 tokens add
+  size_t kept_from = 0;         // where keys and values begin
   // In floats, by layer; 0 where the layer has no such part. `kept`: of keys and values, from the
   // slot's beginning where they are a ring, else from a block's.
   std::vector<size_t> recurrent_at, kept_at;

@@ -161,9 +161,10 @@ std::vector<Setting> ServingSettings() {
        &C::weights},
       {"max-context",
        "N",
-       "Most tokens of a sequence, for models with softmax attention: each slot reserves memory "
-       "for the keys and values of so many. auto: at most 8,192, and no more than lets 16 slots "
-       "and their paused replies fit into memory, but at least 2,048",
+       "Tokens that a sequence of a model with softmax attention feeds at most: each slot reserves "
+       "memory for the keys and values of so many. A bos counts; a last token that is not fed does "
+       "not. auto: at most 8,192, and no more than lets 16 slots and their parked and preempted "
+       "replies fit into memory, but at least 2,048",
        &C::max_context,
        {},
        1,

@@ -44,11 +44,8 @@ QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
   return limits;
 }
 
-// Sessions are no longer than a slot has room for.
 EngineOptions WithContext(EngineOptions options, const ModelConfig& config) {
-  if (config.context > 0) {
-    options.sessions.max_tokens = std::min(options.sessions.max_tokens, *config.max_tokens());
-  }
+  if (config.context > 0) options.sessions.context_tokens = *config.max_tokens();
   return options;
 }
 
@@ -144,23 +141,26 @@ absl::StatusOr<std::shared_ptr<Reply>> EngineImpl::Generate(GenerateSpec spec,
                                                             ReplyListener* listener) {
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
   const bool in_session = spec.session.has_value();
-  const int64_t max_new = MostNewTokens(spec, view_, options_);
+  const NewTokens max_new = MostNewTokens(spec, view_, options_);
   // Of a session it is known in Generation::Begin.
-  const uint64_t fingerprint = in_session ? 0 : ReplyFingerprint(view_.fingerprint, spec, max_new);
+  const uint64_t fingerprint =
+      in_session ? 0 : ReplyFingerprint(view_.fingerprint, spec, max_new.asked);
   if (spec.resume && !in_session) {
-    RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new, fingerprint));
+    RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new.most, fingerprint));
   }
   std::optional<uint64_t> identity;
   if (in_session && spec.session->position && options_.session_store != nullptr) {
     const SessionRef& ref = *spec.session;
-    identity = ReplyFingerprint(
-        SessionFingerprint(view_.fingerprint, ref.id, *ref.position, /*hash=*/0), spec, max_new);
+    identity =
+        ReplyFingerprint(SessionFingerprint(view_.fingerprint, ref.id, *ref.position, /*hash=*/0),
+                         spec, max_new.asked);
   }
-  auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
+  auto request =
+      std::make_unique<Generation>(std::move(spec), max_new.most, view_, options_, listener);
   request->sharing.identity = identity;
   if (!in_session) request->reply->SetFingerprint(fingerprint);
   const std::shared_ptr<Reply> reply = request->reply;
-  if (max_new > 0 || in_session) {
+  if (max_new.most > 0 || in_session) {
     RIVULET_ASSIGN_OR_RETURN(const RequestId id, Submit(std::move(request)));
     reply->SetId(id);
     return reply;

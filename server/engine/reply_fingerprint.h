@@ -21,8 +21,8 @@ uint64_t ModelFingerprint(const StateStamp& stamp);
 // Of the model and a session's first `position` tokens, whose hash is `hash` (sequence_hash.h).
 uint64_t SessionFingerprint(uint64_t model, const SessionId& id, int64_t position, uint64_t hash);
 
-// `before`: SessionFingerprint, or ModelFingerprint without a session. `max_new`: tokens that each
-// sample may draw, whatever set that limit.
+// `before`: SessionFingerprint, or ModelFingerprint without a session. `max_new`:
+// NewTokens::asked.
 uint64_t ReplyFingerprint(uint64_t before, const GenerateSpec& spec, int64_t max_new);
 
 }  // namespace rivulet

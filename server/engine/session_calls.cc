@@ -231,15 +231,19 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::
   return engine->Call(std::move(call));
 }
 
+absl::Status CheckRestored(int64_t tokens, const SessionLimits& limits) {
+  const int64_t most = limits.most_tokens();
+  if (tokens <= most) return absl::OkStatus();
+  return TooManyTokens(
+      "", absl::StrCat("the snapshot holds ", tokens, " tokens"), most,
+      most == limits.context_tokens ? LimitOf::kContext : LimitOf::kSessions,
+      "Restore it on a server that allows more, or take one at an earlier position");
+}
+
 absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, SessionDone done) {
   const SessionLimits& limits = engine->options().sessions;
   RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, limits));
-  if (spec.history.size() > limits.max_tokens) {
-    return TooManyTokens(
-        "", absl::StrCat("the snapshot holds ", spec.history.size(), " tokens"), limits.max_tokens,
-        engine->limits().context > 0 ? LimitOf::kContext : LimitOf::kSessions,
-        "Restore it on a server that allows more, or take one at an earlier position");
-  }
+  RIVULET_RETURN_IF_ERROR(CheckRestored(spec.history.size(), limits));
   const auto shared = std::make_shared<RestoreSpec>(std::move(spec));
   return Submit<SessionInfo>(
       engine, RequestKind::kRestoreSession, shared->tenant, std::nullopt, shared->deadline,

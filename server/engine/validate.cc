@@ -244,12 +244,14 @@ absl::Status EmptyPrompt() {
                       "prompt is empty; this model has no bos token, so it needs at least one.");
 }
 
-int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
-                     const EngineOptions& options) {
+NewTokens MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
+                       const EngineOptions& options) {
   const ModelConfig& config = *model.config;
+  const auto within = [&](int64_t count, std::optional<int64_t> limit) {
+    return limit ? std::min(count, *limit - given) : count;
+  };
+  const std::optional<int64_t> model_limit = config.model_max_tokens();
   int64_t max_new = spec.max_tokens;
-  const std::optional<int64_t> sequence_limit = config.max_tokens(),
-                               model_limit = config.model_max_tokens();
   if (max_new == 0) {
     const ContentConfig& content = config.content;
     if (content.type == ContentType::kImage) {
@@ -261,11 +263,18 @@ int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& m
     max_new = std::min(
         {max_new, options.max_tokens_limit, options.max_request_tokens / spec.num_samples});
   }
-  return sequence_limit ? std::min(max_new, *sequence_limit - given) : max_new;
+  NewTokens tokens = {within(max_new, config.max_tokens()), within(max_new, model_limit)};
+  if (spec.session) {
+    for (int64_t* const count : {&tokens.most, &tokens.asked}) {
+      *count = within(*count, options.sessions.max_tokens);
+    }
+  }
+  // Too many given tokens are refused elsewhere.
+  return {std::max<int64_t>(0, tokens.most), std::max<int64_t>(0, tokens.asked)};
 }
 
-int64_t MostNewTokens(const GenerateSpec& spec, const ModelView& model,
-                      const EngineOptions& options) {
+NewTokens MostNewTokens(const GenerateSpec& spec, const ModelView& model,
+                        const EngineOptions& options) {
   const int64_t prompt = std::ssize(spec.prompt);
   if (!spec.session) return MaxNewTokens(spec, prompt, model, options);
   const int64_t longest = options.sessions.max_tokens;
@@ -273,8 +282,7 @@ int64_t MostNewTokens(const GenerateSpec& spec, const ModelView& model,
   const int64_t position = std::clamp<int64_t>(spec.session->position.value_or(0), 0, longest);
   const StartTokens dropped = position > 0 ? spec.start_tokens : StartTokens();
   const int64_t given = position + prompt - static_cast<int64_t>(dropped.before + dropped.behind);
-  const int64_t most = std::min(MaxNewTokens(spec, given, model, options), longest - given);
-  return std::max<int64_t>(0, most);  // too many are refused when its turn comes
+  return MaxNewTokens(spec, given, model, options);
 }
 
 absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,

@@ -16,17 +16,23 @@ namespace rivulet {
 absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
                               const BackendLimits& limits, const EngineOptions& options);
 
-// How many tokens each sample may draw after `given` tokens of the sequence (see Engine::Generate);
-// 0: none. REQUIRES: `spec` is valid.
-int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
-                     const EngineOptions& options);
+// How many tokens each sample may draw (see Engine::Generate); 0: none.
+struct NewTokens {
+  int64_t most = 0;
+  // The same without the context of this server's slots: replicas with another one agree on it.
+  int64_t asked = 0;
+};
+
+// After `given` tokens of the sequence. REQUIRES: `spec` is valid.
+NewTokens MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
+                       const EngineOptions& options);
 
 // The same before anything is known of the session: exact without one and where the position is
 // set, else an upper limit. REQUIRES: `spec` is valid.
-int64_t MostNewTokens(const GenerateSpec& spec, const ModelView& model,
-                      const EngineOptions& options);
+NewTokens MostNewTokens(const GenerateSpec& spec, const ModelView& model,
+                        const EngineOptions& options);
 
-// What ValidateGenerate cannot say of spec.resume: `max_new` is MostNewTokens, `fingerprint` that
+// What ValidateGenerate cannot say of spec.resume: `max_new` is NewTokens::most, `fingerprint` that
 // of the reply which `spec` asks for. FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.
 absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, int64_t max_new,
                          uint64_t fingerprint);

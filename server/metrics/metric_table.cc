@@ -96,7 +96,7 @@ constexpr MetricInfo kMetrics[] = {
      "those that a request was to continue from: read, or not there any more or damaged, so that "
      "the session's tokens were fed again (missing)."},
     {"rivulet_session_states_published_bytes_total", kCounter, "model",
-     "Bytes of the states that this replica published."},
+     "Bytes that this replica wrote to publish states."},
     {"rivulet_prompt_cache_lookups_total", kCounter, "model,result",
      "Requests with the prompt cache on that found a state (hit) or none (miss)."},
     {"rivulet_prompt_cache_bytes", kGauge, "model", "Bytes of cached prompts."},

@@ -5,6 +5,7 @@
 // whose turn it is on a session.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -28,6 +29,7 @@ struct SessionLimits {
   int max_open_sessions = 10000;
   int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
   int64_t max_tokens = int64_t{1} << 22;  // of one history
+  int64_t context_tokens = 0;             // that a slot has room for; 0: any
   // A request on a session keeps a checkpoint each time it has fed so many tokens; at least 1.
   int64_t checkpoint_tokens = 512;
   int max_waiting = 16;  // requests that wait for one session
@@ -35,6 +37,10 @@ struct SessionLimits {
   int max_forks = 256;   // of one ForkSession
   absl::Duration default_idle = absl::Minutes(10);
   absl::Duration max_idle = absl::Hours(24);
+
+  int64_t most_tokens() const {
+    return context_tokens > 0 ? std::min(context_tokens, max_tokens) : max_tokens;
+  }
 };
 
 // Thread: the loop.

@@ -6,7 +6,7 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -188,9 +188,7 @@ absl::Status DecodeState(SectionReader* reader, size_t num_bytes, uint64_t state
     std::memcpy(reinterpret_cast<char*>(s->state.data()) + at, chunk.data(), chunk.size());
     at += chunk.size();
   }
-  const bool finite =
-      std::all_of(s->state.begin(), s->state.end(), [](float x) { return std::isfinite(x); });
-  return finite ? absl::OkStatus() : Damaged("its state holds a value that is not finite");
+  return absl::OkStatus();
 }
 
 absl::Status CheckMac(absl::string_view covered, absl::string_view mac, absl::string_view key) {
@@ -203,6 +201,22 @@ absl::Status CheckMac(absl::string_view covered, absl::string_view mac, absl::st
   return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_KEY",
                 mac.empty() ? "the snapshot is not signed, and this server asks for that."
                             : "the snapshot was not signed with this server's key.");
+}
+
+// Up to the end of the first section.
+absl::Status DecodeBeginning(SectionReader* reader, Snapshot* snapshot, uint64_t* num_tokens,
+                             uint64_t* state_floats) {
+  if (reader->Bytes(kMagic.size()) != kMagic)
+    return Damaged("it does not begin as a snapshot does");
+  const auto version = reader->Number<uint32_t>();
+  if (!reader->ok()) return Damaged("it ends early");
+  if (version < kLinearVersion || version > kGrowingVersion) {
+    return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_VERSION",
+                  absl::StrCat("the snapshot has format version ", version, "; this server reads ",
+                               kLinearVersion, " to ", kGrowingVersion, "."));
+  }
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view meta, NextSection(reader, Section::kMeta));
+  return DecodeMeta(meta, version, snapshot, num_tokens, state_floats);
 }
 
 }  // namespace
@@ -234,20 +248,20 @@ std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
   return out.Take();
 }
 
-absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key) {
-  SectionReader reader(bytes);
-  if (reader.Bytes(kMagic.size()) != kMagic) return Damaged("it does not begin as a snapshot does");
-  const auto version = reader.Number<uint32_t>();
-  if (!reader.ok()) return Damaged("it ends early");
-  if (version < kLinearVersion || version > kGrowingVersion) {
-    return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_VERSION",
-                  absl::StrCat("the snapshot has format version ", version, "; this server reads ",
-                               kLinearVersion, " to ", kGrowingVersion, "."));
-  }
+std::optional<int64_t> SnapshotTokens(absl::string_view beginning) {
+  SectionReader reader(beginning);
   Snapshot snapshot;
   uint64_t num_tokens = 0, state_floats = 0;
-  RIVULET_ASSIGN_OR_RETURN(const absl::string_view meta, NextSection(&reader, Section::kMeta));
-  RIVULET_RETURN_IF_ERROR(DecodeMeta(meta, version, &snapshot, &num_tokens, &state_floats));
+  const bool read = DecodeBeginning(&reader, &snapshot, &num_tokens, &state_floats).ok();
+  if (!read || num_tokens > uint64_t{INT64_MAX}) return std::nullopt;
+  return static_cast<int64_t>(num_tokens);
+}
+
+absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key) {
+  SectionReader reader(bytes);
+  Snapshot snapshot;
+  uint64_t num_tokens = 0, state_floats = 0;
+  RIVULET_RETURN_IF_ERROR(DecodeBeginning(&reader, &snapshot, &num_tokens, &state_floats));
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view tokens, NextSection(&reader, Section::kTokens));
   RIVULET_RETURN_IF_ERROR(DecodeTokens(tokens, num_tokens, &snapshot));
   RIVULET_RETURN_IF_ERROR(DecodeState(&reader, bytes.size(), state_floats, &snapshot));
@@ -280,9 +294,15 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model,
                   "the snapshot belongs to another tenant.");
   }
   const ModelConfig& config = model.config();
-  if (snapshot.fed > 0 && SameCache(snapshot.numerics_id, limits.numerics_id) &&
-      snapshot.state.size() * sizeof(float) != limits.state_size().At(snapshot.fed)) {
-    return Damaged("its state has another size than its layout");
+  // Another type of cache: the state is not used.
+  if (snapshot.fed > 0 && SameCache(snapshot.numerics_id, limits.numerics_id)) {
+    const StateSize size = limits.state_size();
+    if (snapshot.state.size() * sizeof(float) != size.At(snapshot.fed)) {
+      return Damaged("its state has another size than its layout");
+    }
+    if (!size.AllFinite(snapshot.state)) {
+      return Damaged("its state holds a value that is not finite");
+    }
   }
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (snapshot.fed > static_cast<int64_t>(snapshot.tokens.size()) + bos) {

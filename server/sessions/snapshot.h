@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,16 +42,19 @@ void SetFingerprint(const Model& model, Snapshot* snapshot);
 // `key`: of the HMAC-SHA-256 that ends the snapshot; empty: none.
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 
+// How many tokens the snapshot holds whose first bytes these are; nullopt: they do not say.
+std::optional<int64_t> SnapshotTokens(absl::string_view beginning);
+
 // The snapshot in `bytes`, whole and consistent in itself: checksums, lengths, hash of the tokens,
-// marks and `fed` within the history, a finite state. With a key the HMAC must be there and match;
+// marks and `fed` within the history. With a key the HMAC must be there and match;
 // without one it is not checked. Takes memory in proportion to the bytes. Errors: DATA_LOSS
 // (SNAPSHOT_DAMAGED), FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);
 
-// OK where `snapshot` is of this model and tenant. Its state is one of a backend with `limits` only
-// where they are SameCache (model/cache_type.h). Errors: FAILED_PRECONDITION (SNAPSHOT_MODEL:
-// says which part differs), PERMISSION_DENIED (SNAPSHOT_TENANT), DATA_LOSS (SNAPSHOT_DAMAGED: a
-// token that the model does not have).
+// OK where `snapshot` is of this model and tenant. Its state is one of a backend with `limits`, and
+// finite, only where they are SameCache (model/cache_type.h). Errors: FAILED_PRECONDITION
+// (SNAPSHOT_MODEL: says which part differs), PERMISSION_DENIED (SNAPSHOT_TENANT), DATA_LOSS
+// (SNAPSHOT_DAMAGED: a token that the model does not have, a value that is not finite).
 absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model,
                            const BackendLimits& limits, absl::string_view tenant);
 

@@ -287,6 +287,7 @@ void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& nam
   state.counters["tok/s"] = rows / step;
   state.counters["us/step"] = step * 1e6;
   state.counters["GB/s"] = bytes / step / 1e9;
+  // Half of what a step reads and writes of it.
   state.counters["state_bytes"] = (fixed + all) / 2;
   state.counters["weight_bytes"] = double(limits.weight_bytes);
   const double copy_rate = subjects->choice().copy_gb_per_s;

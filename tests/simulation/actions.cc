@@ -169,7 +169,7 @@ std::vector<SeenSample> Actions::Resume(const Client* client, GenerateSpec* spec
   }
   for (const int32_t token : spec->prompt) prompt.Append(token, false);
   const ModelView view{&world.config, world.tokenizer.get()};
-  const int64_t max_new = MostNewTokens(*spec, view, world.options);
+  const int64_t max_new = MostNewTokens(*spec, view, world.options).asked;
   spec->resume.emplace();
   spec->resume->fingerprint = ReplyFingerprint(before, lost, max_new);
   std::vector<SeenSample> had(static_cast<size_t>(spec->num_samples));

@@ -18,9 +18,10 @@ class MemoryStateArchive final : public StateArchive {
   void Put(std::function<ArchivedState()> state, absl::Duration /*expiry*/, PutDone done) override {
     Do([this, state = std::move(state), done = std::move(done)] {
       if (fails) return done(absl::UnavailableError("told to fail"));
-      ArchivedState made = state();
-      states.try_emplace(std::move(made.name), std::move(made.bytes));
-      done(absl::OkStatus());
+      const ArchivedState made = state();
+      const bool is_new = !states.contains(made.name);
+      if (is_new) states[made.name] = made.bytes();
+      done(is_new ? made.size : 0);
     });
   }
   void Drop(std::string name) override { states.erase(name); }

@@ -158,8 +158,8 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
       ->type_name("TYPE[,head=TYPE]")
       ->needs(local);
   app->add_option("--max-context", target->max_context,
-                  "Models with softmax attention: maximum number of tokens of a sequence; default: "
-                  "8192, less where the model or the memory allows less")
+                  "Models with softmax attention: maximum number of tokens that a sequence feeds; "
+                  "default: 8192, less where the model or the memory allows less")
       ->check(CLI::Range(1, 1 << 24))
       ->needs(local);
   app->add_option("--kv-cache", target->kv_cache,

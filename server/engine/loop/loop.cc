@@ -97,7 +97,7 @@ std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Tim
             [](const auto& a, const auto& b) { return a.first->use > b.first->use; });
   if (states.failing()) worth.clear();
   size_t next = 0;
-  while (next < worth.size() && states.has_room(*worth[next].second.state)) {
+  while (next < worth.size() && states.has_room(*worth[next].first, worth[next].second.fed)) {
     states.Publish(worth[next++].first);
   }
   return states.under_way() + static_cast<int>(worth.size() - next) + CountUnwritten(table);

@@ -18,6 +18,12 @@ constexpr double kLasting = 0.95;  // of a weighted sum, at each addition
 
 void Add(double value, double* sum) { *sum = *sum * kLasting + value; }
 
+// Tokens fed; 0: none was published.
+int64_t LastPublished(const Session& session) {
+  const std::vector<int64_t>& published = session.shared->published;
+  return published.empty() ? 0 : published.back();
+}
+
 // The parts of a state that come one after the other, on threads of the archive.
 class Gathered {
  public:
@@ -52,9 +58,10 @@ class Gathered {
 
 struct SharedStates::Publication {
   Published state;
-  int64_t bytes;
+  int64_t new_bytes;  // NewBytes
   absl::Time begun;
   size_t left;  // parts that are not there yet
+  int64_t written = 0;
   absl::Status status = {};
 };
 
@@ -97,58 +104,69 @@ KeptCheckpoint SharedStates::WorthPublishing(const Session& session) const {
   if (archive_ == nullptr || session.closed || copy == nullptr || !copy->known) return {};
   KeptCheckpoint latest = session.From(session.total());
   if (latest.state == nullptr || !latest.state->in_memory()) return {};
-  const int64_t last = copy->published.empty() ? 0 : copy->published.back();
+  const int64_t last = LastPublished(session);
   const int64_t saved = latest.fed - std::max(copy->publishing, last);
   if (options_.after_tokens) return saved >= *options_.after_tokens ? latest : KeptCheckpoint();
   if (saved <= 0 || fed_ <= 0) return {};
   const double recomputing = static_cast<double>(saved) * fed_seconds_ / fed_;
   const double writing =
-      static_cast<double>(latest.state->bytes()) * written_seconds_ / written_bytes_;
-  return recomputing > 2 * writing ? latest : KeptCheckpoint();  // it is read, too
+      static_cast<double>(NewBytes(session, latest.fed)) * written_seconds_ / written_bytes_;
+  return recomputing > 2 * writing ? latest : KeptCheckpoint();  // they are read, too
 }
 
-bool SharedStates::has_room(const KeptState& state) const {
-  return under_way_ == 0 || under_way_bytes_ + state.bytes() <= options_.max_pending_bytes;
+int64_t SharedStates::NewBytes(const Session& session, int64_t fed) const {
+  const StateSize& size = store_->size();
+  const int64_t segments = size.Segments(fed) - size.Segments(LastPublished(session));
+  return store_->OwnBytes(fed) + segments * static_cast<int64_t>(size.segment_bytes());
+}
+
+bool SharedStates::has_room(const Session& session, int64_t fed) const {
+  return under_way_ == 0 || under_way_bytes_ + NewBytes(session, fed) <= options_.max_pending_bytes;
 }
 
 void SharedStates::Publish(Session* session) {
   const KeptCheckpoint latest = WorthPublishing(*session);
   if (latest.state == nullptr) return;
-  if (!has_room(*latest.state)) {
+  if (!has_room(*session, latest.fed)) {
     ++totals_->states_skipped;
     return;
   }
-  const int64_t bytes = latest.state->bytes();
+  const int64_t new_bytes = NewBytes(*session, latest.fed);
   ++under_way_;
-  under_way_bytes_ += bytes;
+  under_way_bytes_ += new_bytes;
   session->shared->publishing = latest.fed;
   const int64_t seen = session->Seen(latest.fed);
   const std::vector<Part> parts = PartsOf(latest.fed);
   const auto publication = std::make_shared<Publication>(Publication{
-      {session->id, latest.fed, session->history.HashAt(seen)}, bytes, clock_(), parts.size()});
+      {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_(), parts.size()});
   const auto place = PlaceOf(*session, latest.fed);
   const ViewPtr view = store_->Use(latest.state.get());
   for (size_t i = 0; i < parts.size(); ++i) {
     archive_->Put(
         // With long sessions it takes milliseconds, so not here.
         [place, part = parts[i], view, i] {
-          return ArchivedState{
-              place->Name(part),
-              EncodeStateFile(place->Stamp(part), Place::Number(part), view->part(i))};
+          const StateStamp stamp = place->Stamp(part);
+          return ArchivedState{place->Name(part),
+                               static_cast<int64_t>(StateFileBytes(stamp, part.values)),
+                               [stamp, part, view, i] {
+                                 return EncodeStateFile(stamp, Place::Number(part), view->part(i));
+                               }};
         },
         // As long as the session's record; beyond the lease nothing happens to an idle session.
         session->idle_timeout,
-        Posting<absl::Status>(mailbox_, [this, publication](const absl::Status& status) {
-          OnPut(publication.get(), status);
-        }));
+        Posting<absl::StatusOr<int64_t>>(
+            mailbox_, [this, publication](const absl::StatusOr<int64_t>& written) {
+              OnPut(publication.get(), written);
+            }));
   }
 }
 
-void SharedStates::OnPut(Publication* publication, const absl::Status& status) {
-  publication->status.Update(status);
+void SharedStates::OnPut(Publication* publication, const absl::StatusOr<int64_t>& written) {
+  publication->status.Update(written.status());
+  publication->written += written.value_or(0);
   if (--publication->left > 0) return;
   --under_way_;
-  under_way_bytes_ -= publication->bytes;
+  under_way_bytes_ -= publication->new_bytes;
   failing_ = !publication->status.ok();
   published_.push_back(publication->state);
   if (failing_) {
@@ -157,8 +175,9 @@ void SharedStates::OnPut(Publication* publication, const absl::Status& status) {
     return;
   }
   ++totals_->states_published;
-  totals_->states_published_bytes += publication->bytes;
-  Add(static_cast<double>(publication->bytes), &written_bytes_);
+  totals_->states_published_bytes += publication->written;
+  if (publication->written == 0) return;
+  Add(static_cast<double>(publication->written), &written_bytes_);
   Add(absl::ToDoubleSeconds(clock_() - publication->begun), &written_seconds_);
 }
 
@@ -192,7 +211,8 @@ void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
 
 PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
   return [archive = archive_, mailbox = mailbox_, totals = totals_, place = PlaceOf(session, fed),
-          parts = PartsOf(fed)](const std::function<void(absl::StatusOr<CutState>)>& done) {
+          parts = PartsOf(fed),
+          size = store_->size()](const std::function<void(absl::StatusOr<CutState>)>& done) {
     const auto gathered = std::make_shared<Gathered>(
         parts.size(), [mailbox, totals, done](absl::StatusOr<CutState> state) {
           mailbox->Post([totals, status = state.status()] { totals->CountStateRead(status); });
@@ -200,11 +220,14 @@ PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
         });
     for (size_t i = 0; i < parts.size(); ++i) {
       const std::string name = place->Name(parts[i]);
-      archive->Get(name, [archive, gathered, name, i,
-                          values = parts[i].values](const absl::StatusOr<std::string>& bytes) {
+      archive->Get(name, [archive, gathered, name, i, size,
+                          wanted = parts[i]](const absl::StatusOr<std::string>& bytes) {
         absl::StatusOr<std::vector<float>> part = absl::NotFoundError("it is not there");
         if (!bytes.ok()) part = bytes.status();
-        if (bytes.ok() && !bytes->empty()) part = DecodeSharedState(*bytes, name, values);
+        if (bytes.ok() && !bytes->empty()) part = DecodeSharedState(*bytes, name, wanted.values);
+        if (part.ok() && !size.AllFinite(*part, wanted.segment ? size.fixed : 0)) {
+          part = absl::DataLossError("a value of the state is not finite");
+        }
         if (absl::IsDataLoss(part.status())) archive->Drop(name);
         gathered->Put(i, std::move(part));
       });

@@ -51,9 +51,9 @@ class SharedStates {
     uint64_t sequence_hash = 0;  // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
-  // Being published, and whether this one may be, too.
+  // Being published, and whether the session's state after so many tokens may be, too.
   int under_way() const { return under_way_; }
-  bool has_room(const KeptState& state) const;
+  bool has_room(const Session& session, int64_t fed) const;
   // The last one that ended has failed.
   bool failing() const { return failing_; }
   // The session's latest state, if that is in memory and worth it, however much room there is; else
@@ -66,7 +66,9 @@ class SharedStates {
 
  private:
   struct Publication;
-  void OnPut(Publication* publication, const absl::Status& status);
+  void OnPut(Publication* publication, const absl::StatusOr<int64_t>& written);
+  // Of the session's state after so many tokens: what the last published one does not hold.
+  int64_t NewBytes(const Session& session, int64_t fed) const;
   // A segment of a state, or what else the state holds, in the archive: tokens fed where it ends,
   // whether it is a segment, floats.
   struct Part {

@@ -53,7 +53,7 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   if (spec.resume) session_ref->hash.reset();  // the fingerprint covers it
   RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*session, *session_ref, spec.prompt));
   if (bos() + position == 0 && spec.prompt.empty()) return EmptyPrompt();
-  RIVULET_RETURN_IF_ERROR(BeginReplyAt(position, table->limits()));
+  RIVULET_RETURN_IF_ERROR(BeginReplyAt(position));
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
   prompt_end_ = session->position();
@@ -68,15 +68,14 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   return absl::OkStatus();
 }
 
-absl::Status Generation::BeginReplyAt(int64_t position, const SessionLimits& limits) {
+absl::Status Generation::BeginReplyAt(int64_t position) {
   if (spec.session_seed) spec.sampling.seed = session->seed;
   const int64_t given = position + std::ssize(spec.prompt);
-  const int64_t most =
-      std::min(MaxNewTokens(spec, given, model, options), limits.max_tokens - given);
-  max_new = std::max<int64_t>(0, most);  // too many given tokens are refused elsewhere
+  const NewTokens tokens = MaxNewTokens(spec, given, model, options);
+  max_new = tokens.most;
   const uint64_t hash = session->history.HashAt(position);
   const uint64_t fingerprint = ReplyFingerprint(
-      SessionFingerprint(model.fingerprint, session->id, position, hash), spec, max_new);
+      SessionFingerprint(model.fingerprint, session->id, position, hash), spec, tokens.asked);
   reply->SetFingerprint(fingerprint);
   if (!spec.resume) return absl::OkStatus();
   session_ref->hash = hash;

@@ -64,7 +64,7 @@ class Generation final : public Request {
   int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
   std::optional<SessionProgress> Progress() const;
   // Of the reply that begins at `position` of the session; refuses to resume another one.
-  absl::Status BeginReplyAt(int64_t position, const SessionLimits& limits);
+  absl::Status BeginReplyAt(int64_t position);
 
   int64_t appended_ = 0;    // tokens of the prompt that the session did not hold already
   int64_t prompt_end_ = 0;  // position of the session after the prompt

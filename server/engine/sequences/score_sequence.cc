@@ -138,6 +138,11 @@ void Appending::Settle(const absl::Status& end) {
   result.session = {session->position(), session->history.hash(), session->seed};
 }
 
+// Of the window in the slot, which is cleared when all of it is fed (OnRunDone).
+int64_t ScoreSequence::fed() const {
+  return score_->start.fed + (cursor_ > 0 ? (cursor_ - 1) % score_->window + 1 : 0);
+}
+
 SequenceView ScoreSequence::View() const {
   SequenceView view;
   const int64_t end = static_cast<int64_t>(score_->feed.size());

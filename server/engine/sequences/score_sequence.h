@@ -80,7 +80,7 @@ class ScoreSequence final : public Sequence {
   void OnRecord(Record* record) override;
   Next OnRunDone() override;
   Checkpoint start() const override { return score_->start; }
-  int64_t fed() const override { return score_->start.fed + cursor_; }
+  int64_t fed() const override;
 
  private:
   void Fail(int64_t scored_token, absl::string_view what);

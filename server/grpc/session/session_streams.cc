@@ -179,7 +179,8 @@ absl::Status RestoreReactor::Begin() {
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
-  max_bytes_ = MaxSnapshotBytes(MostStateBytes(engine), engine.options().sessions.max_tokens);
+  limits_ = engine.options().sessions;
+  max_bytes_ = MaxSnapshotBytes(MostStateBytes(engine), limits_.most_tokens());
   bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
   return absl::OkStatus();
 }
@@ -191,6 +192,9 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
                                      kSnapshotChunkBytes));
   }
   if (bytes_.size() + chunk.size() > max_bytes_) {
+    // Its first bytes say whether the server's limit of tokens is the cause.
+    const auto tokens = SnapshotTokens(bytes_.empty() ? chunk : bytes_);
+    RIVULET_RETURN_IF_ERROR(CheckRestored(tokens.value_or(0), limits_));
     ErrorDetail detail;
     detail.reason = "SNAPSHOT_TOO_LARGE";
     return MakeError(absl::StatusCode::kOutOfRange,

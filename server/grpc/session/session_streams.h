@@ -122,6 +122,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   ModelHold submitted_;  // from Submit to the engine's answer
   std::optional<absl::Duration> idle_timeout_;
   size_t max_bytes_ = 0;
+  SessionLimits limits_;
   std::string bytes_;
   size_t paced_bytes_ = 0;  // what had come at pace_
 

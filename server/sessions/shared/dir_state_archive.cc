@@ -101,20 +101,21 @@ class DirStateArchive final : public StateArchive {
 
   std::string PathOf(absl::string_view file) const { return absl::StrCat(directory_, "/", file); }
 
-  absl::Status Write(const ArchivedState& state, absl::Duration expiry) {
+  absl::StatusOr<int64_t> Write(const ArchivedState& state, absl::Duration expiry) {
     const std::string path = PathOf(state.name);
     const absl::Time expires = absl::Now() + absl::Milliseconds(StoreMilliseconds(expiry));
     struct stat there;
     if (stat(path.c_str(), &there) == 0) {
       if (absl::TimeFromTimespec(there.st_mtim) < expires) SetExpiry(path, expires);
-      return absl::OkStatus();
+      return 0;
     }
-    RIVULET_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(state.bytes.size())));
+    RIVULET_RETURN_IF_ERROR(MakeRoom(state.size));
     const std::string unfinished = absl::StrCat(path, ".", absl::Hex(RandomWord()));
-    RIVULET_RETURN_IF_ERROR(files_.WriteNew(unfinished, state.bytes));
+    RIVULET_RETURN_IF_ERROR(files_.WriteNew(unfinished, state.bytes()));
     SetExpiry(unfinished, expires);
     const absl::Status renamed = files_.Rename(unfinished, path);
-    if (!renamed.ok()) files_.Remove(unfinished);
+    if (renamed.ok()) return state.size;
+    files_.Remove(unfinished);
     return renamed;
   }
 

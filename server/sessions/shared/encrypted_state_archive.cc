@@ -17,9 +17,13 @@ class EncryptedStateArchive final : public StateArchive {
   void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
     archive_->Put(
         [sealer = sealer_, state = std::move(state)] {
-          const ArchivedState open = state();
-          return ArchivedState{StoredName(*sealer, open.name),
-                               sealer->SealBySecret(open.bytes, open.name)};
+          ArchivedState open = state();
+          const std::string name = open.name;
+          const auto added = static_cast<int64_t>(sealer->SealBySecret("", name).size());
+          return ArchivedState{StoredName(*sealer, name), open.size + added,
+                               [sealer, name, bytes = std::move(open.bytes)] {
+                                 return sealer->SealBySecret(bytes(), name);
+                               }};
         },
         expiry, std::move(done));
   }

@@ -27,13 +27,14 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 
 // KEYS: states, a state. ARGV: name, bytes, most bytes, most states, expiry in ms, number of
 // pieces, the first piece, beginning of all states' keys, writer. Answers 1: all of it is there; 0:
-// the first piece is, and the others of this writer may follow.
+// the first piece is, and the others of this writer may follow. An empty first piece only asks.
 constexpr absl::string_view kPutScript = R"(#!lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local expiry = ARGV[5]
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
 local there = redis.call('HLEN', KEYS[2]) == ARGV[6] + 2
+if not there and ARGV[7] == '' then return 0 end
 if not there then
   redis.call('UNLINK', KEYS[2])
   local total, states = tonumber(ARGV[2]), 1
@@ -112,7 +113,10 @@ class RedisStateArchive final : public StateArchive {
     put->writer = absl::StrCat(absl::Hex(RandomWord()));
     Start([this, put, state = std::move(state), expiry] {
       put->state = state();
-      Begin(put, expiry);
+      const int64_t most = most_bytes_;
+      if (put->state.size <= most) return Begin(put, expiry, most);
+      End(put, absl::StatusOr<int64_t>(absl::ResourceExhaustedError(absl::StrCat(
+                   "a state of ", put->state.size, " bytes; allowed for all together: ", most))));
     });
   }
 
@@ -144,6 +148,7 @@ class RedisStateArchive final : public StateArchive {
   struct Putting {
     ArchivedState state;
     std::string writer;
+    std::string bytes;  // none until it is known that they are not there
     size_t sent = 0;
     PutDone done;
   };
@@ -184,35 +189,32 @@ class RedisStateArchive final : public StateArchive {
     waiting_.pop_front();
   }
 
-  void Begin(const std::shared_ptr<Putting>& put, absl::Duration expiry) {
-    const std::string& bytes = put->state.bytes;
-    const int64_t most = most_bytes_;
-    if (static_cast<int64_t>(bytes.size()) > most) {
-      return End(put,
-                 absl::ResourceExhaustedError(absl::StrCat(
-                     "a state of ", bytes.size(), " bytes; allowed for all together: ", most)));
-    }
+  // Asks whether it is there, then sends the first piece.
+  void Begin(const std::shared_ptr<Putting>& put, absl::Duration expiry, int64_t most) {
+    const int64_t size = put->state.size;
     RedisCommand command =
         RedisEval(kPutScript, {StatesKey(), KeyOf(put->state.name)},
-                  {put->state.name, std::to_string(bytes.size()), std::to_string(most),
+                  {put->state.name, std::to_string(size), std::to_string(most),
                    std::to_string(limits_.max_states),
                    std::to_string(std::max<int64_t>(1, StoreMilliseconds(expiry))),
-                   std::to_string((bytes.size() + kPieceBytes - 1) / kPieceBytes),
-                   bytes.substr(0, kPieceBytes), KeyOf(""), put->writer});
-    put->sent = std::min(bytes.size(), kPieceBytes);
-    connection_.Call(std::move(command), [this, put](const absl::StatusOr<RedisReply>& reply) {
+                   std::to_string((static_cast<size_t>(size) + kPieceBytes - 1) / kPieceBytes),
+                   put->bytes.substr(0, kPieceBytes), KeyOf(""), put->writer});
+    put->sent = std::min(put->bytes.size(), kPieceBytes);
+    connection_.Call(std::move(command), [=, this](const absl::StatusOr<RedisReply>& reply) {
       const absl::StatusOr<int64_t> there = Integer(reply);
       if (!there.ok()) return Fail(put, there.status());
-      if (*there == 1) return End(put, absl::OkStatus());
-      SendNext(put);
+      if (*there == 1) return End(put, absl::StatusOr<int64_t>(0));
+      if (put->sent > 0) return SendNext(put);
+      put->bytes = put->state.bytes();
+      Begin(put, expiry, most);
     });
   }
 
   // One piece after another, so that each has the call-timeout for itself, and other users of Redis
   // get their turns.
   void SendNext(const std::shared_ptr<Putting>& put) {
-    const std::string& bytes = put->state.bytes;
-    if (put->sent == bytes.size()) return End(put, absl::OkStatus());
+    const std::string& bytes = put->bytes;
+    if (put->sent == bytes.size()) return End(put, absl::StatusOr<int64_t>(put->state.size));
     RedisCommand command = RedisEval(kPieceScript, {KeyOf(put->state.name)},
                                      {std::to_string(put->sent / kPieceBytes),
                                       bytes.substr(put->sent, kPieceBytes), put->writer});
@@ -221,8 +223,8 @@ class RedisStateArchive final : public StateArchive {
       const absl::StatusOr<int64_t> there = Integer(reply);
       if (!there.ok()) return Fail(put, there.status());
       if (*there == 0) {
-        return End(put, absl::ResourceExhaustedError("Redis had to drop the state again, or "
-                                                     "another replica writes it"));
+        return End(put, absl::StatusOr<int64_t>(absl::ResourceExhaustedError(
+                            "Redis had to drop the state again, or another replica writes it")));
       }
       SendNext(put);
     });
@@ -233,7 +235,7 @@ class RedisStateArchive final : public StateArchive {
       connection_.Call(RedisEval(kShrinkScript, {StatesKey()}, {KeyOf("")}),
                        [](const absl::StatusOr<RedisReply>&) {});
     }
-    End(put, status);
+    End(put, absl::StatusOr<int64_t>(status));
   }
 
   void Take(const std::shared_ptr<Getting>& get, const RedisReply& piece) {

@@ -27,7 +27,8 @@ struct StateArchiveLimits {
 
 struct ArchivedState {
   std::string name;  // 64 characters of [0-9a-f]
-  std::string bytes;
+  int64_t size = 0;  // of what bytes() returns; above 0
+  std::function<std::string()> bytes;
 };
 
 // Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the archive,
@@ -39,9 +40,9 @@ class StateArchive {
   virtual ~StateArchive() = default;
 
   // Keeps what `state` returns, which is called on the archive's thread, for at least `expiry`
-  // where there is room. Nothing is written where there is a state of this name; it expires no
-  // sooner than before.
-  using PutDone = std::function<void(absl::Status)>;
+  // where there is room. Where there is a state of this name nothing is written and bytes() is not
+  // called; it expires no sooner than before. `done` gets the number of bytes that were written.
+  using PutDone = std::function<void(absl::StatusOr<int64_t>)>;
   virtual void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) = 0;
 
   // Empty: there is no such state, or not all of it.

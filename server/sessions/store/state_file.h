@@ -45,8 +45,8 @@ inline uint64_t SharedSegmentNumber(int64_t fed) {
 // its bytes hold before the values.
 std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
 
-// The values of a shared state with this name. Errors: DATA_LOSS, unless the bytes are whole, what
-// they hold before the values has this name, and all values are finite.
+// The values of a shared state with this name; they need not be finite. Errors: DATA_LOSS, unless
+// the bytes are whole and what they hold before the values has this name.
 absl::StatusOr<std::vector<float>> DecodeSharedState(absl::string_view bytes,
                                                      absl::string_view name, size_t num_values);
 

@@ -93,6 +93,14 @@ class FamilyTest(CommandTest):
             session = self.succeeds(rivulet("sessions", "open", *at)).out.strip()
             self.succeeds(rivulet("sessions", "append", session, "--tokens", text(range(1, 21)), *at))
             self.fails(rivulet("sessions", "append", session, "--tokens", "1,2", *at), 2, "at position 20", "allows 21", "raise --max-context")
+            # However large its state is.
+            with tempfile.TemporaryDirectory() as folder, Server(directory) as larger:
+                (long,) = self.sessions(larger, "open")
+                self.sessions(larger, "append", long, "--tokens", text([1] * 1000))
+                snapshot = os.path.join(folder, "snapshot")
+                self.sessions(larger, "snapshot", long, "--out", snapshot)
+                restore = rivulet("sessions", "restore", "--input", snapshot, *at)
+                self.fails(restore, 2, "the snapshot holds 1000 tokens; this server allows 21", "raise --max-context")
         # A model in the process of the command has the same limit.
         local = ("--model", directory, "--max-context", "20", "--kv-cache", "bf16")
         self.fails(rivulet("generate", *local, "--tokens", text(range(1, 23))), 2, "holds 22 tokens", "raise --max-context")

@@ -94,13 +94,14 @@ TEST(HybridSettingsTest, WithoutLayerTypesEveryFourthLayerOfQwenAttends) {
 }
 
 TEST(HybridSettingsTest, TheOuterSettingsOfAModelWithAVisionTowerSayWhetherTheHeadIsTied) {
-  for (const char* tied : {"true", "false"}) {
+  const std::string is_true = R"("tie_word_embeddings": true, )";
+  for (const std::string& tied :
+       {is_true, std::string(R"("tie_word_embeddings": false, )"), std::string()}) {
     const auto config = ParseHybrid(absl::StrCat(
-        R"({"model_type": "qwen3_5", "vision_config": {"depth": 1}, "tie_word_embeddings": )", tied,
-        R"(, "text_config": )",
+        R"({"model_type": "qwen3_5", "vision_config": {"depth": 1}, )", tied, R"("text_config": )",
         With(kQwen, R"("hidden_act")", R"("tie_word_embeddings": true, "hidden_act")"), "}"));
     ASSERT_TRUE(config.ok()) << config.status();
-    EXPECT_EQ(config->block().tied_head, std::string(tied) == "true");
+    EXPECT_EQ(config->block().tied_head, tied == is_true) << "false where it is missing";
     EXPECT_TRUE(IsSkippedTensor(*config, "mtp.fc.weight"));
     EXPECT_TRUE(IsSkippedTensor(*config, "model.visual.pos_embed.weight"));
     EXPECT_EQ(IsSkippedTensor(*config, "lm_head.weight"), config->block().tied_head);
@@ -192,6 +193,18 @@ TEST(HybridSettingsTest, WhatIsNotSupportedIsNamed) {
                       "rope_parameters.rope_type", "\"longrope\"");
   ExpectRefusedHybrid(With(kQwen, R"("default")", R"("linear")"), invalid, "rope_parameters.factor",
                       "missing");
+  ExpectRefusedHybrid(With(kQwen, "100.0", "0.5"), invalid, "rope_parameters.rope_theta",
+                      "allowed: at least 1");
+  ExpectRefusedHybrid(With(kQwen, R"("default")", R"("linear", "factor": 0.5)"), invalid,
+                      "rope_parameters.factor", "allowed: at least 1");
+  ExpectRefusedHybrid(With(kLfm2, R"("block_ff_dim")",
+                           R"("rope_scaling": {"type": "yarn", "factor": 2}, "block_ff_dim")"),
+                      invalid, "rope_scaling.original_max_position_embeddings", "missing");
+  const std::string deep = With(kQwen, R"("num_hidden_layers": 8, "head_dim": 16)",
+                                R"("num_hidden_layers": 4096, "head_dim": 256)");
+  ExpectRefusedHybrid(With(deep.c_str(), R"("num_attention_heads": 3, "num_key_value_heads": 1)",
+                           R"("num_attention_heads": 4096, "num_key_value_heads": 4096)"),
+                      invalid, "num_hidden_layers", "allowed: at most 17179869184");
   ExpectRefusedHybrid(With(kQwen, "0.5}", "0.05}"), invalid,
                       "rope_parameters.partial_rotary_factor", "even number");
   ExpectRefusedHybrid(With(kQwen, R"("partial_rotary_factor": 0.5)", R"("unheard_of": 1)"),
@@ -229,6 +242,31 @@ TEST(RopeTest, TypesChangeTheFrequencies) {
   EXPECT_DOUBLE_EQ(yarn.frequencies[2], plain.frequencies[2] / 4);
   EXPECT_DOUBLE_EQ(yarn.factor, 0.1 * std::log(4.0) + 1);
   EXPECT_DOUBLE_EQ(plain.factor, 1);
+}
+
+TEST(RopeTest, WhichSettingsCountIsAsInTransformers) {
+  const auto turned = [](const char* text, absl::string_view more) {
+    const auto config = ParseHybrid(
+        With(text, R"("num_attention_heads")", absl::StrCat(more, R"(, "num_attention_heads")")));
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->block().softmax->rope.frequencies : std::vector<double>();
+  };
+  // Type default takes partial_rotary_factor from Qwen3.5 alone.
+  const char* const half = R"("rope_parameters": {"partial_rotary_factor": 0.5})";
+  EXPECT_EQ(turned(kFalcon, half).size(), 8u);
+  EXPECT_EQ(turned(kLfm2, R"("partial_rotary_factor": 0.5)").size(), 4u);
+  EXPECT_EQ(
+      turned(kFalcon,
+             R"("rope_scaling": {"type": "linear", "factor": 2, "partial_rotary_factor": 0.5})")
+          .size(),
+      4u);
+  // An empty rope_scaling is none.
+  EXPECT_EQ(turned(kLfm2, R"("rope_scaling": {}, "rope_parameters": {"rope_theta": 16})")[1], 0.5);
+  // The trained length is max_position_embeddings where it is missing.
+  const char* const llama3 = R"("max_position_embeddings": 64, "rope_scaling": {"factor": 8,
+    "rope_type": "llama3", "low_freq_factor": 1, "high_freq_factor": 4)";
+  EXPECT_EQ(turned(kLfm2, absl::StrCat(llama3, "}")),
+            turned(kLfm2, absl::StrCat(llama3, R"(, "original_max_position_embeddings": 64})")));
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -127,6 +129,32 @@ TEST(StateIdentityTest, IsAsTheFirstSnapshotsHaveIt) {
   };
   for (const auto& [name, identity] : identities) {
     EXPECT_EQ(Family(name).state_identity().text, identity) << name;
+  }
+}
+
+// Half of a float that is finite may be a 16-bit value that is not.
+TEST(StateSizeTest, ValuesAreFiniteByTheTypeOfTheirPart) {
+  const auto pair = [](uint32_t low, uint32_t high) {
+    return std::bit_cast<float>(high << 16 | low);
+  };
+  const float f16_nan_low = pair(0x7e00, 0x3c00), f16_infinity_high = pair(0, 0x7c00),
+              f32_infinity = pair(0, 0x7f80), bf16_nan_low = pair(0x7fc0, 0);
+  const auto finite = [](kernels::CacheType type, std::vector<float> values, size_t begin = 0) {
+    return StateSize{.fixed = 8, .per_block = 8, .kept_type = type, .kept_at = 8}.AllFinite(values,
+                                                                                            begin);
+  };
+  using kernels::CacheType;
+  for (const auto& [value, f32, f16, bf16] : {std::tuple{1.0f, true, true, true},
+                                              {f16_nan_low, true, false, true},
+                                              {f16_infinity_high, true, false, true},
+                                              {bf16_nan_low, true, false, false},
+                                              {f32_infinity, false, false, false}}) {
+    EXPECT_EQ(finite(CacheType::kF32, {0, 0, value}), f32) << value;
+    EXPECT_EQ(finite(CacheType::kF16, {0, 0, value}), f16) << value;
+    EXPECT_EQ(finite(CacheType::kBf16, {0, 0, 0, value}), bf16) << value;
+    EXPECT_EQ(finite(CacheType::kF16, {0, value}), f32) << value << " before keys and values";
+    EXPECT_EQ(finite(CacheType::kF16, {value}, 8), f16) << value << " in a segment";
+    EXPECT_EQ(finite(CacheType::kF16, {value}, 4), f32) << value;
   }
 }
 

@@ -291,6 +291,27 @@ TEST_F(ResumeTest, TheFingerprintNamesModelAndNumerics) {
             ReplyFingerprint(ModelFingerprint(stamp), turned, 5));
 }
 
+TEST_F(ResumeTest, AServerWithAnotherContextContinuesAReply) {
+  fake_.limits.state = {
+      .fixed = kFakeStateBytes, .per_block = 8, .block_tokens = 2, .segment_tokens = 4};
+  const auto with_context = [this](int64_t context) {
+    engine_ = nullptr;
+    fake_.limits.context = context;
+    fake_.limits.bytes_per_slot = fake_.limits.state.At(context);
+  };
+  GenerateSpec spec = Prompt({1, 2, 3}, 50);
+  with_context(20);
+  const auto whole = Run(spec);
+  with_context(12);
+  const auto shorter = Run(spec);
+  EXPECT_LT(shorter->sample(0).tokens.size(), whole->sample(0).tokens.size());
+  spec.resume.emplace();
+  spec.resume->fingerprint = shorter->fingerprint();
+  spec.resume->tokens = {shorter->sample(0).tokens};
+  with_context(20);
+  EXPECT_EQ(Run(spec)->sample(0).tokens, whole->sample(0).tokens);
+}
+
 TEST_F(ResumeTest, WhatCannotBeOfTheReplyIsRefused) {
   GenerateSpec spec = Prompt({1, 2, 3}, 3);
   const uint64_t fingerprint = Run(spec)->fingerprint();

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 
 #include "model/base/error.h"
@@ -152,6 +153,23 @@ TEST_F(ScoreTest, UsesPromptBudgetsAndZeroesBetweenWindows) {
   for (const FakeRun& run : probe_->runs()) tokens.push_back(run.rows[0].tokens);
   EXPECT_THAT(tokens, ::testing::ElementsAre(8, 4, 8, 4));
   EXPECT_EQ(probe_->zeroed(), 3) << "given out, between, taken back";
+}
+
+TEST_F(ScoreTest, AStateThatGrowsHasTheBytesOfItsWindow) {
+  fake_.limits.state = {
+      .fixed = kFakeStateBytes, .per_block = 8, .block_tokens = 2, .segment_tokens = 4};
+  fake_.limits.bytes_per_slot = fake_.limits.state.At(100);
+  options_.prefill_tokens_idle = 8;
+  ScoreSpec spec = Tokens(24);
+  spec.window = 12;
+  Start();
+  probe_->AllowRuns(3);  // of 8, 4, 8 and 4 tokens
+  auto result = std::async(std::launch::async, [&] { return Score(spec); });
+  ASSERT_TRUE(Eventually([&] { return probe_->num_runs() == 4; }));
+  EXPECT_EQ(engine_->GetLoad().slot_bytes_used, int64_t{kFakeStateBytes} + 8 * 4)
+      << "between the third run and the fourth: 8 tokens of the second window";
+  probe_->AllowAll();
+  EXPECT_TRUE(result.get().ok());
 }
 
 TEST_F(ScoreTest, ScoresAndRepliesShareTheEngine) {

@@ -371,6 +371,11 @@ TEST_F(PublishedSegmentTest, EachSegmentIsPublishedOnceAndReadByAnotherReplica) 
   EXPECT_EQ(FedFor(1, id, {3}), 2) << "the last generated token and the prompt";
   EXPECT_EQ(Totals(1).states_read, 1);
   EXPECT_EQ(hash_, LoneHash());
+  ASSERT_TRUE(Generate(0, id, 9, {4}).ok());
+  int64_t held = 0;
+  for (const auto& [name, bytes] : archive_->states) held += std::ssize(bytes);
+  EXPECT_GE(archive_->states.size(), 5u) << "of two published states or more";
+  EXPECT_EQ(Totals(0).states_published_bytes + Totals(1).states_published_bytes, held);
 }
 
 TEST_F(PublishedSegmentTest, AStateWhoseSegmentIsGoneIsComputedAgain) {

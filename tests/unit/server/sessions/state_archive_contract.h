@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "server/sessions/shared/state_archive.h"
+#include "tests/support/archived_state.h"
 #include "tests/support/unshared.h"
 
 namespace rivulet {
@@ -45,10 +46,15 @@ class StateArchiveContract : public ::testing::TestWithParam<ArchiveCase> {
   }
   void Reopen(const StateArchiveLimits& limits) { archive_ = open_(limits); }
 
-  absl::Status Put(int number, std::string bytes, absl::Duration expiry = absl::Hours(1)) {
-    std::promise<absl::Status> promise;
-    archive_->Put([state = ArchivedState{StateName(number), std::move(bytes)}] { return state; },
-                  expiry, [&](const absl::Status& status) { promise.set_value(Unshared(status)); });
+  // Bytes that were written.
+  absl::StatusOr<int64_t> Put(int number, std::string bytes,
+                              absl::Duration expiry = absl::Hours(1)) {
+    std::promise<absl::StatusOr<int64_t>> promise;
+    archive_->Put(Archived(StateName(number), std::move(bytes)), expiry,
+                  [&](absl::StatusOr<int64_t> written) {
+                    if (!written.ok()) written = Unshared(written.status());
+                    promise.set_value(std::move(written));
+                  });
     return promise.get_future().get();
   }
   std::string Get(int number) {
@@ -78,8 +84,8 @@ TEST_P(StateArchiveContract, AnotherReplicaReadsAStateOfAnySize) {
 }
 
 TEST_P(StateArchiveContract, AStateThatIsThereStays) {
-  ASSERT_TRUE(Put(1, "first").ok());
-  ASSERT_TRUE(Put(1, "other").ok());
+  EXPECT_EQ(Put(1, "first").value_or(-1), 5);
+  EXPECT_EQ(Put(1, "other").value_or(-1), 0) << "it is not written again";
   EXPECT_EQ(Get(1), "first");
 }
 
@@ -128,7 +134,7 @@ TEST_P(StateArchiveContract, OneThatWasDroppedCanBePutAgain) {
 TEST_P(StateArchiveContract, OneThatIsLargerThanAllMayBeIsRefused) {
   Reopen({.max_bytes = 10});
   ASSERT_TRUE(Put(1, "123456").ok());
-  EXPECT_EQ(Put(2, "12345678901").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Put(2, "12345678901").status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Get(1), "123456");
 }
 
@@ -142,8 +148,8 @@ TEST_P(StateArchiveContract, OneThatHasExpiredIsNotThere) {
 TEST_P(StateArchiveContract, EachCallEndsOnceWhereTheArchiveIsClosed) {
   std::atomic<int> ended = 0;
   for (int i = 0; i < 20; ++i) {
-    archive_->Put([state = ArchivedState{StateName(i), std::string(100, 'x')}] { return state; },
-                  absl::Hours(1), [&](const absl::Status&) { ++ended; });
+    archive_->Put(Archived(StateName(i), std::string(100, 'x')), absl::Hours(1),
+                  [&](const absl::StatusOr<int64_t>&) { ++ended; });
     archive_->Get(StateName(i), [&](const absl::StatusOr<std::string>&) { ++ended; });
   }
   archive_ = nullptr;

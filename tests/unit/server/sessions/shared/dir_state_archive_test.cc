@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/archived_state.h"
 #include "tests/support/random_model.h"
 #include "tests/unit/server/sessions/state_archive_contract.h"
 
@@ -36,13 +37,10 @@ TEST(DirStateArchiveTest, FilesOfOthersAreLeftAlone) {
   }
   const auto archive = *OpenDirStateArchive(directory.path(), {.max_bytes = 10});
   for (const char digit : {'1', '2'}) {
-    std::promise<absl::Status> put;
-    archive->Put(
-        [digit] {
-          return ArchivedState{std::string(64, digit), "12345678"};
-        },
-        absl::Hours(1), [&](const absl::Status& status) { put.set_value(status); });
-    EXPECT_TRUE(put.get_future().get().ok());
+    std::promise<absl::StatusOr<int64_t>> put;
+    archive->Put(Archived(std::string(64, digit), "12345678"), absl::Hours(1),
+                 [&](const absl::StatusOr<int64_t>& written) { put.set_value(written); });
+    EXPECT_EQ(put.get_future().get().value_or(-1), 8);
   }
   for (const std::string& name : names) {
     EXPECT_TRUE(std::filesystem::exists(directory.File(name))) << name;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/archived_state.h"
 #include "tests/support/memory_state_archive.h"
 
 namespace rivulet {
@@ -18,11 +19,15 @@ TEST(EncryptedStateArchiveTest, HoldsNothingReadableAndNoStateUnderAnotherName) 
       std::make_shared<const Sealer>(SealKeys{{{"k", std::string(32, 'k')}}, std::string(32, 's')});
   const auto archive = MakeEncryptedStateArchive(inner, sealer);
   const std::string a(64, 'a'), b(64, 'b');
+  int64_t all_before = 0;
   const auto put = [&](const std::string& name, const std::string& bytes) {
-    absl::Status status = absl::UnknownError("no answer");
-    archive->Put([state = ArchivedState{name, bytes}] { return state; }, absl::Hours(1),
-                 [&](absl::Status s) { status = s; });
-    EXPECT_TRUE(status.ok()) << status;
+    absl::StatusOr<int64_t> written = absl::UnknownError("no answer");
+    archive->Put(Archived(name, bytes), absl::Hours(1),
+                 [&](const absl::StatusOr<int64_t>& w) { written = w; });
+    ASSERT_TRUE(written.ok()) << written.status();
+    int64_t all = 0;
+    for (const auto& state : inner->states) all += std::ssize(state.second);
+    EXPECT_EQ(*written, all - std::exchange(all_before, all));
   };
   const auto get = [&](const std::string& name) {
     absl::StatusOr<std::string> bytes = absl::UnknownError("no answer");

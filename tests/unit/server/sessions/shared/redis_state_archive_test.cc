@@ -36,9 +36,10 @@ class RedisStateArchiveTest : public RedisTest {
   }
   absl::Status Put(int number, const std::string& bytes) {
     std::promise<absl::Status> promise;
-    archive_->Put([state = ArchivedState{StateName(number), bytes}] { return state; },
-                  absl::Hours(1),
-                  [&](const absl::Status& status) { promise.set_value(Unshared(status)); });
+    archive_->Put(Archived(StateName(number), bytes), absl::Hours(1),
+                  [&](const absl::StatusOr<int64_t>& written) {
+                    promise.set_value(Unshared(written.status()));
+                  });
     return promise.get_future().get();
   }
   std::string Get(int number) {
@@ -82,8 +83,8 @@ TEST_F(RedisStateArchiveTest, PiecesOfTwoWritersAreNotMixed) {
   const auto second = *OpenRedisStateArchive(PatientOptions(redis_->port()), {});
   for (int i = 0; i < 20; ++i) {
     std::promise<void> ended;
-    second->Put([state = ArchivedState{StateName(i), others}] { return state; }, absl::Hours(1),
-                [&](const absl::Status&) { ended.set_value(); });
+    second->Put(Archived(StateName(i), others), absl::Hours(1),
+                [&](const absl::StatusOr<int64_t>&) { ended.set_value(); });
     (void)Put(i, mine);
     ended.get_future().wait();
     const std::string kept = Get(i);

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a StateArchive keeps, of bytes that are there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "server/sessions/shared/state_archive.h"
+
+namespace rivulet {
+
+inline std::function<ArchivedState()> Archived(std::string name, std::string bytes) {
+  return [name = std::move(name), bytes = std::move(bytes)] {
+    return ArchivedState{name, static_cast<int64_t>(bytes.size()), [bytes] { return bytes; }};
+  };
+}
+
+}  // namespace rivulet
