@@ -167,6 +167,48 @@ class BulkTests:
 
         self.use(run)
 
+    def test_one_that_is_too_large_harms_no_other_on_a_fresh_client(self):
+        contents = [[1], [1] * (2 << 20), [2]]
+
+        async def replies(client):
+            return await collected(client.generate_all(contents, max_tokens=5, at_once=2))
+
+        async def parts(client):
+            return [part.error for part in await collected(client.generate_many(contents, max_tokens=5)) if part.ended]
+
+        async def scores(client):
+            return await collected(client.score_many(contents))
+
+        for results in (replies, parts, scores):
+
+            async def run(client):
+                found = await results(client)
+                reasons = [result.reason for result in found if isinstance(result, rivulet.InvalidArgument)]
+                self.assertEqual((len(found), reasons), (3, ["MESSAGE_TOO_LARGE"]))
+
+            with self.subTest(results.__name__):
+                self.use(run)
+
+    def test_one_that_is_too_large_has_the_same_error_before_the_limit_is_known(self):
+        async def run(client):
+            async with await client.open_session() as session, client.multiplex() as stream:
+                stream.generate([1] * (2 << 20))
+                for call in (
+                    lambda: client.score([1] * (2 << 20)), lambda: client.generate([1] * (2 << 20)).collect(),
+                    lambda: client.tokenize("a" * (2 << 20)), lambda: session.append([1] * (2 << 20)), stream.__anext__,
+                ):  # fmt: skip
+                    with self.assertRaises(rivulet.InvalidArgument) as raised:
+                        await call()
+                    self.assertEqual(raised.exception.reason, "MESSAGE_TOO_LARGE")
+
+        self.use(run)
+
+        async def replies(client):
+            with self.assertRaises(rivulet.ResourceExhausted):  # what is too large here is the reply
+                await client.model()
+
+        self.use(replies, max_receive_bytes=10)
+
     def test_logprobs_of_an_append_imply_its_score(self):
         async def run(client):
             async with await client.open_session() as session:

@@ -172,7 +172,7 @@ class CallTests(OneServer):
             (lambda c: c.model("gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
             (lambda c: c.load("gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
             (lambda c: c.health("gpt-2"), not_found, "", ""),
-            (score([1] * (5 << 20)), rivulet.ResourceExhausted, "", ""),  # above the server's max-message-mib
+            (score([1] * (5 << 20)), rivulet.InvalidArgument, "MESSAGE_TOO_LARGE", ""),  # above the server's max-message-mib
         ]
         for function, error_type, reason, field in cases:
             with self.subTest(reason=reason, field=field), self.assertRaises(rivulet.RivuletError) as caught:

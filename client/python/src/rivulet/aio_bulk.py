@@ -15,9 +15,11 @@ from rivulet.bulk_core import BulkGeneration, Failure, Patience
 
 
 async def generate_all(
-    stream: Callable[[], AsyncMultiplex], bulk: BulkGeneration
+    prepare: Callable[[], Awaitable[None]], stream: Callable[[], AsyncMultiplex], bulk: BulkGeneration
 ) -> AsyncGenerator[replies.Generation | Failure, None]:
+    """prepare: runs before each stream."""
     while not bulk.has_ended:
+        await prepare()
         async with stream() as multiplex:
             lost = False
             while not lost:

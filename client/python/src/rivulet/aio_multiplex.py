@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -120,10 +120,12 @@ async def _messages(outgoing: asyncio.Queue[Entry | None]) -> AsyncIterator[mult
 
 
 async def generate_many(
+    prepare: Callable[[], Awaitable[None]],
     stream: Callable[[], AsyncMultiplex],
     pairs: Iterator[tuple[requests.Prompt, requests.GenerateOptions]],
     at_once: int,
 ) -> AsyncGenerator[MultiplexPart, None]:
+    await prepare()
     async with stream() as multiplex:
         for prompt, options in islice(pairs, at_once):
             multiplex.generate(prompt, **options)

@@ -16,8 +16,12 @@ from rivulet.bulk_core import BulkGeneration, Failure, Patience
 from rivulet.multiplex import Multiplex
 
 
-def generate_all(stream: Callable[[], Multiplex], bulk: BulkGeneration) -> Generator[replies.Generation | Failure, None, None]:
+def generate_all(
+    prepare: Callable[[], None], stream: Callable[[], Multiplex], bulk: BulkGeneration
+) -> Generator[replies.Generation | Failure, None, None]:
+    """prepare: runs before each stream."""
     while not bulk.has_ended:
+        prepare()
         with stream() as multiplex:
             lost = False
             while not lost:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class Client:
         options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
         Errors: TypeError, ValueError (arguments); while iterating those of Multiplex.
         """
-        return generate_many(self.multiplex, many(prompts, at_once, options), at_once)
+        return generate_many(lambda: self._ask_most_bytes(options), self.multiplex, many(prompts, at_once, options), at_once)
 
     def generate_all(
         self,
@@ -148,9 +149,15 @@ class Client:
         own = options.copy()
         metadata = own.pop("metadata", ())
         requests.generate((), own)  # an error of the options is that of no prompt
-        return generate_all(
-            lambda: self.multiplex(metadata=metadata), BulkGeneration(many(prompts, at_once, own), at_once, patience)
-        )
+        bulk = BulkGeneration(many(prompts, at_once, own), at_once, patience)
+        return generate_all(lambda: self._ask_most_bytes(options), lambda: self.multiplex(metadata=metadata), bulk)
+
+    def _ask_most_bytes(self, options: requests.GenerateOptions) -> None:
+        """Before a stream of many requests: one that is larger than the server takes would end it with all the others. What this call
+        fails with, the stream meets, too."""
+        if not self._calls.knows_most_bytes:
+            with suppress(errors.RivuletError):
+                self.model(options.get("model", ""), timeout=options.get("timeout"), metadata=options.get("metadata", ()))
 
     def score_many(
         self,

@@ -252,6 +252,11 @@ class Connection:
             "MESSAGE_TOO_LARGE",
         )
 
+    @property
+    def knows_most_bytes(self) -> bool:
+        """Whether GetModel has said how large a request may be."""
+        return self._max_message_bytes > 0
+
     def _noted(self, reply: Any) -> Any:
         """What an answer says of the server is kept."""
         if isinstance(reply, inference_pb2.GetModelReply):

@@ -8,6 +8,7 @@ instead, before anything is sent. The message begins with the argument's name.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,7 +101,8 @@ class Unknown(RivuletError):
 
 
 class InvalidArgument(RivuletError):
-    """A field of the request is bad; `field` names it."""
+    """A field of the request is bad; `field` names it. Or the request has more bytes than the server takes at once
+    (MESSAGE_TOO_LARGE)."""
 
     code = Code.INVALID_ARGUMENT
 
@@ -130,8 +132,8 @@ class PermissionDenied(RivuletError):
 
 
 class ResourceExhausted(RivuletError):
-    """A limit is reached: for example the queue is full (`retry_delay` says when to try again), or a message is too
-    large."""
+    """A limit is reached: for example the queue is full (`retry_delay` says when to try again), or a reply has more than the
+    client's max_receive_bytes."""
 
     code = Code.RESOURCE_EXHAUSTED
 
@@ -186,6 +188,9 @@ class Unauthenticated(RivuletError):
     code = Code.UNAUTHENTICATED
 
 
+# What gRPC itself says where a server refuses a message; "CLIENT: " is before it where this client refuses a reply.
+_REQUEST_TOO_LARGE = re.compile(r"(?!.*CLIENT: ).*message larger than max", re.DOTALL)
+
 _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
 
 
@@ -221,6 +226,10 @@ def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletErr
     # Our servers attach details to each of their errors, so a balancer or the network ended this call.
     if not details.details and code in (Code.UNKNOWN, Code.INTERNAL):
         return Unavailable(f"the call ended without a status of the server, which may be gone: {message}")
+    if not details.details and code == Code.RESOURCE_EXHAUSTED and _REQUEST_TOO_LARGE.match(message):
+        return InvalidArgument(
+            f"the request is larger than the server takes at once (its setting max-message-mib): {message}", "MESSAGE_TOO_LARGE"
+        )
     reason, field, retry_delay, request_id = "", "", None, ""
     metadata: dict[str, str] = {}
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()

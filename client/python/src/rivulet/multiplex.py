@@ -32,7 +32,9 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
     server pauses the requests.
 
     Thread: one at a time; cancel() and close() may be called from any thread.
-    Errors while iterating: those of the stream, which end all requests: DeadlineExceeded, Cancelled (close()).
+    Errors while iterating: those of the stream, which end all requests: DeadlineExceeded, Cancelled (close()), InvalidArgument
+    (MESSAGE_TOO_LARGE: a request was larger than the server takes at once, before model() has told the client how much that is; later,
+    only that request ends).
     """
 
     def __init__(
@@ -128,10 +130,12 @@ def _messages(outgoing: queue.SimpleQueue[Entry | None]) -> Iterator[multiplex_p
 
 
 def generate_many(
+    prepare: Callable[[], None],
     stream: Callable[[], Multiplex],
     pairs: Iterator[tuple[requests.Prompt, requests.GenerateOptions]],
     at_once: int,
 ) -> Generator[MultiplexPart, None, None]:
+    prepare()
     with stream() as multiplex:
         for prompt, options in islice(pairs, at_once):
             multiplex.generate(prompt, **options)

@@ -73,9 +73,8 @@ def renamed(path: str, names: Mapping[str, str]) -> str:
 def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     """The answer for an error of the server. `names`: parameters that this route calls otherwise."""
     status, code = _STATUSES.get(error.code, 500), error.reason or error.code.name
-    if error.code is Code.RESOURCE_EXHAUSTED and not error.reason and re.match(r"(?!CLIENT).*message larger than max", error.message):
-        # gRPC's own, of a server with a smaller --max-message-mib. To repeat it, as clients do after 429, is in vain.
-        status, code = 413, "MESSAGE_TOO_LARGE"
+    if error.reason == "MESSAGE_TOO_LARGE":
+        status = 413
     headers = {}
     if error.retry_delay is not None:
         headers["retry-after"] = str(math.ceil(error.retry_delay))
