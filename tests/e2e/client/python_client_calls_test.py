@@ -191,6 +191,8 @@ class CallTests(OneServer):
             ({"prompt": [True]}, TypeError, r"^prompt\[0\]: must .*; got True"),
             ({"prompt": ["a"]}, TypeError, r"^prompt\[0\]: must .*; got 'a'"),
             ({"prompt": None}, TypeError, "^prompt: must .*; got None"),
+            ({"prompt": {1: 2}}, TypeError, "^prompt: must .*; got {1: 2}"),
+            ({"prompt": {1, 2}}, TypeError, "^prompt: must .*; got {1, 2}"),
             ({"prompt": [2**31]}, ValueError, r"prompt\[0\]: must be -2147483648 to 2147483647; got 2147483648"),
             ({"prompt": np.array([0.5])}, TypeError, "float64"),
             ({"prompt": np.zeros((2, 2), np.uint8)}, TypeError, r"\[2, 2\]"),
@@ -227,6 +229,8 @@ class CallTests(OneServer):
             self.assertRegex(str(caught.exception), mention)
         for options, error_type, mention in (
             ({"content": 3}, TypeError, "^content: must .*; got 3"),
+            ({"content": b"\1\2"}, TypeError, r"^content: must .*; got b'\\x01"),
+            ({"content": {1: 2}}, TypeError, "^content: must .*; got {1: 2}"),
             ({"content": [1], "window": "a"}, TypeError, "^window: must .*; got 'a'"),
             ({"content": [1], "output_positions": 3}, TypeError, "^output_positions: must .*; got 3"),
             ({"content": [1], "timout": 3}, TypeError, "timout"),

@@ -99,7 +99,7 @@ class ImageTests:
         begun = whole[0].reshape(-1)[: 2 * WIDTH]
         expected = self.draw(1, model=IMAGE, seed=5, prompt=begun)
         self.assertTrue(np.array_equal(expected[0], whole[0]))  # random numbers belong to positions
-        for prompt in (begun.tolist(), begun.tobytes(), begun.reshape(2, WIDTH), begun.reshape(2, WIDTH, 1).astype(np.int64)):
+        for prompt in (begun.tolist(), begun.tobytes(), bytearray(begun.tobytes()), begun.reshape(2, WIDTH), begun.reshape(2, WIDTH, 1).astype(np.int64)):
             self.assertTrue(np.array_equal(self.draw(1, model=IMAGE, seed=5, prompt=prompt), expected))
 
     @unittest.skipUnless(HAS_PILLOW, "Pillow is absent")

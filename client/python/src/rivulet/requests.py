@@ -8,7 +8,7 @@ import enum
 import operator
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -243,7 +243,7 @@ def integers(name: str, value: Any, check: Callable[[str, Any], int] = int32) ->
         if value.ndim != 1 or (value.size and not np.issubdtype(value.dtype, np.integer)):
             raise TypeError(f"{name}: must be integers [n]; got an array of shape {list(value.shape)} and type {value.dtype}")
         value = value.tolist()
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes, bytearray, Mapping, Set)) or not isinstance(value, Iterable):
         raise TypeError(f"{name}: must be a sequence of integers; got {value!r}")
     items = list(value)
     if check is int32 and set(map(type, items)) == {int}:
@@ -254,8 +254,8 @@ def integers(name: str, value: Any, check: Callable[[str, Any], int] = int32) ->
 
 def image_values(name: str, value: Any) -> bytes | None:
     """The bytes of image values; None if `value` is not an image."""
-    if isinstance(value, bytes):
-        return value
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return None
     if value.ndim != 1:
