@@ -143,6 +143,7 @@ class ChatTest(unittest.TestCase):
             ({"tools": [tool]}, "UNSUPPORTED_PARAMETER", "tools"),
             ({"response_format": {"type": "json_object"}}, "UNSUPPORTED_PARAMETER", "response_format"),
             ({"max_tokens": 3, "max_completion_tokens": 3}, "INVALID_PARAMETER", "max_tokens"),
+            ({"max_completion_tokens": 10**30}, "MAX_TOKENS_OUT_OF_RANGE", "max_completion_tokens"),
             ({"max_completion_tokens": 0}, "MAX_TOKENS_OUT_OF_RANGE", "max_completion_tokens"),
             ({"top_logprobs": 2}, "INVALID_PARAMETER", "top_logprobs"),
             ({"logprobs": True, "top_logprobs": 21}, "INVALID_PARAMETER", "top_logprobs"),

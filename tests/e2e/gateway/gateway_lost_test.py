@@ -195,7 +195,7 @@ class ScriptedTest(LostTest):
         usage = {"stream_options": {"include_usage": True}}
         for more in (
             {}, usage, {"logprobs": 1}, {"n": 3, "return_token_ids": True, **usage},
-            {"n": 2, "logprobs": 0, "echo": True, "prompt": [1, 2]},
+            {"n": 2, "logprobs": 0, "echo": True, "prompt": [1, 2]}, {"n": 2, "max_tokens": 0, "echo": True, "prompt": [1, 2], **usage},
             {"prompt": ["a", "b", "a"], "n": 2, "return_token_ids": True, **usage}, {"seed": 2**64 - 1, "return_token_ids": True},
         ):  # fmt: skip
             for _ in range(3):

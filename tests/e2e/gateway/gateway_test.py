@@ -221,6 +221,20 @@ class CompletionTest(GatewayTest):
         self.assertEqual(self.openai.completions.create(model=TEXT, prompt=ids, max_tokens=0, echo=True).choices[0].text, PROMPT)
         body = {"model": TEXT, "prompt": PROMPT, "max_tokens": 0}
         self.refused("/v1/completions", body, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens", "echo")
+        (choice,) = self.fetch("POST", "/v1/completions", {**body, "echo": True, "return_token_ids": True})[2]["choices"]
+        self.assertEqual((choice["text"], choice["token_ids"]), (PROMPT, []))
+
+    def test_other_parameters_are_checked_beside_max_tokens_0(self):
+        for wrong, code, param in (
+            ({"temperature": -1}, "INVALID_SAMPLING", "temperature"),
+            ({"top_k": "a"}, "INVALID_PARAMETER", "top_k"),
+            ({"stop": ""}, "STOP_STRING_LENGTH", "stop[0]"),
+            ({"logit_bias": {"999": 1}}, "INVALID_SAMPLING", "logit_bias"),
+            ({"stop_token_ids": [999]}, "TOKEN_OUT_OF_RANGE", "stop_token_ids[0]"),
+            ({"n": 65}, "NUM_SAMPLES_OUT_OF_RANGE", "n"),
+        ):
+            with self.subTest(wrong):
+                self.refused("/v1/completions", {"model": TEXT, "prompt": PROMPT, "max_tokens": 0, "echo": True, **wrong}, 400, code, param)
 
     def test_tokens_of_texts_as_vllm_has_them(self):
         want = self.grpc.tokenize(PROMPT, model=TEXT).ids.tolist()
@@ -281,6 +295,9 @@ class CompletionTest(GatewayTest):
             ({**good, "n": 0}, 400, "INVALID_PARAMETER", "n"),
             ({**good, "n": 65}, 400, "NUM_SAMPLES_OUT_OF_RANGE", "n"),
             ({**good, "max_tokens": 0}, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
+            ({**good, "max_tokens": 10**30}, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
+            ({**good, "max_tokens": 2**40}, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
+            ({**good, "max_tokens": True}, 400, "INVALID_PARAMETER", "max_tokens"),
             ({**good, "logprobs": 21}, 400, "INVALID_PARAMETER", "logprobs"),
             ({**good, "logprobs": True}, 400, "INVALID_PARAMETER", "logprobs"),
             ({**good, "suffix": "b"}, 400, "UNSUPPORTED_PARAMETER", "suffix"),
@@ -296,7 +313,10 @@ class CompletionTest(GatewayTest):
 
     def test_a_message_names_the_parameter_and_not_the_field_of_the_server(self):
         good = {"model": TEXT, "prompt": "a"}
-        for wrong, begin in (({"temperature": -1}, "temperature is -1"), ({"n": 65}, "n is 65"), ({"model": IMAGES}, "prompt is given, but")):
+        for wrong, begin in (
+            ({"temperature": -1}, "temperature is -1"), ({"n": 65}, "n is 65"), ({"model": IMAGES}, "prompt is given, but"),
+            ({"max_tokens": -1}, "max_tokens: must be 1 (0 with echo = true) to what the model allows"),
+        ):  # fmt: skip
             with self.subTest(wrong):
                 status, _, answer = self.fetch("POST", "/v1/completions", {**good, **wrong})
                 self.assertEqual((status, answer["error"]["message"][: len(begin)]), (400, begin))
@@ -454,6 +474,8 @@ class SessionsTest(GatewayTest):
             (f"/{'1' * 32}/append", {}, 404, "SESSION_NOT_FOUND", "session_id"),
             (f"/{id}/append", {"prompt": 5}, 400, "INVALID_PARAMETER", "prompt"),
             (f"/{id}/generate", {"n": 2}, 400, "UNSUPPORTED_PARAMETER", "n"),
+            (f"/{id}/generate", {"max_tokens": 0}, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
+            (f"/{id}/generate", {"max_tokens": 10**30}, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
             (f"/{id}/generate", {"position": 99}, 400, "POSITION_OUT_OF_RANGE", "position"),
             (f"/{id}/rewind", {}, 400, "INVALID_PARAMETER", "position"),
             (f"/{id}/rewind", {"mark": "a"}, 404, "MARK_NOT_FOUND", "mark"),

@@ -138,7 +138,7 @@ async def create(call: Call) -> Any:
     messages = _messages(body.take("messages"))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
-    both = {key: value for key in ("max_tokens", "max_completion_tokens") if (value := body.take(key)) is not None}
+    both = {key: value for key in ("max_tokens", "max_completion_tokens") if (value := sampling.take_max_tokens(body, key)) is not None}
     if len(both) == 2:
         raise invalid("max_tokens", "must not be given beside max_completion_tokens")
     for key, value in both.items():

@@ -75,6 +75,8 @@ class CompletionForm:
     def alone(self, index: int) -> dict[str, Any]:
         """A choice to which nothing is generated."""
         choice = self._choice(index, self._echo[index] if self._echo else "", None)
+        if self._return_token_ids:
+            choice["token_ids"] = []
         return {**choice, "logprobs": self._prompts[index] if self._prompts else None, "finish_reason": "length"}
 
     def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
@@ -111,6 +113,13 @@ def take_logprobs(call: Call, options: dict[str, Any]) -> bool:
     return True
 
 
+async def _check(call: Call, options: dict[str, Any]) -> None:
+    """Of an answer to which nothing is generated. The server checks options where it generates: here one token after one. Errors:
+    Problem; those of the server."""
+    one = {**options, "max_tokens": 1, "logprobs": False, "top_logprobs": 0, "cache": None}
+    await checked(lambda: call.client.generate([0], **one), call.names).collect()
+
+
 async def _echoes(call: Call, form: CompletionForm, reply: Reply, given: list[Prompt], stream: bool) -> Any:
     """The answer to max_tokens = 0. Errors: those of the server."""
     tokens = 0
@@ -129,7 +138,8 @@ async def create(call: Call) -> Any:
     given = prompts("" if prompt is None else prompt)
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
-    most = body.take("max_tokens")
+    echo = body.flag("echo")
+    most = sampling.take_max_tokens(body, "max_tokens", echo)
     options.update(model=model, max_tokens=DEFAULT_MAX_TOKENS if most is None else most, cache=call.cache, **call.options)
     samples = body.integer("n", 1, _MOST_CHOICES) or 1
     options["num_samples"] = samples
@@ -137,12 +147,11 @@ async def create(call: Call) -> Any:
         raise invalid("n", f"must give at most {_MOST_CHOICES} choices; got {samples} for each of {len(given)} prompts")
     body.only("best_of", samples)
     body.only("suffix", "")
-    echo, ids = body.flag("echo"), body.flag("return_token_ids")
+    ids = body.flag("return_token_ids")
     wants_logprobs = take_logprobs(call, options)
     body.end()
-    echoes_alone = type(most) is int and most == 0
-    if echoes_alone and not echo:
-        raise invalid("max_tokens", "0 is only for echo = true, as there would be nothing to answer", "MAX_TOKENS_OUT_OF_RANGE")
+    if most == 0:
+        await _check(call, options)
     texts, of_prompts = None, None
     if wants_logprobs:
         described = await call.client.model(model, **call.options)
@@ -154,7 +163,7 @@ async def create(call: Call) -> Any:
     before = [text for text in await echoed(call, model, given) for _ in range(samples)] if echo else None
     form = CompletionForm(before, of_prompts, texts, ids)
     progress = call.progress(len(given), samples)
-    if echoes_alone:
+    if most == 0:
         return await _echoes(call, form, Reply(form, model, [], samples, progress, include_usage), given, stream)
     seeds = [options.get("seed", (progress.seed + number) % 2**64) for number in range(len(given))]
     streams = [checked(lambda: call.client.generate(one, **{**options, "seed": seed}), call.names) for one, seed in zip(given, seeds)]

@@ -125,12 +125,14 @@ class Reply:
         return self._object(self.form.kind, choices, usage=usage)
 
     async def given_events(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-        """The same as chunks. They have no ids: nothing is lost if they are asked for again."""
-        more = {"usage": None} if self.include_usage else {}
-        for choice in choices:
-            yield event(self._object(self.form.chunk_kind, [choice], **more))
-        if self.include_usage:
-            yield event(self._object(self.form.chunk_kind, [], usage=usage))
+        """The same as chunks, without what its client has."""
+        for sent, choice in zip(self.progress.choices, choices):
+            if not sent.ended:
+                sent.ended = True
+                yield self._event([choice])
+        if self.include_usage and not self.progress.usage_sent:
+            self.progress.usage_sent = True
+            yield self._event([], usage)
         yield DONE
 
     async def events(self) -> AsyncGenerator[bytes, None]:

@@ -29,6 +29,21 @@ def take(body: Body) -> dict[str, Any]:
     return options
 
 
+def take_max_tokens(body: Body, name: str, echo: bool | None = None) -> int | None:
+    """echo: of the request, on a route that has it. Errors: Problem. The server's would tell of its own API, where absent is something
+    else."""
+    value = body.take(name)
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise invalid(name, f"must be an integer; got {shown(value)}")
+    if not (0 if echo else 1) <= value < 2**63:
+        least = "1" if echo is None else "0" if echo else "1 (0 with echo = true)"
+        most = "what the model allows (rivulet.max_tokens of GET /v1/models/MODEL)"
+        raise invalid(name, f"must be {least} to {most}; got {shown(value)}", "MAX_TOKENS_OUT_OF_RANGE")
+    return value
+
+
 def _logit_bias(value: Any) -> dict[int, Any]:
     if not isinstance(value, dict):
         raise invalid("logit_bias", f"must be an object of token ids and numbers; got {shown(value)}")

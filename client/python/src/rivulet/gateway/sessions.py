@@ -102,7 +102,7 @@ async def generate(call: Call) -> Any:
     name, given = _model(call), own_prompt(body.take("prompt"))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
-    most = body.take("max_tokens")
+    most = sampling.take_max_tokens(body, "max_tokens")
     options.update(max_tokens=DEFAULT_MAX_TOKENS if most is None else most, cache=call.cache, **call.options)
     options["position"] = body.integer("position", 0, _LAST_POSITION)
     options["mark"] = body.text("mark")
