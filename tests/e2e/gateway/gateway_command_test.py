@@ -134,10 +134,11 @@ BAD = (
     (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
     (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
     (("--target", "a:1", "--tls-cert", __file__, "--tls-key", __file__), f"--tls-cert: {__file__} and {__file__} are no certificate and its key"),
-    (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be 0 to 86400; got -1"),
-    (("--target", "a:1", "--workers", "0"), "--workers: must be 1 to 256; got 0"),
-    (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be 1 to 64; got 65"),
-    (("--target", "a:1", "--workers", "two"), "--workers: must be 1 to 256; got 'two'"),
+    (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be a whole number from 0 to 86400; got -1"),
+    (("--target", "a:1", "--drain-seconds", "1.5"), "--drain-seconds: must be a whole number from 0 to 86400; got '1.5'"),
+    (("--target", "a:1", "--workers", "0"), "--workers: must be a whole number from 1 to 256; got 0"),
+    (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be a whole number from 1 to 64; got 65"),
+    (("--target", "a:1", "--workers", "two"), "--workers: must be a whole number from 1 to 256; got 'two'"),
     (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
     (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
     (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
@@ -276,8 +277,8 @@ class CheckConfigTest(unittest.TestCase):
             "--listen", "192.0.2.1:1", "--chat-template", __file__,
         )  # fmt: skip
         mentions = (
-            "unrecognized arguments: --port 3", "--target HOST:PORT is required", "--workers: must be 1 to 256; got 0",
-            "--max-body-mib: must be 1 to 64; got 'many'", "--metrics-target: ", "got 'https://a/b'", "got 'b'", "--tls-ca: ",
+            "unrecognized arguments: --port 3", "--target HOST:PORT is required", "--workers: must be a whole number from 1 to 256; got 0",
+            "--max-body-mib: must be a whole number from 1 to 64; got 'many'", "--metrics-target: ", "got 'https://a/b'", "got 'b'", "--tls-ca: ",
             "--tls-cert: needs --tls-key", "--tls-cert: /dev/null is empty", "--https-cert: ", "--access-log: ",
             "--listen: cannot listen on 192.0.2.1:1: ", "--chat-template: ",
         )  # fmt: skip

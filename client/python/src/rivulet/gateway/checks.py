@@ -56,7 +56,7 @@ def _values(given: argparse.Namespace) -> Iterator[Fault]:
     for flag, _, least, most, _ in NUMBERS:
         number = value(given, flag)
         if not isinstance(number, int) or not least <= number <= most:
-            yield Fault(BAD_USAGE, f"{flag}: must be {least} to {most}; got {number!r}")
+            yield Fault(BAD_USAGE, f"{flag}: must be a whole number from {least} to {most}; got {number!r}")
     if given.metrics_target and host_port(given.metrics_target) is None:
         yield Fault(BAD_USAGE, f"--metrics-target: must be HOST:PORT, for example 127.0.0.1:9464; got {given.metrics_target!r}")
     for origin in given.cors_origin:
