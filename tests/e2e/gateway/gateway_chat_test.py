@@ -120,6 +120,11 @@ class ChatTest(unittest.TestCase):
         found = self.openai.post(str(self.openai.base_url.join("/tokenize")), body=body, cast_to=dict[str, Any])
         self.assertEqual(found["tokens"], self.grpc.tokenize(PROMPT, model=TEXT, add_special_tokens=False).ids.tolist())
         self.assertEqual(found["count"], self.chat(max_tokens=1).usage.prompt_tokens)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            body["messages"] = [{"role": "user", "content": "\u00e9"}]
+            self.openai.post(str(self.openai.base_url.join("/tokenize")), body=body, cast_to=dict[str, Any])
+        self.assertEqual((caught.exception.code, caught.exception.param), ("TEXT_NOT_IN_ALPHABET", "messages"))
+        self.assertIn("messages, as the chat template writes them: the text holds U+00E9 at byte 6,", caught.exception.message)
 
     def test_the_next_turn_feeds_only_what_is_new(self):
         first = {"role": "user", "content": "A question that no other test asks. " * 4}
@@ -143,6 +148,7 @@ class ChatTest(unittest.TestCase):
             ({"tools": [tool]}, "UNSUPPORTED_PARAMETER", "tools"),
             ({"response_format": {"type": "json_object"}}, "UNSUPPORTED_PARAMETER", "response_format"),
             ({"max_tokens": 3, "max_completion_tokens": 3}, "INVALID_PARAMETER", "max_tokens"),
+            ({"messages": [{"role": "user", "content": "\u00e9"}]}, "TEXT_NOT_IN_ALPHABET", "messages"),
             ({"max_completion_tokens": 10**30}, "MAX_TOKENS_OUT_OF_RANGE", "max_completion_tokens"),
             ({"max_completion_tokens": 0}, "MAX_TOKENS_OUT_OF_RANGE", "max_completion_tokens"),
             ({"top_logprobs": 2}, "INVALID_PARAMETER", "top_logprobs"),

@@ -232,6 +232,9 @@ class CompletionTest(GatewayTest):
             ({"logit_bias": {"999": 1}}, "INVALID_SAMPLING", "logit_bias"),
             ({"stop_token_ids": [999]}, "TOKEN_OUT_OF_RANGE", "stop_token_ids[0]"),
             ({"n": 65}, "NUM_SAMPLES_OUT_OF_RANGE", "n"),
+            ({"prompt": "\u00e9"}, "TEXT_NOT_IN_ALPHABET", "prompt"),
+            ({"prompt": "\u00e9", "logprobs": 1}, "TEXT_NOT_IN_ALPHABET", "prompt"),
+            ({"prompt": [1, 2, 999]}, "TOKEN_OUT_OF_RANGE", "prompt[2]"),
         ):
             with self.subTest(wrong):
                 self.refused("/v1/completions", {"model": TEXT, "prompt": PROMPT, "max_tokens": 0, "echo": True, **wrong}, 400, code, param)
@@ -250,12 +253,16 @@ class CompletionTest(GatewayTest):
         self.refused("/tokenize", {"model": TEXT, "prompt": [1]}, 400, "INVALID_PARAMETER", "prompt")
         self.refused("/tokenize", {"model": TEXT, "prompt": "a", "truncate": 3}, 400, "UNSUPPORTED_PARAMETER", "truncate")
         self.refused("/tokenize", {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}, 400, "NO_CHAT_TEMPLATE", "model")
-        self.refused("/detokenize", {"model": TEXT, "tokens": ["a"]}, 400, "INVALID_PARAMETER", "tokens")
+        self.refused("/tokenize", {"model": IMAGES, "prompt": "a"}, 400, "TEXT_NOT_SUPPORTED", "prompt", "prompt is given, but")
+        self.refused("/detokenize", {"model": TEXT, "tokens": "a"}, 400, "INVALID_PARAMETER", "tokens", 'got "a"')
+        for wrong, said in (("a", '"a"'), (1.5, "1.5"), (True, "true"), (-1, "-1"), (2**40, "1099511627776")):
+            self.refused("/detokenize", {"model": TEXT, "tokens": [1, wrong]}, 400, "INVALID_PARAMETER", "tokens[1]", f"must be a token id; got {said}")
         self.refused("/detokenize", {"model": TEXT, "tokens": [10**6]}, 400, "TOKEN_OUT_OF_RANGE", "tokens[0]")
 
     def test_a_model_without_a_chat_template_has_no_chats(self):
         body = {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}
         self.refused("/v1/chat/completions", body, 400, "NO_CHAT_TEMPLATE", "model", TEXT, "--chat-template FILE", "/v1/completions")
+        self.refused("/v1/chat/completions", {**body, "model": IMAGES}, 400, "NO_CHAT_TEMPLATE", "model", f"the content of {IMAGES} is not text")
 
     def test_a_prompt_is_fed_once_for_each_key(self):
         prompt = "A prompt that no other test has. " * 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rivulet import Model, Part, Sample, TopLogprobs
+from rivulet import Model, Part, Sample, TextContent, TopLogprobs
 from rivulet.gateway import sampling
 from rivulet.gateway.body import Body, encodable
 from rivulet.gateway.calls import Call, begun, checked
@@ -15,6 +15,7 @@ from rivulet.gateway.tokens import TokenTexts
 from rivulet.gateway.worker import shown
 
 _MOST_CHOICES = 128
+NAMES = {"prompt": "messages", "prompt.text": "messages", "text": "messages"}  # what the template makes of them
 
 
 class ChatForm:
@@ -104,6 +105,8 @@ def _messages(value: Any) -> list[dict[str, str]]:
 
 async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> tuple[str, str]:
     """The prompt, and what the template writes between an answer and the next question, or "". Errors: Problem; worker.Refused."""
+    if not model.chat_template and not isinstance(model.content, TextContent):
+        raise invalid("model", f"the content of {model.summary.name} is not text; a chat needs that", "NO_CHAT_TEMPLATE")
     if not model.chat_template:
         raise invalid(
             "model", f"{model.summary.name} has no chat template; start rivulet-gateway with --chat-template FILE to give it one, or use "
@@ -138,6 +141,7 @@ async def create(call: Call) -> Any:
     messages = _messages(body.take("messages"))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
+    call.names.update(NAMES)
     both = {key: value for key in ("max_tokens", "max_completion_tokens") if (value := sampling.take_max_tokens(body, key)) is not None}
     if len(both) == 2:
         raise invalid("max_tokens", "must not be given beside max_completion_tokens")

@@ -24,7 +24,8 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_e
 # Paths in the messages of rivulet.v1, and arguments of the client, that have other names here.
 _NAMES = {
     "num_samples": "n", "prompt.text": "prompt", "prompt.tokens": "prompt", "content.text": "prompt", "content.tokens": "prompt",
-    "content": "prompt", "stop.strings": "stop", "stop.token_ids": "stop_token_ids", "stop.ignore_eos": "ignore_eos",
+    "content": "prompt", "text": "prompt", "ids": "prompt",
+    "stop.strings": "stop", "stop.token_ids": "stop_token_ids", "stop.ignore_eos": "ignore_eos",
     "logprobs.top_n": "top_logprobs", "session.position": "position", "session.mark": "mark", "to.position": "position",
     "to.mark": "mark", "id": "session_id", "session.session_id": "session_id",
 }  # fmt: skip
@@ -84,6 +85,8 @@ def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     param, message = renamed(error.field, names) if error.field else None, error.message
     if param and (rest := message.removeprefix(error.field)).startswith((" ", ":")):  # the server names its own field
         message = param + rest
+    elif param == "messages":
+        message = f"messages, as the chat template writes them: {message}"
     return Problem(status, message, code, param, headers)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rivulet import Model, TextContent
@@ -10,8 +11,7 @@ from rivulet.gateway import chat
 from rivulet.gateway.body import Body, one_prompt
 from rivulet.gateway.calls import Call
 from rivulet.gateway.problems import invalid
-
-_MOST_IDS = 1 << 16  # as of any array that is no prompt
+from rivulet.gateway.worker import ids, shown
 
 
 async def _model(call: Call, name: str) -> Model:
@@ -31,6 +31,7 @@ async def tokenize(call: Call) -> Any:
         raise invalid("add_special_tokens", "must be true or false")
     wants_texts = body.flag("return_token_strs")
     if messages is not None:
+        call.names.update(chat.NAMES)
         text = await chat.prompt_of(call, model, messages)
         body.only("add_generation_prompt", True)
     else:
@@ -42,13 +43,13 @@ async def tokenize(call: Call) -> Any:
     # vLLM adds them to a prompt unless told otherwise, and to a conversation only if told so: its template has written them.
     special = messages is None if wants_special is None else bool(wants_special)
     reply = await call.client.tokenize(text, model=model.summary.name, add_special_tokens=special, **call.options)
-    ids = reply.ids.tolist()
+    tokens = reply.ids.tolist()
     texts = None
     if wants_texts:
         known = call.token_texts(model)
-        await known.prepare(ids)
-        texts = [known.text(id) for id in ids]
-    return {"count": len(ids), "max_model_len": model.limits.max_tokens, "tokens": ids, "token_strs": texts}
+        await known.prepare(tokens)
+        texts = [known.text(id) for id in tokens]
+    return {"count": len(tokens), "max_model_len": model.limits.max_tokens, "tokens": tokens, "token_strs": texts}
 
 
 async def detokenize(call: Call) -> Any:
@@ -59,12 +60,12 @@ async def detokenize(call: Call) -> Any:
     return {"prompt": (await call.client.detokenize(tokens, model=name, **call.options)).text}
 
 
-def _tokens(body: Body) -> list[int]:
-    """Errors: Problem."""
+def _tokens(body: Body) -> Sequence[int]:
+    """Errors: Problem; worker.Refused."""
     value = body.take("tokens")
-    if not isinstance(value, list) or len(value) > _MOST_IDS or not all(type(id) is int and 0 <= id < 2**31 for id in value):
-        raise invalid("tokens", f"must be an array of at most {_MOST_IDS} token ids")
-    return value
+    if not isinstance(value, list):
+        raise invalid("tokens", f"must be an array of token ids; got {shown(value)}")
+    return ids("tokens", value)
 
 
 async def tokenizer_info(call: Call) -> Any:

@@ -79,7 +79,7 @@ def _holds_more(value: Any, most: int) -> bool:
     return False
 
 
-def _ids(name: str, value: list[Any]) -> array[int]:
+def ids(name: str, value: list[Any]) -> array[int]:
     """Errors: Refused."""
     if set(map(type, value)) <= {int} and min(value, default=0) >= 0 and max(value, default=0) < 2**31:
         return array("i", value)
@@ -100,8 +100,8 @@ def _prompt(value: Any) -> Any:
     if (given := sum(map(len, lists))) > MOST_IDS:
         raise Refused("INVALID_PARAMETER", "prompt", f"must be at most {MOST_IDS} token ids; got {given}")
     if not several:
-        return _ids("prompt", value)
-    return [_ids(f"prompt[{index}]", one) if isinstance(one, list) else one for index, one in enumerate(value)]
+        return ids("prompt", value)
+    return [ids(f"prompt[{index}]", one) if isinstance(one, list) else one for index, one in enumerate(value)]
 
 
 def _limited(name: str, value: Any) -> Any:
