@@ -138,6 +138,7 @@ async def create(call: Call) -> Any:
     given = prompts("" if prompt is None else prompt)
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
+    asks_more = bool(options)
     echo = body.flag("echo")
     most = sampling.take_max_tokens(body, "max_tokens", echo)
     options.update(model=model, max_tokens=DEFAULT_MAX_TOKENS if most is None else most, cache=call.cache, **call.options)
@@ -150,7 +151,7 @@ async def create(call: Call) -> Any:
     ids = body.flag("return_token_ids")
     wants_logprobs = take_logprobs(call, options)
     body.end()
-    if most == 0:
+    if most == 0 and (asks_more or samples > 1):
         await _check(call, options)
     texts, of_prompts = None, None
     if wants_logprobs:
