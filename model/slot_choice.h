@@ -28,7 +28,7 @@ struct SlotChoice {
 
 // As many as fit into half of `left_bytes`, what weights and work space leave of `memory` ("the
 // device's 100 bytes"); at most kMostAutoSlots, and at least one, whether it fits or not. The other
-// half is for kept states and paused replies, which take memory later.
+// half is for kept states, and for parked and preempted replies, which take memory later.
 inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_view memory) {
   const int64_t fit = left_bytes / 2 / static_cast<int64_t>(slot_bytes);
   if (fit >= kMostAutoSlots)

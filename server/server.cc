@@ -136,8 +136,8 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   options.reader_timeout = SecondsOrNever(config.reader_timeout_seconds);
   options.max_request_tokens = config.max_request_tokens;
   options.max_tenant_slots = config.max_tenant_slots;
-  options.max_parked_bytes = int64_t{config.parked_state_mib} << 20;
-  RIVULET_RETURN_IF_ERROR(CheckParkedMemory(config, chosen.backend->limits()));
+  options.max_host_bytes = int64_t{config.parked_state_mib} << 20;
+  RIVULET_RETURN_IF_ERROR(CheckHostMemory(config, chosen.backend->limits()));
   RIVULET_RETURN_IF_ERROR(CheckKeptMemory(config, chosen.backend->limits()));
   SetStateOptions(config, &options);
   RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));

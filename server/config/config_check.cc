@@ -139,7 +139,7 @@ class Checker {
     if (!on_cpu) return absl::OkStatus();
     *reserved_bytes += static_cast<int64_t>(limits->weight_bytes) +
                        static_cast<int64_t>(limits->bytes_per_slot) * limits->num_slots;
-    absl::Status memory = CheckParkedMemory(config_, *limits);
+    absl::Status memory = CheckHostMemory(config_, *limits);
     if (memory.ok()) memory = CheckKeptMemory(config_, *limits);
     return memory.ok() ? memory : Annotate(memory, model.directory());
   }

@@ -93,9 +93,8 @@ std::vector<Setting> StateSettings() {
              "again when needed",
              &C::session_state_mib, 0, 1 << 24),
       Number("parked-state-mib",
-             "Memory of a model for paused replies: those whose client stopped reading, and those "
-             "of tenants above their share; at least twice the states of all slots. 0: that, and "
-             "256 MiB",
+             "Host memory for states of parked and of preempted replies of a model; at least twice "
+             "the states of all slots. 0: that, and 256 MiB",
              &C::parked_state_mib, 0, 1 << 24),
       {"state-dir", "DIR",
        "Directory for states that do not fit into memory. It is created if missing, emptied at "

@@ -12,7 +12,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
-#include "server/engine/loop/parked_room.h"
+#include "server/engine/loop/host_room.h"
 #include "server/log.h"
 #include "server/sessions/shared/dir_session_store.h"
 #include "server/sessions/shared/encrypted_session_store.h"
@@ -75,9 +75,9 @@ void SetStateOptions(const ServerConfig& config, EngineOptions* options) {
   options->prefix_cache.max_bytes = int64_t{config.prefix_cache_mib} << 20;
 }
 
-absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits) {
+absl::Status CheckHostMemory(const ServerConfig& config, const BackendLimits& limits) {
   const int64_t given = int64_t{config.parked_state_mib} << 20;
-  const int64_t least = LeastParkedBytes(limits);
+  const int64_t least = LeastHostBytes(limits);
   if (given == 0 || given >= least) return absl::OkStatus();
   constexpr int64_t kMib = int64_t{1} << 20;
   return InvalidField(

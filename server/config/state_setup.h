@@ -22,9 +22,9 @@ namespace rivulet {
 // The limits of `config` on sessions, their states and cached prompts.
 void SetStateOptions(const ServerConfig& config, EngineOptions* options);
 
-// OK where parked-state-mib is 0 or holds what preemption needs (LeastParkedBytes). Errors:
+// OK where parked-state-mib is 0 or holds what preemption needs (LeastHostBytes). Errors:
 // INVALID_ARGUMENT naming it.
-absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits);
+absl::Status CheckHostMemory(const ServerConfig& config, const BackendLimits& limits);
 
 // OK where session-state-mib, prefix-cache-mib and, with state-dir, state-disk-mib are 0 or hold at
 // least one state. Errors: INVALID_ARGUMENT naming the first that does not.

@@ -36,7 +36,8 @@ struct PublishOptions {
 
 struct EngineOptions {
   // Behaviour.
-  int max_queue = 1024;  // samples and scores that may wait for a slot; more: RESOURCE_EXHAUSTED
+  // Samples, scores and session calls that may wait; more: RESOURCE_EXHAUSTED.
+  int max_queue = 1024;
   // ... of one tenant, which in any case gets at most seven times what is left (fair_share.h), so
   // that it cannot keep others out. 0: no other limit.
   int max_tenant_queue = 0;
@@ -73,14 +74,14 @@ struct EngineOptions {
   int64_t max_pending_bytes = 16 << 10;
   // How long a paused reply waits for its reader before it is ended.
   absl::Duration reader_timeout = absl::Seconds(30);
-  // Most host memory for the states of replies that gave their slots to others (parked_room.h); at
-  // least LeastParkedBytes, else fewer are preempted than their promise needs. 0: twice what
-  // all slots take, and 256 MiB, or what all slots take, for those that nobody reads.
-  int64_t max_parked_bytes = 0;
+  // Most host memory for the states of parked and of preempted replies (host_room.h); at least
+  // LeastHostBytes, else fewer are preempted than their promise needs. 0: twice what all slots
+  // take, and for parked ones 256 MiB, or what all slots take.
+  int64_t max_host_bytes = 0;
   // A reply that got slots is not preempted for so many runs. Copying a state out and back in takes
-  // as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of
-  // copies, 28 us a token of 64), so at 64 preemption costs at most one run in twenty; and where
-  // nobody holds its slots for less, another tenant waits for some 0.2 s (64 steps of 64 samples).
+  // as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of copies,
+  // 28 us a token of 64), so at 64 preemption costs at most one run in thirty; and where nobody
+  // holds its slots for less, another tenant waits for some 0.2 s (64 steps of 64 samples).
   int preempt_after_runs = 64;
 };
 
@@ -88,7 +89,8 @@ struct EngineOptions {
 struct WarmState {
   std::vector<int32_t> tokens;  // the first of them are what the state has seen
   int64_t fed = 0;              // how many, the implied bos counted; at most all
-  std::vector<float> state;     // [bytes_per_slot / 4], of this backend's numerics id
+  // [BackendLimits::state_size().At(fed) / 4], of this backend's numerics id.
+  std::vector<float> state;
 };
 
 }  // namespace rivulet

@@ -54,7 +54,7 @@ void DrawPreemption(const BackendLimits& limits, Choices* choices, EngineOptions
                       : kind == 1 ? 2 * limits.num_slots
                                   : 6 * limits.num_slots;
   if (kind < 4) {
-    options->max_parked_bytes = samples * static_cast<int64_t>(limits.bytes_per_slot);
+    options->max_host_bytes = samples * static_cast<int64_t>(limits.bytes_per_slot);
   }
 }
 

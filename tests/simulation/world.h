@@ -12,7 +12,7 @@
 #include "model/config.h"
 #include "model/text/char_tokenizer.h"
 #include "server/engine/engine.h"
-#include "server/engine/loop/parked_room.h"
+#include "server/engine/loop/host_room.h"
 #include "tests/simulation/choices.h"
 #include "tests/simulation/faulty_disk.h"
 #include "tests/support/fake_backend.h"
@@ -36,10 +36,10 @@ struct World {
   int64_t state_bytes() const { return static_cast<int64_t>(fake.limits.bytes_per_slot); }
   StateSize state_size() const { return fake.limits.state_size(); }
   bool grows() const { return fake.limits.state.per_block > 0; }
-  ParkedRoom parked_room() const { return ParkedRoomOf(options.max_parked_bytes, fake.limits); }
+  HostRoom host_room() const { return HostRoomOf(options.max_host_bytes, fake.limits); }
   // That every tenant may begin as much as there are slots.
   bool room_for_all() const {
-    return parked_room().begun >= kTenants * int64_t{fake.limits.num_slots};
+    return host_room().begun >= kTenants * int64_t{fake.limits.num_slots};
   }
 };
 

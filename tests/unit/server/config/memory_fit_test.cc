@@ -9,7 +9,7 @@
 #include "model/cpu/cpu_room.h"
 #include "server/config/start_files.h"
 #include "server/config/state_setup.h"
-#include "server/engine/loop/parked_room.h"
+#include "server/engine/loop/host_room.h"
 
 namespace rivulet {
 namespace {
@@ -77,9 +77,9 @@ TEST(MemoryFitTest, TheDefaultsStartOn8GibWithBothHybridsOfTheBenchmarks) {
     // Half of what weights leave is for what is not in slots: kept states and cached prompts.
     const int64_t kept = int64_t{defaults.session_state_mib} << 20;
     EXPECT_LE(shape.weight_bytes + kTaken + (limits.num_slots + 1) * slot + kept, memory.total);
-    EXPECT_TRUE(CheckParkedMemory(defaults, limits).ok());
+    EXPECT_TRUE(CheckHostMemory(defaults, limits).ok());
     EXPECT_TRUE(CheckKeptMemory(defaults, limits).ok());
-    EXPECT_GE(ParkedRoomOf(0, limits).begun, 2 * limits.num_slots);
+    EXPECT_GE(HostRoomOf(0, limits).begun, 2 * limits.num_slots);
   }
 }
 

@@ -14,7 +14,7 @@
 
 #include "model/base/error.h"
 #include "server/engine/engine_parts.h"
-#include "server/engine/loop/parked_room.h"
+#include "server/engine/loop/host_room.h"
 #include "server/engine/session_calls.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/reply_collector.h"
@@ -313,7 +313,7 @@ TEST_F(PreemptTest, ClosingTheSessionOfOneThatWasPreemptedEndsIt) {
 
 TEST_F(PreemptTest, AReaderThatDoesNotReadIsPreemptedAtOnceWhereItsOwnRoomIsFull) {
   options_.max_pending_bytes = 40;
-  options_.max_parked_bytes = LeastParkedBytes(fake_.limits);  // none for readers
+  options_.max_host_bytes = LeastHostBytes(fake_.limits);  // none for readers
   Start();
   ReplyCollector slow(ReplyCollector::Reading::kOnlyWhenAsked);
   const GenerateSpec spec = Of("a", {1, 2}, 60, 2);
@@ -356,7 +356,7 @@ TEST_F(PreemptTest, AReaderThatComesBackIsPreemptedAsOthersAre) {
 }
 
 TEST_F(PreemptTest, WithoutMemoryForStatesItWaitsForAnEnd) {
-  options_.max_parked_bytes = 64;  // one state
+  options_.max_host_bytes = 64;  // one state
   Start();
   ReplyCollector hoard, other;
   const GenerateSpec spec = Of("a", {1}, 60, 2);

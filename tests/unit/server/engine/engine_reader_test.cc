@@ -135,7 +135,7 @@ TEST_F(ReaderTest, OnlyAsManyGiveUpTheirSlotsAsAreNeeded) {
 }
 
 TEST_F(ReaderTest, KeepsItsSlotWhereThereIsNoMemoryForItsState) {
-  options_.max_parked_bytes = 5 * 64;  // of one state, beside those kept for preemption
+  options_.max_host_bytes = 5 * 64;  // of one state, beside those kept for preemption
   ExpectParkedOfTwo(1);
 }
 
@@ -144,7 +144,7 @@ TEST_F(ReaderTest, MoreStatesThatAreSmallStillHaveRoom) {
       .fixed = kFakeStateBytes, .per_block = 8, .block_tokens = 2, .segment_tokens = 4};
   fake_.limits.state = size;
   fake_.limits.bytes_per_slot = size.At(1000);
-  options_.max_parked_bytes = 5 * static_cast<int64_t>(size.At(1000));  // as above
+  options_.max_host_bytes = 5 * static_cast<int64_t>(size.At(1000));  // as above
   ExpectParkedOfTwo(2);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory for the states of replies that gave up their slots (EngineOptions::max_parked_bytes).
+// Host memory for the states of parked and of preempted replies (EngineOptions::max_host_bytes).
 //
 // Preempted replies: while one tenant's replies have their turn, all samples that others have begun
 // may be preempted, and a tenant may have begun as many as there are slots. So for two tenants,
@@ -17,24 +17,24 @@
 
 namespace rivulet {
 
-struct ParkedRoom {
+struct HostRoom {
   int64_t begun = 0;         // samples that hold slots or were preempted
   int64_t reader_bytes = 0;  // of the states of samples that nobody reads
 };
 
-// The least that max_parked_bytes may be, unless it is 0.
-inline int64_t LeastParkedBytes(const BackendLimits& limits) {
+// The least that max_host_bytes may be, unless it is 0.
+inline int64_t LeastHostBytes(const BackendLimits& limits) {
   return 2 * int64_t{limits.num_slots} * static_cast<int64_t>(limits.bytes_per_slot);
 }
 
 // `max_bytes` 0: twice what all slots take, and for readers 256 MiB, or once what all slots take.
-inline ParkedRoom ParkedRoomOf(int64_t max_bytes, const BackendLimits& limits) {
+inline HostRoom HostRoomOf(int64_t max_bytes, const BackendLimits& limits) {
   constexpr int64_t kReadersBytes = int64_t{256} << 20;
   const int64_t slots = limits.num_slots, least = 2 * slots;
   const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
   if (max_bytes == 0) return {least, std::max(slots * slot_bytes, kReadersBytes)};
   const int64_t all = max_bytes / slot_bytes;
-  ParkedRoom room;
+  HostRoom room;
   room.begun = std::min(all, std::max(least, all / 3 * 2));
   room.reader_bytes = (all - room.begun) * slot_bytes;
   return room;
