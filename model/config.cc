@@ -328,7 +328,7 @@ std::string KeptIdentity(const ModelConfig& config, const StateParts& parts) {
   std::string text = absl::StrCat(config.kind(), " layers ", config.num_layers);
   for (const StatePart& part : parts.parts) {
     absl::StrAppend(&text, " ", part.name, " ", absl::StrJoin(part.shape, " x "), " of ",
-                    part.element_bytes, " bytes at ", part.offset);
+                    sizeof(float), " bytes at ", part.offset);
   }
   return absl::StrCat(text, " keys ", kept.heads, " x ", kept.key_dim, " values ", kept.heads,
                       " x ", kept.value_dim, " window ", kept.window, " float32 in blocks of ",
@@ -359,10 +359,9 @@ ModelConfig::StateIdentity ModelConfig::state_identity() const {
                    family->conv_channels, " at ", at[1], " shift ", hidden_size, " at ", at[2],
                    " and ", at[3], " of ", parts.floats_per_layer, " in ", parts.fixed_floats);
   for (const StatePart& part : parts.parts) {
-    const bool is_named = absl::c_linear_search(kNamed, part.name);
-    if (is_named && part.element_bytes == sizeof(float)) continue;
+    if (absl::c_linear_search(kNamed, part.name)) continue;
     absl::StrAppend(&text, " ", part.name, " ", absl::StrJoin(part.shape, " x "), " of ",
-                    part.element_bytes, " bytes at ", part.offset);
+                    sizeof(float), " bytes at ", part.offset);
   }
   return {{}, std::move(text)};
 }

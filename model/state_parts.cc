@@ -68,7 +68,7 @@ StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const A
   constexpr size_t kAlignment = 16, kFloat = sizeof(float);
   for (StatePart& part : parts) {
     part.offset = floats_per_layer;
-    size_t bytes = part.element_bytes;
+    size_t bytes = kFloat;
     for (const size_t n : part.shape) bytes *= n;
     part.floats = StateLayout::RoundUp(bytes, kAlignment) / kFloat;
     floats_per_layer += part.floats;

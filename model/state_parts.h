@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // StateParts: the state of one sequence, as the kind of its model describes it, and where its parts
 // lie in a slot. Nobody but the network looks into a part: a slot is cleared, copied, read and
-// written as one block of bytes, and a cleared slot is all zeros.
+// written as one contiguous array, and a cleared slot is all zeros, or the initial state that the
+// model brings (RWKV-7).
 //
 //   recurrent parts of all layers | rings of keys and values | blocks of keys and values
 //
@@ -22,11 +23,10 @@
 
 namespace rivulet {
 
-// One array of a recurrent layer's state. Its zeros mean "no token yet".
+// One array of a recurrent layer's state, in float32.
 struct StatePart {
   std::string name;           // unique within the list
   std::vector<size_t> shape;  // row-major; any 0: the part is empty
-  size_t element_bytes = 4;   // 4: float32
   // In floats, set by StateParts: where it begins in the layer, and how much it takes with padding.
   size_t offset = 0, floats = 0;
 };
