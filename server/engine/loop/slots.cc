@@ -61,7 +61,7 @@ absl::Status Slots::Prepare() {
       RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
       sequence->segments = first_sample->segments;
     } else if (start.state != nullptr) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteParts(sequence->slot, start.state->pieces()));
+      RIVULET_RETURN_IF_ERROR(backend_->WriteParts(sequence->slot, start.state->spans()));
     }
     const std::optional<SlotSampler> sampler = sequence->Sampler();
     if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));

@@ -6,11 +6,11 @@
 
 namespace rivulet {
 
-bool Admission::Line::empty() const {
+bool Admission::KeyQueue::empty() const {
   return std::all_of(waiting.begin(), waiting.end(), [](const auto& ids) { return ids.empty(); });
 }
 
-RequestId Admission::Line::oldest() const {
+RequestId Admission::KeyQueue::oldest() const {
   RequestId first = ~RequestId{0};
   for (const auto& ids : waiting) {
     if (!ids.empty()) first = std::min(first, *ids.begin());
@@ -19,7 +19,7 @@ RequestId Admission::Line::oldest() const {
 }
 
 // The one whose turn it is.
-RequestId Admission::Line::next() const {
+RequestId Admission::KeyQueue::next() const {
   if (turns_since_oldest >= kOldestEvery - 1) return oldest();
   return *std::find_if(waiting.begin(), waiting.end(), [](const auto& ids) {
             return !ids.empty();
@@ -50,7 +50,7 @@ uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priori
 // Its caller ranks.
 void Admission::Wait(RequestId id, const Waiting& waiting) {
   const auto priority = static_cast<size_t>(waiting.priority);
-  waiting.tenant->second.lines[&waiting.key->second].waiting[priority].insert(id);
+  waiting.tenant->second.queues[&waiting.key->second].waiting[priority].insert(id);
   waiting.key->second.tenants.insert(waiting.tenant);
   waiting_.emplace(id, waiting);
   needed_[priority] += waiting.slots;
@@ -78,7 +78,7 @@ void Admission::Drop(RequestId id) {
   waiting_.erase(found);
   Tenant& tenant = waiting.tenant->second;
   const auto priority = static_cast<size_t>(waiting.priority);
-  tenant.lines.at(&waiting.key->second).waiting[priority].erase(id);
+  tenant.queues.at(&waiting.key->second).waiting[priority].erase(id);
   needed_[priority] -= waiting.slots;
   if (waiting.preempted) {
     tenant.preempted_waiting.erase({waiting.priority, id});
@@ -86,8 +86,8 @@ void Admission::Drop(RequestId id) {
     preempted_ -= waiting.slots;
   }
   if (next_ == id) next_.reset();
-  RankLine(&tenant, waiting.key->second);
-  if (tenant.lines.count(&waiting.key->second) == 0) {
+  RankQueue(&tenant, waiting.key->second);
+  if (tenant.queues.count(&waiting.key->second) == 0) {
     waiting.key->second.tenants.erase(waiting.tenant);
   }
   if (!tenant.waits()) tenant.turns_since_oldest = 0;
@@ -103,7 +103,7 @@ std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
   if (waiting.slots > free_slots) return std::nullopt;
   Tenant& tenant = waiting.tenant->second;
   Key& key = waiting.key->second;
-  const bool oldest = tenant.lines.at(&key).oldest() == id;
+  const bool oldest = tenant.queues.at(&key).oldest() == id;
   const bool oldest_next = !tenant.next_by_age.empty() && *tenant.next_by_age.begin() >= id;
   const uint64_t due = run + static_cast<uint64_t>(limits_.quantum);
   holding_.emplace(id, Holding{waiting.tenant, waiting.key, waiting.priority, waiting.slots, due});
@@ -111,9 +111,9 @@ std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
   SetHeld(waiting.tenant, tenant.held + waiting.slots, ++last_turn_);
   key.held += waiting.slots;
   Drop(id);
-  const auto line = tenant.lines.find(&key);
-  if (line != tenant.lines.end()) {
-    int& turns = line->second.turns_since_oldest;
+  const auto queue = tenant.queues.find(&key);
+  if (queue != tenant.queues.end()) {
+    int& turns = queue->second.turns_since_oldest;
     turns = oldest ? 0 : turns + 1;
   }
   if (tenant.waits()) tenant.turns_since_oldest = oldest_next ? 0 : tenant.turns_since_oldest + 1;
@@ -294,33 +294,33 @@ void Admission::Changed(Tenants::iterator tenant, const Key& key) {
 }
 
 void Admission::Rank(Tenants::iterator tenant, const Key& key) {
-  RankLine(&tenant->second, key);
+  RankQueue(&tenant->second, key);
   PlaceBid(tenant);
 }
 
-// Brings what the tenant knows of its line of `key`, if it has one, up to date.
-void Admission::RankLine(Tenant* tenant, const Key& key) {
-  const auto found = tenant->lines.find(&key);
-  if (found == tenant->lines.end()) return;
-  Line& line = found->second;
+// Brings what the tenant knows of its queue of `key`, if it has one, up to date.
+void Admission::RankQueue(Tenant* tenant, const Key& key) {
+  const auto found = tenant->queues.find(&key);
+  if (found == tenant->queues.end()) return;
+  KeyQueue& queue = found->second;
   std::optional<Ranked> ranked;
-  if (!line.empty()) {
-    const RequestId id = line.next();
+  if (!queue.empty()) {
+    const RequestId id = queue.next();
     const Waiting& waiting = waiting_.at(id);
     if (key.Fits(waiting.slots)) ranked.emplace(waiting.priority, id);
   }
-  if (ranked != line.ranked) {
-    if (line.ranked) {
-      tenant->next.erase(*line.ranked);
-      tenant->next_by_age.erase(line.ranked->second);
+  if (ranked != queue.ranked) {
+    if (queue.ranked) {
+      tenant->next.erase(*queue.ranked);
+      tenant->next_by_age.erase(queue.ranked->second);
     }
     if (ranked) {
       tenant->next.insert(*ranked);
       tenant->next_by_age.insert(ranked->second);
     }
-    line.ranked = ranked;
+    queue.ranked = ranked;
   }
-  if (line.empty()) tenant->lines.erase(found);
+  if (queue.empty()) tenant->queues.erase(found);
 }
 
 void Admission::PlaceBid(Tenants::iterator tenant) {

@@ -30,11 +30,11 @@
 // preempt others overtakes it, and only where it may not. So a large request cannot starve.
 //
 // Requests of one API key may together hold a limited number of slots. One that waits for slots of
-// its key delays only requests of that key: within a tenant each key has a line (a queue) of its
-// own, and the requests without a key have one. What is said of a tenant's own requests holds
-// within a line; of every kOldestEvery turns of the tenant, one goes to the line whose request came
-// first. A request that needs more than its key's limit, because that was lowered, gets its slots
-// when the key holds none.
+// its key delays only requests of that key: within a tenant each key has a queue of its own, and
+// the requests without a key have one. What is said of a tenant's own requests holds within a
+// queue; of every kOldestEvery turns of the tenant, one goes to the queue whose request came first.
+// A request that needs more than its key's limit, because that was lowered, gets its slots when the
+// key holds none.
 #pragma once
 
 #include <array>
@@ -107,7 +107,7 @@ class Admission {
   struct Key;
   using Ranked = std::pair<Priority, RequestId>;
   // Waiting requests of one tenant and key; at least one.
-  struct Line {
+  struct KeyQueue {
     std::array<std::set<RequestId>, kNumPriorities> waiting;
     int turns_since_oldest = 0;    // its turns since its oldest request had one
     std::optional<Ranked> ranked;  // its next request where that fits the key: in Tenant::next
@@ -130,14 +130,14 @@ class Admission {
     int held = 0;                // slots
     int preempted = 0;           // ... that its preempted requests wait for
     uint64_t turn = 0;           // the number of its last turn
-    int turns_since_oldest = 0;  // its turns since the line of the oldest `next` had one
-    std::map<const Key*, Line> lines;
-    std::set<Ranked> next;                         // of its lines, where they fit their keys
+    int turns_since_oldest = 0;  // its turns since the queue of the oldest `next` had one
+    std::map<const Key*, KeyQueue> queues;
+    std::set<Ranked> next;                         // of its queues, where they fit their keys
     std::set<RequestId> next_by_age;               // the same
-    std::set<Ranked> preempted_waiting;            // preempted, a part of `lines`
+    std::set<Ranked> preempted_waiting;            // preempted, a part of `queues`
     std::set<std::pair<uint64_t, RequestId>> due;  // that hold slots, by when their quantum ends
     std::optional<std::pair<Bid, uint64_t>> bid;   // and turn: its place in bids_
-    bool waits() const { return !lines.empty(); }
+    bool waits() const { return !queues.empty(); }
   };
   using Tenants = std::map<std::string, Tenant>;
   struct ByName {
@@ -149,7 +149,7 @@ class Admission {
     int64_t most = KeyShare().most;
     int held = 0;       // slots
     int requests = 0;   // that wait or hold slots
-    TenantSet tenants;  // that have a line of it
+    TenantSet tenants;  // that have a queue of it
     bool limited() const { return most < KeyShare().most; }
     // Whether it may hold so many more.
     bool Fits(int slots) const { return held == 0 || int64_t{held} + slots <= most; }
@@ -181,7 +181,7 @@ class Admission {
   std::optional<RequestId> Choose() const;
   void Changed(Tenants::iterator tenant, const Key& key);
   void Rank(Tenants::iterator tenant, const Key& key);
-  void RankLine(Tenant* tenant, const Key& key);
+  void RankQueue(Tenant* tenant, const Key& key);
   void PlaceBid(Tenants::iterator tenant);
   void SetHeld(Tenants::iterator tenant, int held, uint64_t turn);
   void Forget(Tenants::iterator tenant);

@@ -129,17 +129,17 @@ StateView::StateView(std::vector<float> values)
                                                   std::make_shared<std::atomic<int64_t>>(0)),
                 0, {}) {}
 
-std::vector<std::span<const float>> StateView::pieces() const {
-  std::vector<std::span<const float>> pieces = {own_->values().first(front_)};
-  for (const BlobPtr& segment : segments_) pieces.push_back(segment->values());
-  pieces.push_back(own_->values().subspan(front_));
-  return pieces;
+std::vector<std::span<const float>> StateView::spans() const {
+  std::vector<std::span<const float>> spans = {own_->values().first(front_)};
+  for (const BlobPtr& segment : segments_) spans.push_back(segment->values());
+  spans.push_back(own_->values().subspan(front_));
+  return spans;
 }
 
 std::vector<float> StateView::values() const {
   std::vector<float> all;
   all.reserve(static_cast<size_t>(bytes()) / sizeof(float));
-  for (const auto& piece : pieces()) all.insert(all.end(), piece.begin(), piece.end());
+  for (const auto& span : spans()) all.insert(all.end(), span.begin(), span.end());
   return all;
 }
 

@@ -59,8 +59,8 @@ class StateView {
   // A state without segments.
   explicit StateView(std::vector<float> values);
 
-  // What a slot holds, laid out as kernels/state_layout.h says, one piece after the other.
-  std::vector<std::span<const float>> pieces() const;
+  // What a slot holds (model/state_parts.h), as consecutive spans.
+  std::vector<std::span<const float>> spans() const;
   // ... in one copy.
   std::vector<float> values() const;
   // As it is kept: of each segment, then its own values.
@@ -208,7 +208,7 @@ class StateStore {
   struct Done;
   struct Wanted;
 
-  // A state of so many tokens whose parts are nowhere yet, but for `segments`.
+  // A state of so many tokens whose parts are nowhere yet, except `segments`.
   StatePtr New(int64_t fed, std::vector<StatePtr> segments);
   BlobPtr Blob(std::vector<float> values) const;
   // From here on each speaks of one part: a state's own values, or a segment.
