@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only definition of how a sequence's recurrent state lies in memory, on every backend and in
-// snapshots.
+// How the recurrent state of a model of kind "linear" lies in memory, on every backend and in
+// snapshots of version 1. model/state_parts.h has the other kinds.
 //
-// One slot is one contiguous block of float32. Per layer, in order:
+// One slot is one contiguous array of float32. Per layer, in order:
 //   S [heads][features][value_dim]   then   z [heads][features]
 // Each of the two arrays begins 16-byte aligned (padding floats are zero); the slot itself is
 // padded to 64 bytes so that consecutive slots start on cache lines.

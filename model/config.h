@@ -147,7 +147,7 @@ struct ModelConfig {
   const char* kind() const;
   // The parts of a sequence's state.
   StateParts state() const;
-  // What identifies that layout in snapshots: of kind "linear" `layout`, of the family `text`.
+  // What identifies that layout in snapshots: of kind "linear" `layout`, of all others `text`.
   struct StateIdentity {
     kernels::StateLayout layout;
     std::string text;

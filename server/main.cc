@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// rivulet-server: flags, serve, drain on SIGTERM or SIGINT; on SIGHUP read the file of keys again
-// and open that of the request log again. Exit codes: 0 good, 1 our bug, 2 bad usage, input or
-// model, 3 backend absent or failed, address unavailable, or a listener that answers nobody. On
-// failure to start stderr holds one line and no log. With --check-config it holds a line for each
-// fault, and the exit code is that of the gravest: 1, else 2, else 3.
+// rivulet-server: flags, serve, drain on SIGTERM or SIGINT; on SIGHUP read the files of keys (API
+// keys and encryption keys) again and open the file of the request log again. Exit codes: 0 good, 1
+// our bug, 2 bad usage, input or model, 3 backend absent or failed, address unavailable, or a
+// listener that answers nobody. On failure to start stderr holds one line and no log. With
+// --check-config it holds a line for each fault, and the exit code is that of the gravest: 1, else
+// 2, else 3.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>

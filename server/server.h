@@ -65,9 +65,10 @@ class Server {
   // stops sending here before Drain refuses anything.
   void AnnounceDrain();
 
-  // Health turns NOT_SERVING, new Generate and Score calls are refused (UNAVAILABLE), running ones
-  // go on until `deadline`; those left end with UNAVAILABLE. Returns true if all ended by
-  // themselves. Nothing is served afterwards. EndReplies, then Close.
+  // Health turns NOT_SERVING; new requests are refused (UNAVAILABLE), except closing, listing and
+  // snapshots of sessions; running ones go on until `deadline`, and those left end with
+  // UNAVAILABLE. Returns true if all ended by themselves. Nothing is served afterwards. EndReplies,
+  // then Close.
   bool Drain(absl::Time deadline);
   bool EndReplies(absl::Time deadline);
   // Closes all connections and sends the last spans. Takes about two seconds, or longer where a

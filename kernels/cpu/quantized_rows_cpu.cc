@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// At least 4 lanes, but for HWY_SCALAR's one: the 32 inputs are whole vectors.
+// At least 4 lanes, except HWY_SCALAR's one: the 32 inputs are whole vectors.
 using GroupTag = hn::CappedTag<float, 16>;
 using GroupInts = hn::Rebind<int32_t, GroupTag>;
 inline constexpr int kGroupLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 16));

@@ -22,8 +22,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                                                           const CpuBackendOptions& options);
 
 // What CreateCpuBackend would choose here and now: of the limits num_slots, slots_choice,
-// bytes_per_slot and weight_bytes (of kind "linear" an estimate). No weight is read, and `model`
-// may be of Model::Open. Errors: those of CreateCpuBackend that weights' values do not decide.
+// bytes_per_slot and weight_bytes (an estimate for kinds "linear" and "softmax"). No weight is
+// read, and `model` may be of Model::Open. Errors: those of CreateCpuBackend that weights' values
+// do not decide.
 absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options);
 
 }  // namespace rivulet

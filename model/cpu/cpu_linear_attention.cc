@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kind "linear" (model/FORMAT.md) has for itself: its embedding and its attention
-// (kernels/linear_attention.h).
+// The embedding of kinds "linear" and "softmax" (model/FORMAT.md), and the attention of kind
+// "linear" (kernels/linear_attention.h).
 #include <algorithm>
 #include <vector>
 

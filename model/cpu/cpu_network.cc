@@ -149,7 +149,7 @@ void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
   p.Wait();
 }
 
-// Kind "linear": x = norm1(x + attention(x)); x = norm2(x + down(act(up(x)))).
+// Kinds "linear" and "softmax": x = norm1(x + attention(x)); x = norm2(x + down(act(up(x)))).
 void PostNormLayer(CpuPass& p, const CpuLayer& layer, int index) {
   p.InputProduct(layer, p.x);
   p.Wait();

@@ -26,7 +26,7 @@
 namespace rivulet {
 
 struct CpuSegment {
-  float* state = nullptr;           // slot's block
+  float* state = nullptr;           // the slot's state
   int64_t position = 0;             // of tokens[0]
   std::span<const int32_t> tokens;  // at least 1
   bool all_outputs = false;         // head outputs after every token, else only where `last_output`
@@ -87,7 +87,7 @@ class CpuActivations {
   Array removal;                  // RWKV-7: kk, and -kk alpha
   Array o;                        // [values]
   Array mix;                      // RWKV-7: six rows for each
-  Array ffn;                      // [gate | up]; RWKV-7 and kind "linear": [ffn]
+  Array ffn;                      // [gate | up]; RWKV-7, kinds "linear" and "softmax": [ffn]
   Array rope;                     // cosines, then sines, of a row's position
   Array kept_x, kept_o, outputs;  // of the rows that have outputs
   CpuScratch scratch;

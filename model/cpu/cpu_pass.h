@@ -27,7 +27,7 @@ struct CpuPass {
   using Array = CpuActivations::Array;
 
   const ModelConfig& config;
-  const EncoderConfig* encoder;  // of kind "linear"; null: a model of the family
+  const EncoderConfig* encoder;  // of kinds "linear" and "softmax"; null: a model of the family
   const BlockState& state;       // of the family
   const StateParts& parts;
   const CpuWeights& weights;
@@ -45,7 +45,7 @@ struct CpuPass {
   void Wait() const { barrier.Wait(); }
   IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
 
-  // What a product of this thread is given, but for quantized rows.
+  // What a product of this thread is given, except for quantized rows.
   kernels::GemmArgs ProductArgs(const CpuMatrix& m, const float* input, int ld_input, float* y,
                                 int ldy, int count, kernels::Epilogue epilogue) const;
   // This thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole number of
@@ -123,8 +123,9 @@ struct CpuPass {
   }
 };
 
-// Kind "linear": the embedding with its position, into a.x; attention, a.in to a.o.
+// Kinds "linear" and "softmax": the embedding with its position, into a.x.
 void EmbedWithPosition(const CpuPass& p);
+// Kind "linear": attention, a.in to a.o.
 void MixLinear(const CpuPass& p, const CpuLayer& layer, int index);
 
 // Softmax attention of one head of keys and values, with the `queries` heads of queries that share

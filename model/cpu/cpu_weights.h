@@ -87,7 +87,7 @@ struct CpuLayer {
   CpuMatrix gate;                      // ... and of the gate's
   CpuMatrix out;                       // values -> hidden
   CpuMatrix up;                        // hidden -> [gate | up], each padded; RWKV-7: key;
-                                       // "linear": linear1
+                                       // "linear", "softmax": linear1
   CpuMatrix down;                      // ffn -> hidden
   std::vector<float> conv, conv_bias;  // [width, channels], [channels] or empty
   std::vector<float> decay_scale;      // [keys or heads]
@@ -127,7 +127,7 @@ struct CpuWeights {
   InputColumns columns;
   InputColumns softmax_columns;  // of the layers of a hybrid that attend: q, k, v, gate
   CpuMatrix embedding;           // one row a token: columns of a packed [hidden -> vocab]
-  // Of kind "linear" in its place: [vocab, embedding_columns]; and [position_rows,
+  // Of kinds "linear" and "softmax" in its place: [vocab, embedding_columns]; and [position_rows,
   // embedding_columns], empty where there are none. Later sinusoidal positions are computed when
   // needed.
   std::vector<float> tokens, positions;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CpuWeights are made of for kind "linear" (model/FORMAT.md).
+// What CpuWeights are made of for kinds "linear" and "softmax" (model/FORMAT.md).
 #pragma once
 
 #include <cstdint>

@@ -33,11 +33,11 @@ class CudaLatency {
   static size_t Bytes(const ModelConfig& config, const BackendLimits& limits,
                       const CudaBackendOptions& options);
 
-  // Plans for 1, 2, 4, ... up to options.latency_rows rows, and runs each once, with rows of
-  // nobody, in `block`, where runs arrive. Where the device or the model does not allow it, or
-  // options.plan is kThroughput or options.products kCublasLt, the result takes no run and says
-  // why. Errors: INVALID_ARGUMENT (options.plan is kLatency and cannot be), RESOURCE_EXHAUSTED,
-  // UNAVAILABLE. References must outlive the result.
+  // Plans for 1, 2, 4, ... up to options.latency_rows rows, and runs each once with padding rows
+  // in `block`, where runs arrive. Where the device or the model does not allow it, or options.plan
+  // is kThroughput or options.products kCublasLt, the result takes no run and says why. Errors:
+  // INVALID_ARGUMENT (options.plan is kLatency and cannot be), RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // References must outlive the result.
   static absl::StatusOr<CudaLatency> Create(const CudaStepModel& model,
                                             const kernels::CudaSampleArgs& sample,
                                             const CudaMemory& block, const BackendLimits& limits,

@@ -16,8 +16,8 @@ namespace rivulet {
 // Device memory, rows [head_rows, ld].
 class CudaOutputs {
  public:
-  // Rows of a piece: all that a step has, as far as they fit into `bytes`, but never fewer than 32
-  // MiB of outputs or 128 rows. Each piece reads the head's weights and waits for its draws.
+  // Rows of one head pass: all that a step has, as far as they fit into `bytes`, but never fewer
+  // than 32 MiB of outputs or 128 rows. Each pass reads the head's weights and waits for its draws.
   static int HeadRows(const ModelConfig& config, const BackendLimits& limits, size_t bytes);
   static size_t Bytes(const ModelConfig& config, int head_rows);
   static absl::StatusOr<CudaOutputs> Create(const ModelConfig& config, int head_rows,
@@ -25,7 +25,7 @@ class CudaOutputs {
 
   float *outputs = nullptr, *adjusted = nullptr;
   int ld_outputs = 0, ld_adjusted = 0;
-  int head_rows = 0;  // head outputs of one piece
+  int head_rows = 0;  // rows of one head pass
 
  private:
   static CudaOutputs Sized(const ModelConfig& config, int head_rows);  // all but the memory

@@ -118,7 +118,7 @@ std::vector<CudaScratch::Spec> CudaScratch::Specs(const ModelConfig& config,
   return specs;
 }
 
-// For as many rows as are worth spreading, in 64 MiB, but for one at least.
+// For as many rows as are worth spreading, in 64 MiB, at least for one.
 CudaScratch::Spec CudaScratch::PartialSpec(const ModelConfig& config, const BackendLimits& limits) {
   constexpr size_t kMost = (size_t{64} << 20) / sizeof(float), kLine = 32;
   const AttentionPart kept = *config.state().attention;

@@ -50,7 +50,7 @@ class CudaScratch {
   Array gate;   // of the output, where a product of its own makes it
   Array o;      // [values]
   Array mix;    // RWKV-7: kMixes rows for each, side by side, as in half.mix
-  Array ffn;    // [gate | up], each padded; RWKV-7 and kind "linear": [ffn]
+  Array ffn;    // [gate | up], each padded; RWKV-7, kinds "linear" and "softmax": [ffn]
   Array low;    // RWKV-7: first halves of the low-rank products
   struct {
     Array rate;       // what alpha is made of
@@ -59,13 +59,13 @@ class CudaScratch {
     Array kk, minus;  // what leaves the state, and in which direction
   } rwkv7;
   Array done;  // Mamba-2: a count for each segment, zero between launches (ld 1)
-  // What products of many rows read, in F16; null without reads.halves. But for x they are in place
+  // What products of many rows read, in F16; null without reads.halves. Except x they are in place
   // of the arrays above or, for a library, beside them, with the prefix of product_rows_cuda.h; low
   // is always in place.
   struct {
     Halves x;         // of the family any row that no member below is for, of `columns` columns
-    Halves o;         // kind "linear"
-    Halves ffn;       // kind "linear" and RWKV-7
+    Halves o;         // kinds "linear" and "softmax"
+    Halves ffn;       // kinds "linear" and "softmax", RWKV-7
     Halves mix, low;  // RWKV-7
     int columns = 0;  // of x
   } half;
@@ -77,7 +77,8 @@ class CudaScratch {
     size_t partial_floats = 0;
     int64_t max_blocks = 0;
   } attention;
-  int width_x = 0;  // columns of x that kind "linear" writes; the next row's prefix lies behind
+  // Columns of x that kinds "linear" and "softmax" write; the next row's prefix lies behind.
+  int width_x = 0;
 
  private:
   struct Spec;

@@ -182,7 +182,7 @@ class CudaWeightsLoader {
   absl::Status LoadInputScales();
 
   const ModelConfig& config_;
-  const bool encoder_;  // kind "linear"
+  const bool encoder_;  // kinds "linear" and "softmax"
   const WeightType type_;
   const CudaWeightForms forms_;
   CudaQueue* const queue_;
@@ -249,7 +249,7 @@ absl::Status CudaWeightsLoader::UploadRows(const CpuMatrix& m,
   return weights_.library.Add(product, *device, rows, bias, *queue_);
 }
 
-// Of kind "linear".
+// Of kinds "linear" and "softmax".
 absl::Status CudaWeightsLoader::LoadTables(const CpuWeights& host) {
   const float* tokens = nullptr;
   RIVULET_RETURN_IF_ERROR(Upload(host.tokens, &tokens));

@@ -85,8 +85,8 @@ class CudaWeights {
 
   // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   InputColumns columns, softmax_columns;
-  // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kind "linear":
-  // [vocab, embedding_columns] of float32.
+  // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kinds "linear"
+  // and "softmax": [vocab, embedding_columns] of float32.
   const void* embedding = nullptr;
   kernels::WeightType embedding_type = kernels::WeightType::kF32;
   const float* positions = nullptr;  // [position_rows, embedding_columns]; null: there are none
@@ -100,9 +100,9 @@ class CudaWeights {
   // [2 heads, key_dim]: for q and k side by side, what makes a norm of root mean squares one of the
   // length key_dim^-1/2 and of 1. Null where there is no convolution.
   const float* lengths = nullptr;
-  // RetNet and softmax attention: over pi, [rope_pairs], as of kernels::RotaryFrequencies(). Kind
-  // "linear": kernels::CudaFrequencies(),
-  // [embedding_columns], of the positions that are not in the table; null: all are.
+  // RetNet and softmax attention: over pi, [rope_pairs], as of kernels::RotaryFrequencies(). Kinds
+  // "linear" and "softmax": kernels::CudaFrequencies(), [embedding_columns], of the positions that
+  // are not in the table; null: all are.
   const double* frequencies = nullptr;
   int rope_pairs = 0;      // 0: positions turn nothing
   double rope_factor = 1;  // of cosines and sines

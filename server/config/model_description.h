@@ -19,8 +19,9 @@ struct ModelDescription {
   int tokenizer_size = 0;  // its ids
   std::string dtypes;      // of its tensors, those of the most bytes first: "F16, F32"
   int64_t num_parameters = 0;
-  int64_t weight_bytes = 0;  // as the CPU backend keeps them; an estimate for the kind "linear"
-  int64_t state_bytes = 0;   // of one sequence, with room for `context` tokens
+  // As the CPU backend keeps them; an estimate for kinds "linear" and "softmax".
+  int64_t weight_bytes = 0;
+  int64_t state_bytes = 0;  // of one sequence, with room for `context` tokens
   // Of it: what does not grow (recurrent states, windows of keys and values), and what each token
   // adds in layers that attend to all positions; context: tokens that a slot would have room for.
   // 0: no limit.

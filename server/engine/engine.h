@@ -43,10 +43,11 @@ class Engine {
   // FAILED_PRECONDITION (RESUME_MISMATCH: the reply that is to be resumed was another one's, or
   // another server's whose tokens differ; with a session, the errors of a resume come when its turn
   // comes). Natural length where max_tokens is 0: for images height * width * channels minus the
-  // prompt; else what is left of the model's max_length; else options().default_max_tokens. A
-  // sample always ends at max_length. `listener` must live until the last OnReady has returned:
-  // exactly one OnReady begins with Reply::end() set, and it is the last. The first may come before
-  // Generate returns. The reply is shared so that a late cancel finds a live object.
+  // prompt; else what is left of model_max_tokens() (config.h); else options().default_max_tokens.
+  // A sample always ends when its sequence has max_tokens() tokens (config.h). `listener` must live
+  // until the last OnReady has returned: exactly one OnReady begins with Reply::end() set, and it
+  // is the last. The first may come before Generate returns. The reply is shared so that a late
+  // cancel finds a live object.
   virtual absl::StatusOr<std::shared_ptr<Reply>> Generate(GenerateSpec spec,
                                                           ReplyListener* listener) = 0;
 

@@ -47,15 +47,17 @@ struct EngineLoad {
   int slots = 0, slots_used = 0;
   int64_t slot_bytes = 0, slot_bytes_used = 0;  // of all slots, and filled by those that hold them
   int running = 0;                              // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;                // ... that wait for one
+  int queued = 0, max_queue = 0;                // ... and session calls that wait, and their limit
   int max_tenant_queue = 0;
   // Of those that wait: the slots that they need, by Priority, and how long the first has waited.
   std::array<int, kNumPriorities> queued_by_priority{};
   absl::Duration oldest_wait;
-  int tenants = 0;                   // that wait for slots or hold some
-  int64_t refused = 0;               // requests, since start, because a queue was full
-  int parked = 0;                    // samples without slots because their reader does not read
-  int preempted = 0;                 // ... because another tenant's requests have them
+  int tenants = 0;      // that wait for slots or hold some
+  int64_t refused = 0;  // requests, since start, because a queue was full
+  // Samples that gave up their slots because their client did not read, until they have slots
+  // again.
+  int parked = 0;
+  int preempted = 0;                 // ... because another tenant's requests got them
   int64_t preempted_total = 0;       // since start
   int64_t unread_replies_ended = 0;  // since start, because their client did not read
   double tokens_per_second = 0;      // sampled and fed, over about the last second

@@ -105,7 +105,7 @@ struct RestoreSpec {
   uint64_t seed = 0;
   std::map<std::string, int64_t> marks;
   int64_t fed = 0;           // of `state`
-  std::vector<float> state;  // [bytes_per_slot / 4]; empty: none, it is computed again
+  std::vector<float> state;  // [BackendLimits::state_size().At(fed) / 4]; empty: computed again
   std::optional<absl::Duration> idle_timeout;
   absl::Time deadline = absl::InfiniteFuture();
 };

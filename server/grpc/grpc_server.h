@@ -76,9 +76,9 @@ class GrpcServer {
   // NOT_SERVING for all, for good.
   void StopServing();
 
-  // Ends the Multiplex streams without an open request. Then waits until no Generate, Score,
-  // Multiplex or call of SessionService runs and clients have received what was sent to them. False
-  // if that takes longer than until `deadline`.
+  // Ends the Multiplex streams without an open request. Then waits until no call that
+  // ServerCalls::active counts runs, and clients have received what was sent to them. False if that
+  // takes longer than until `deadline`.
   bool WaitUntilIdle(absl::Time deadline) {
     multiplex_.Drain();
     return calls_.active.WaitUntilNone(deadline) && calls_.connections.AwaitDelivered(deadline);

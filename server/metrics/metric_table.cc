@@ -53,8 +53,8 @@ constexpr MetricInfo kMetrics[] = {
      "Samples that ended (LENGTH) because a sequence of this model can have no more tokens: the "
      "model's positions or max-context."},
     {"rivulet_requests_running", kGauge, "model", "Samples and scores that hold a slot."},
-    {"rivulet_queue_depth", kGauge, "model", "Samples and scores that wait for a slot."},
-    {"rivulet_queue_limit", kGauge, "model", "The most that may wait for a slot."},
+    {"rivulet_queue_depth", kGauge, "model", "Samples, scores and session calls that wait."},
+    {"rivulet_queue_limit", kGauge, "model", "The most that may wait."},
     {"rivulet_queue_oldest_wait_seconds", kGauge, "model",
      "How long the first of those that wait has waited."},
     {"rivulet_tenants", kGauge, "model", "Tenants that hold slots or wait for some."},
@@ -101,7 +101,8 @@ constexpr MetricInfo kMetrics[] = {
      "Requests with the prompt cache on that found a state (hit) or none (miss)."},
     {"rivulet_prompt_cache_bytes", kGauge, "model", "Bytes of cached prompts."},
     {"rivulet_samples_parked", kGauge, "model",
-     "Samples that gave up their slots because their client does not read."},
+     "Samples that gave up their slots because their client did not read, until they have slots "
+     "again."},
     {"rivulet_samples_preempted", kGauge, "model",
      "Samples that gave up their slots to another tenant and wait to continue."},
     {"rivulet_preemptions_total", kCounter, "model",

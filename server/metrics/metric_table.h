@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of metrics: every name that /metrics shows, with its type, its labels and a sentence.
-// docs/operations.md lists it; tests/lint/metrics_test.py writes that list, and checks that every
+// docs/metrics.md lists it; tests/lint/metrics_test.py writes that list, and checks that every
 // name of collector.cc is in the table and none is unused.
 #pragma once
 

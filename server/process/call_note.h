@@ -9,7 +9,8 @@
 
 namespace rivulet {
 
-// Notes `method`, a literal such as "Generate", while it lives. Thread: the one that makes it.
+// Notes `method`, for example "Generate", while this lives. The text must outlive the thread's
+// calls. Thread: the one that makes it.
 class CallNote {
  public:
   explicit CallNote(const char* method) : outer_(Current()) {

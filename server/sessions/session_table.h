@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionTable: the sessions of one model. A session belongs to a tenant; for other tenants it does
 // not exist. A StateStore keeps their states and may forget them: they can be computed again from
-// the history, so a client sees only latency. The table also says
-// whose turn it is on a session.
+// the history, so a client sees only latency. The table also says whose turn it is on a session.
 #pragma once
 
 #include <algorithm>

@@ -175,7 +175,7 @@ std::vector<Case> Cases() {
     for (const auto& [keys, values] :
          {std::array{1, 1}, {6, 5}, {16, 36}, {64, 64}, {65, 17}, {130, 12}, {300, 6}}) {
       for (const int w_dim : {0, 1, keys}) {
-        // The larger shapes have the same code for every w, but for a single one of many keys.
+        // The larger shapes have the same code for every w, except for a single one of many keys.
         if (keys > 16 && w_dim != keys && !(keys == 64 && w_dim == 1)) continue;
         cases.emplace_back(rule, w_dim, keys, values);
       }

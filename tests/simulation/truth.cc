@@ -233,13 +233,13 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   const bool nothing_new = !seen.status.ok() && tokens.size() == had;
   if (nothing_new) {
     SessionState cut = begun;
-    cut.Cut(begin);  // no effect, but for tokens beyond the position
+    cut.Cut(begin);  // no effect, except on tokens beyond the position
     if (possible.empty() || possible[0] != cut) possible.push_back(cut);
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     begun.Append(tokens[i], true);
     if (absl::IsCancelled(seen.status)) begun.abandoned_from = begin;
-    // What the client has is in the session as soon as the request has slots, but for an end of it.
+    // What the client has is in the session as soon as the request has slots, except an end of it.
     if (nothing_new) possible.push_back(begun);
   }
   if (nothing_new) return possible;

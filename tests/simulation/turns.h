@@ -56,7 +56,7 @@ class Turns {
         return absl::StrCat(less_urgent, " less urgent ones got slots while #", waited.number,
                             " waited");
       }
-      // A tenant that holds nothing is next, but for those that hold nothing either and have
+      // A tenant that holds nothing is next, except for those that hold nothing either and have
       // waited for longer.
       if (!waited.first || (preempted && !room)) continue;
       for (const auto& [tenant, turns] : before) {

@@ -35,7 +35,7 @@ struct BackendScore {
   double nll_nats = 0;
   std::vector<float> logprobs;              // [num_scored]
   std::vector<std::vector<float>> outputs;  // [num_scored][output_size]
-  std::vector<float> state;                 // the slot's block afterwards
+  std::vector<float> state;                 // the slot's state afterwards
 };
 
 // Feeds the sequence (bos first where the model has one) to `slot`, `chunk` tokens a run, and

@@ -2,8 +2,9 @@
 // RequestQueue: the queue between the engine's callers and its loop. Callers put in requests and
 // cancellations; between two runs the loop takes them all with one lock and publishes its load.
 //
-// Whether it accepts a request depends only on numbers: the accepted samples and scores that have
-// not ended are never more than the slots plus max_queue, whether or not they already have slots.
+// Whether it accepts a request depends only on numbers: the accepted samples, scores and
+// session calls that have not ended are never more than the slots plus max_queue, whether or not
+// they already have slots.
 //
 // Of these a tenant may have seven times what is left (fair_share.h), beside slots that the others
 // leave free: alone it gets all slots and seven eighths of the queue. A tenant that has nothing is
@@ -100,7 +101,7 @@ class RequestQueue {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOpen(bool while_draining) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   struct Accepted {
-    int places = 0;      // samples and scores taken and not ended
+    int places = 0;      // samples, scores and session calls taken and not ended
     int64_t tokens = 0;  // given tokens of those requests
   };
   absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -37,11 +37,9 @@ struct Caller {
 
   // Counts for the limits of its key; null where the server has no keys.
   std::shared_ptr<KeyAccount> account() const { return key == nullptr ? nullptr : key->account; }
-  // Counts a request for its key. Errors: RESOURCE_EXHAUSTED
-  // (API_KEY_REQUEST_RATE).
+  // Counts a request for its key. Errors: RESOURCE_EXHAUSTED (API_KEY_REQUEST_RATE).
   absl::Status TakeRequest() const;
-  // Counts a text of so many bytes for its key. Errors: RESOURCE_EXHAUSTED
-  // (API_KEY_TEXT_RATE).
+  // Counts a text of so many bytes for its key. Errors: RESOURCE_EXHAUSTED (API_KEY_TEXT_RATE).
   absl::Status TakeText(int64_t bytes) const;
   // The models that it can see; null: all.
   const ModelNames* models() const {
@@ -79,8 +77,8 @@ class Callers {
 };
 
 // The complete spec of a Generate: with deadline, tenant, and a seed, which is drawn if neither
-// request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which
-// is the text's; ABORTED (PositionNeeded). Thread: any.
+// request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which is the
+// text's; ABORTED (PositionNeeded). Thread: any.
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const Caller& caller, const v1::GenerateRequest& request,
                                     const Model& model, const TextTurn& turn);

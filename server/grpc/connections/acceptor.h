@@ -32,8 +32,8 @@ class Acceptor {
   // Takes over a socket, which is connected and non-blocking. Called on the acceptor's thread.
   using Take = std::function<void(int fd)>;
 
-  // Takes over `sockets`, also when it fails. `connections` is borrowed. Accepts nothing before
-  // Start. Errors: RESOURCE_EXHAUSTED (descriptors).
+  // Takes over the sockets of `listening`, also when it fails. `connections` is borrowed. Accepts
+  // nothing before Start. Errors: RESOURCE_EXHAUSTED (descriptors).
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(ListeningSockets listening,
                                                           Connections* connections);
   ~Acceptor();

@@ -55,7 +55,7 @@ v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens) {
 }
 
 v1::MultiplexPart ToMultiplex(v1::GenerateReply part) {
-  // The fields of both have the same numbers but for these two.
+  // The fields of both have the same numbers except these two.
   v1::MultiplexPart same;
   if (part.has_fingerprint()) same.set_fingerprint(part.fingerprint());
   if (part.has_durability()) *same.mutable_durability() = part.durability();

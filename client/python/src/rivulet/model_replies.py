@@ -131,8 +131,9 @@ class ModelLoad:
     slots, slots_used: number of slots, and how many are in use. queued: samples, scores and session calls that wait, at
       most max_queue, and of one tenant at most max_tenant_queue. queued_high, queued_normal, queued_low: slots that the
       waiting requests need, by priority. oldest_wait: seconds that the oldest of them has waited. tenants: tenants that
-      hold slots or wait. parked: samples whose states are in host memory because their client stopped reading.
-      preempted: samples that were preempted for another tenant's requests; preempted_total: how often that happened.
+      hold slots or wait. parked: samples that gave up their slots because their client did not read, until
+      they have slots again. preempted: samples that were preempted for another tenant's requests; preempted_total:
+      how often that happened.
     tokens_per_second: over about the last second. draining: the model refuses new requests.
     sessions: open sessions; session_state_bytes: memory of all kept states, of sessions and of cached prompts.
     states_in_memory, states_on_disk: kept states, in memory and only in files. state_disk_bytes: bytes of all state

@@ -21,8 +21,8 @@ _EMPTY = "the path must not be empty"  # mostly a variable of the shell that is 
 
 
 def faults(given: argparse.Namespace) -> Iterator[Fault]:
-    """All that would end a start, but for the target, to which nothing connects, and an address that another process has. At its end
-    given.chat_template is the text of the file, "" without one: it is read once, because it may be a pipe."""
+    """All that would end a start, except the target, to which nothing connects, and an address that another process has.
+    At its end given.chat_template is the text of the file, "" without one: it is read once, because it may be a pipe."""
     yield from _values(given)
     yield from _tls_files(given)
     yield from _https_files(given)

@@ -37,7 +37,7 @@ class ScoreInputTest : public ::testing::Test {
   static Read ReadAll(const ScoreOptions& options, const v1::GetModelReply& model) {
     Read read;
     auto input = OpenScoreInput(options, model, [](std::string text) {
-      v1::TokenizeReply reply;  // two bytes a token, but for the last
+      v1::TokenizeReply reply;  // two bytes a token, except the last
       for (size_t i = 0; i < text.size(); i += 2) {
         reply.add_ids(text[i]);
         reply.add_begins(static_cast<int64_t>(i));
