@@ -37,6 +37,14 @@ absl::Status InvalidField(absl::string_view reason, absl::string_view field,
   return MakeError(absl::StatusCode::kInvalidArgument, message, detail);
 }
 
+absl::Status Exhausted(absl::string_view reason, absl::Duration retry_after,
+                       absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.retry_after = retry_after;
+  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
+}
+
 ErrorDetail GetErrorDetail(const absl::Status& status) {
   ErrorDetail detail;
   if (auto reason = status.GetPayload(kReasonUrl)) detail.reason = std::string(*reason);

@@ -35,6 +35,10 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view message, const E
 absl::Status InvalidField(absl::string_view reason, absl::string_view field,
                           absl::string_view message);
 
+// RESOURCE_EXHAUSTED; `retry_after`: when it makes sense to try again.
+absl::Status Exhausted(absl::string_view reason, absl::Duration retry_after,
+                       absl::string_view message);
+
 // The detail attached to `status`; empty where there is none.
 ErrorDetail GetErrorDetail(const absl::Status& status);
 

@@ -14,7 +14,7 @@ size_t DecodeUtf8(absl::string_view text, uint32_t* code_point) {
   if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
   uint32_t value = first & (0x7Fu >> length);
   for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
+    if (!IsUtf8Tail(text[i])) return 0;
     value = value << 6 | (byte(i) & 0x3Fu);
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};

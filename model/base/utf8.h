@@ -23,6 +23,9 @@ size_t ValidUtf8Bytes(absl::string_view text);
 
 inline bool IsUtf8(absl::string_view text) { return ValidUtf8Bytes(text) == text.size(); }
 
+// Whether `byte` is not the first of its code point.
+inline bool IsUtf8Tail(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
 // White_Space of Unicode.
 bool IsWhiteSpace(uint32_t c);
 

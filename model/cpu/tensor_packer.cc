@@ -5,12 +5,12 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "kernels/quantized.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "model/cpu/load_pieces.h"
 #include "model/hybrid_settings.h"
+#include "model/weights/safetensors_header.h"
 
 namespace rivulet {
 namespace {
@@ -23,10 +23,6 @@ constexpr size_t kPieceFloats = size_t{1} << 18;  // of a matrix that is being p
 absl::Status BadTensor(absl::string_view name, absl::string_view what) {
   return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("tensor ", Quoted(name), ": ", what),
                    {"CORRUPT_WEIGHTS", "", {}});
-}
-
-std::string ShapeText(const TensorPacker::Shape& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
 // What keeps a file's weights as they are.

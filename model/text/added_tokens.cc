@@ -43,7 +43,7 @@ bool IsWord(uint32_t c) {
 // Where the code point that ends at `end` begins. REQUIRES: end > 0.
 size_t BeginBefore(absl::string_view text, size_t end) {
   size_t begin = end - 1;
-  while ((static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  while (IsUtf8Tail(text[begin])) --begin;
   return begin;
 }
 

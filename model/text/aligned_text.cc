@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/text/aligned_text.h"
 
+#include "model/base/utf8.h"
+
 namespace rivulet {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;  // stands for nothing
-
-bool IsTail(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
 }  // namespace
 
 SourceSpan AlignedText::span(size_t byte) const {
   size_t begin = byte;
   if (is_source_) {
-    while (IsTail(source_[begin])) --begin;
+    while (IsUtf8Tail(source_[begin])) --begin;
   } else {
     if (begins_[byte] == kNone) return {};
     begin = begins_[byte] - source_begin_;
   }
   size_t end = begin + 1;
-  while (end < source_.size() && IsTail(source_[end])) ++end;
+  while (end < source_.size() && IsUtf8Tail(source_[end])) ++end;
   return {source_begin_ + static_cast<uint32_t>(begin), source_begin_ + static_cast<uint32_t>(end)};
 }
 
@@ -41,7 +41,7 @@ void AlignedText::Append(const AlignedText& other, TextRange range) {
   text_.append(text.data(), text.size());
   if (other.is_source_) {
     for (size_t at = range.begin; at < range.end; ++at) {
-      begins_.push_back(IsTail(other.source_[at]) && at > range.begin
+      begins_.push_back(IsUtf8Tail(other.source_[at]) && at > range.begin
                             ? begins_.back()
                             : source_begin_ + static_cast<uint32_t>(at));
     }

@@ -31,7 +31,7 @@ BpeModel::Ends BpeModel::EndsOf(absl::string_view token) {
   Ends ends;
   DecodeUtf8(token, &ends.first);
   size_t last = token.size() - 1;
-  while (last > 0 && (static_cast<uint8_t>(token[last]) & 0xC0) == 0x80) --last;
+  while (last > 0 && IsUtf8Tail(token[last])) --last;
   DecodeUtf8(token.substr(last), &ends.last);
   return ends;
 }

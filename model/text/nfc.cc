@@ -150,7 +150,7 @@ bool MayBegin(uint32_t code_point) {
 size_t StretchEnd(absl::string_view text, size_t begin) {
   constexpr size_t kStretchBytes = 16384;
   size_t at = std::min(begin + kStretchBytes, text.size());
-  while (at > begin && at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
+  while (at > begin && at < text.size() && IsUtf8Tail(text[at])) --at;
   while (at < text.size()) {
     uint32_t code_point = 0;
     const size_t length = DecodeUtf8(text.substr(at), &code_point);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
+#include "model/base/utf8.h"
 #include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
@@ -47,8 +48,6 @@ size_t CodePointBytes(char first) {
   const auto byte = static_cast<uint8_t>(first);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
-
-bool IsTail(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
 absl::Status ForEachLiteral(absl::string_view subject, absl::string_view literal,
                             TextBudget* budget, Pattern::MatchAction action) {
@@ -154,7 +153,7 @@ class Pattern::Search {
   size_t WindowEnd(size_t at, size_t window) const {
     if (subject_.size() - at <= window) return subject_.size();
     size_t end = at + window;
-    while (end < subject_.size() && IsTail(subject_[end])) ++end;
+    while (end < subject_.size() && IsUtf8Tail(subject_[end])) ++end;
     return end;
   }
   int Match(const Code& code, size_t at, size_t end, uint32_t options) {

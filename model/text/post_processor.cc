@@ -49,17 +49,15 @@ Spaces SpacesOf(absl::string_view token) {
   return spaces;
 }
 
-bool IsTail(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
-
 // The span without so many code points of the text.
 SourceSpan Trimmed(absl::string_view text, SourceSpan span, Spaces spaces) {
   for (int leading = spaces.leading; leading > 0 && span.begin < span.end; --leading) {
     do ++span.begin;
-    while (span.begin < span.end && IsTail(text[span.begin]));
+    while (span.begin < span.end && IsUtf8Tail(text[span.begin]));
   }
   for (int trailing = spaces.trailing; trailing > 0 && span.end > span.begin; --trailing) {
     do --span.end;
-    while (span.end > span.begin && IsTail(text[span.end]));
+    while (span.end > span.begin && IsUtf8Tail(text[span.end]));
   }
   return span;
 }

@@ -88,10 +88,6 @@ std::optional<std::string> BytesOfLiteral(absl::string_view literal) {
   return Unescaped(literal.substr(1, literal.size() - 2), is_bytes, literal.front());
 }
 
-bool IsTail(absl::string_view text, size_t at) {
-  return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
-}
-
 class WorldTokenizer : public TextTokenizer {
  public:
   // `number`: of the line, from 1.
@@ -174,8 +170,8 @@ absl::StatusOr<TextTokens> WorldTokenizer::Encode(absl::string_view text, const 
     if (!budget->Step(steps) || !budget->Take(kBytesPerToken)) return budget->status();
     size_t begin = at, end = at + match.length;
     at = end;
-    while (IsTail(text, begin)) --begin;
-    while (IsTail(text, end)) ++end;
+    while (IsUtf8Tail(text[begin])) --begin;
+    while (end < text.size() && IsUtf8Tail(text[end])) ++end;
     tokens.ids.push_back(match.value);
     tokens.spans.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
   }

@@ -22,10 +22,6 @@ absl::Status BadEntry(absl::string_view name, absl::string_view message) {
   return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": ", message));
 }
 
-std::string ShapeText(std::span<const int64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.end(), ", "), "]");
-}
-
 absl::Status CheckMetadata(const JsonValue& value) {
   if (value.kind != JsonValue::Kind::kObject) {
     return CorruptWeights(absl::StrCat("header: __metadata__ is ", Describe(value),
@@ -230,6 +226,10 @@ absl::StatusOr<TensorEntries> Parse(absl::string_view header, uint64_t data_byte
 }
 
 }  // namespace
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.end(), ", "), "]");
+}
 
 absl::Status CorruptWeights(absl::string_view message) {
   return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});

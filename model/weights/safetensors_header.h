@@ -22,6 +22,9 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 // DATA_LOSS (CORRUPT_WEIGHTS): the files of a checkpoint are not what their format says.
 absl::Status CorruptWeights(absl::string_view message);
 
+// As JSON has it: "[2, 3]".
+std::string ShapeText(std::span<const int64_t> shape);
+
 // Where one tensor lies.
 struct TensorEntry {
   DType dtype = DType::kF32;

@@ -10,14 +10,6 @@
 namespace rivulet {
 namespace {
 
-absl::Status Exhausted(absl::string_view reason, absl::Duration retry_after,
-                       absl::string_view message) {
-  ErrorDetail detail;
-  detail.reason = std::string(reason);
-  detail.retry_after = retry_after;
-  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
-}
-
 void SetRate(int64_t per_minute, absl::Time now, std::optional<RateBucket>* bucket) {
   if (per_minute == 0) {
     bucket->reset();

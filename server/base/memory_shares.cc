@@ -20,10 +20,7 @@ constexpr int64_t kMostKept = int64_t{64} << 20;
 }  // namespace
 
 absl::Status MemoryShares::Refused(absl::string_view message) const {
-  ErrorDetail detail;
-  detail.reason = reason_;
-  detail.retry_after = absl::Seconds(1);
-  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
+  return Exhausted(reason_, absl::Seconds(1), message);
 }
 
 absl::Status MemoryShares::Take(const std::string& tenant, int64_t bytes) {

@@ -25,14 +25,10 @@ absl::Duration RoomIn(const Idle& idle, int64_t count, absl::Time now) {
 }
 
 absl::Status Full(absl::string_view reason, absl::Duration retry_after, absl::string_view what) {
-  ErrorDetail detail;
-  detail.reason = std::string(reason);
-  detail.retry_after = retry_after;
-  return MakeError(absl::StatusCode::kResourceExhausted,
+  return Exhausted(reason, retry_after,
                    absl::StrCat(what,
                                 " Close sessions that are not needed, or open them with a shorter "
-                                "idle_timeout."),
-                   detail);
+                                "idle_timeout."));
 }
 
 absl::Status SessionBusy(size_t waiting) {

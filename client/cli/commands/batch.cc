@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -26,6 +25,7 @@
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "model/base/random_word.h"
 #include "model/base/sha256.h"
 
 namespace rivulet {
@@ -328,11 +328,6 @@ BatchDefaults DefaultsOf(const BatchOptions& options, const std::string& model_n
   return defaults;
 }
 
-uint64_t DrawSeed() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
 std::string Summary(const BatchTotals& totals, int64_t before, int64_t tokens,
                     absl::Duration elapsed) {
   std::string summary = absl::StrCat(totals.results, " results, ", totals.errors, " errors");
@@ -364,7 +359,7 @@ absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
                            BatchInput::Open(options.in, DefaultsOf(options, name)));
   const BatchRecord record = {
       input->sha256(), RecordedOptions(options, chat_template, model.ok() ? &*model : nullptr),
-      options.sampling.seed.has_value() ? *options.sampling.seed : DrawSeed(),
+      options.sampling.seed.has_value() ? *options.sampling.seed : RandomWord(),
       absl::ToUnixSeconds(absl::Now())};
   RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output,
                            BatchOutput::Open(options.out, record, input->lines()));

@@ -19,14 +19,6 @@ absl::Status Unavailable(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kUnavailable, message, detail);
 }
 
-absl::Status QueueFull(absl::string_view reason, absl::Duration retry_after,
-                       absl::string_view message) {
-  ErrorDetail detail;
-  detail.reason = std::string(reason);
-  detail.retry_after = retry_after;
-  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
-}
-
 }  // namespace
 
 absl::Status RequestQueue::CheckOpen(bool while_draining) const {
@@ -76,13 +68,13 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
 absl::Status RequestQueue::CheckRoom(const Request& request) const {
   const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
   if (accepted_.places + request.account.places > most) {
-    return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
+    return Exhausted("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
                      absl::StrCat("The queue is full: ", accepted_.places, " running or waiting, ",
                                   request.account.places, " asked for, ", most, " allowed."));
   }
   // One request alone is bounded by the size of a message; many of them are bounded here.
   if (accepted_.tokens > 0 && accepted_.tokens + request.account.num_tokens > limits_.max_tokens) {
-    return QueueFull(
+    return Exhausted(
         "QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
         absl::StrCat("The queue is full: requests with ", accepted_.tokens,
                      " given tokens are running or waiting, ", request.account.num_tokens,
@@ -107,7 +99,7 @@ absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepte
   // It shares the rate evenly with the others that are here.
   const int64_t ahead = own.places * static_cast<int64_t>(accepted_of_.size());
   if (own.places + request.account.places > most) {
-    return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
+    return Exhausted("TENANT_QUEUE_FULL", TimeFor(ahead),
                      absl::StrCat("The tenant's queue is full: ", own.places,
                                   " running or waiting, ", request.account.places, " asked for, ",
                                   most, " allowed now; the rest is for other tenants."));
@@ -115,7 +107,7 @@ absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepte
   if (own.tokens == 0 || request.account.num_tokens == 0) return absl::OkStatus();
   const int64_t most_tokens = MostFor(limits_.max_tokens, accepted_.tokens, own.tokens);
   if (own.tokens + request.account.num_tokens <= most_tokens) return absl::OkStatus();
-  return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
+  return Exhausted("TENANT_QUEUE_FULL", TimeFor(ahead),
                    absl::StrCat("The tenant's queue is full: requests with ", own.tokens,
                                 " given tokens are running or waiting, ",
                                 request.account.num_tokens, " more are asked for, ", most_tokens,

@@ -38,8 +38,7 @@ absl::Status StopError(absl::StatusCode code, absl::string_view reason, absl::st
 }
 
 absl::Status QueueFull(absl::string_view message) {
-  return StopError(absl::StatusCode::kResourceExhausted, "TEXT_QUEUE_FULL", message,
-                   absl::Seconds(1));
+  return Exhausted("TEXT_QUEUE_FULL", absl::Seconds(1), message);
 }
 
 }  // namespace
