@@ -30,7 +30,8 @@ struct CausalConvArgs {
   bool silu = false;
 };
 
-// Null if the arguments are valid, else the reason. Every implementation requires it.
+// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
+// call it.
 const char* CheckCausalConv(const CausalConvArgs& args);
 void CausalConvRef(const CausalConvArgs& args);  // double; tests only
 // Cost: 2 tokens channels width flop; width reads of each input.

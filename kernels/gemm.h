@@ -74,7 +74,8 @@ struct GemmArgs {
   NonzeroInputs nonzero;               // SparseGemmCpu alone
 };
 
-// Null if the arguments are valid, else the reason. Every implementation requires it.
+// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
+// call it.
 const char* CheckGemm(const GemmArgs& args);
 void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of

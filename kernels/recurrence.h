@@ -51,7 +51,8 @@ struct RecurrenceArgs {
   size_t y_stride = 0;
 };
 
-// Null if the arguments are valid, else the reason. Every implementation requires it.
+// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
+// call it.
 const char* CheckRecurrence(const RecurrenceArgs& args);
 void RecurrenceRef(const RecurrenceArgs& args);  // double within a call; tests only
 // Cost of a token: 5 (kDecay), 7 (kDelta) or 9 (kRankOne) * key_dim * value_dim flop.

@@ -72,7 +72,8 @@ struct SoftmaxAttentionArgs {
 
 size_t SoftmaxAttentionScratch(int queries, int key_dim, int value_dim, CacheType type);
 
-// Null if the arguments are valid, else the reason. Every implementation requires it.
+// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
+// call it.
 const char* CheckSoftmaxAttention(const SoftmaxAttentionArgs& args);
 void SoftmaxAttentionRef(const SoftmaxAttentionArgs& args);  // double; tests only
 // Cost of a token: 2 * queries * (key_dim + value_dim) flop for each position that it sees, rounded

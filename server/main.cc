@@ -199,9 +199,8 @@ int Main(int argc, char** argv) {
 
   SetLogLevel(LogLevelOf(command->config.log_level));
   SetLogMode(LogMode::kHeld);
-  const DescriptorLimit before = RaiseDescriptorLimit();
-  Log(LogLevel::kInfo, "descriptors",
-      {{"limit", GetDescriptorLimit().soft}, {"limit_before", before.soft}});
+  const int64_t before = RaiseDescriptorLimit();
+  Log(LogLevel::kInfo, "descriptors", {{"limit", DescriptorLimit()}, {"limit_before", before}});
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(command->config);
   if (!server.ok()) {
     SetLogMode(LogMode::kOff);

@@ -18,6 +18,7 @@
 #include "kernels/cuda/rows/embed_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_pass.h"
+#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_product_args.h"
 #include "model/cuda/cuda_softmax_attention.h"
 

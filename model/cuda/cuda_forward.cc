@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention/linear_attention_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "model/base/error.h"
 #include "model/cpu/encoder_weights.h"
+#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_product_args.h"
 #include "model/cuda/cuda_softmax_attention.h"

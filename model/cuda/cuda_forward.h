@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/attention/linear_attention_cuda.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_step_model.h"

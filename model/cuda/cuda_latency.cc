@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/cuda/cuda_limits.h"
+#include "model/cuda/cuda_run_block.h"
 
 namespace rivulet {
 namespace {

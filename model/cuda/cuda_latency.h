@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/cuda/latency/latency_cuda.h"
+#include "model/backend.h"
 #include "model/backend_options.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_queue.h"
-#include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_step_model.h"
 
 namespace rivulet {

@@ -7,6 +7,7 @@
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_forward.h"
 #include "model/cuda/cuda_forward.h"
+#include "model/cuda/cuda_limits.h"
 
 namespace rivulet {
 

@@ -24,7 +24,6 @@
 #include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_library_weights.h"
-#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_queue.h"

@@ -18,7 +18,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/common/launch_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "model/backend.h"
 #include "model/backend_options.h"

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/cuda/cuda_run_block.h"
 
 namespace rivulet {
 namespace {

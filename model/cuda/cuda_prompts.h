@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/backend.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_queue.h"
-#include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_run_plan.h"
 #include "model/cuda/cuda_steps.h"
 

@@ -25,7 +25,7 @@ struct DTypeLayout {
 const DTypeLayout& LayoutOf(DType dtype);
 
 // No block is larger.
-inline constexpr size_t kMaxBlockWeights = 256, kMaxBlockBytes = 210;
+inline constexpr size_t kMaxBlockWeights = 256;
 
 // safetensors has no type for blocks of integers: a tensor of them is called NAME.q8_0 or NAME.q4_1
 // there, has the type U8 and the shape [rows, groups, bytes of a block].

@@ -205,9 +205,9 @@ class Checker {
                                   listened.message()),
                      {"ADDRESS_UNAVAILABLE", setting, {}}));
     }
-    Note(CheckMaxConnections(config_.max_connections,
-                             ConnectionsThatFit(GetDescriptorLimit().soft, OpenDescriptors(),
-                                                kDescriptorsPerConnection)));
+    Note(CheckMaxConnections(
+        config_.max_connections,
+        ConnectionsThatFit(DescriptorLimit(), OpenDescriptors(), kDescriptorsPerConnection)));
   }
 
   const ServerConfig config_;

@@ -92,7 +92,7 @@ absl::Status CheckMaxConnections(int wanted, int64_t fit) {
   return InvalidField(
       "CONFIG_INVALID", "max-connections",
       absl::StrCat("max-connections is ", wanted, "; there are descriptors for ", fit,
-                   ", as this process may open ", GetDescriptorLimit().soft, " (ulimit -n)"));
+                   ", as this process may open ", DescriptorLimit(), " (ulimit -n)"));
 }
 
 GrpcServer::~GrpcServer() { Shutdown(absl::InfinitePast()); }

@@ -255,7 +255,7 @@ void AddConnections(const ConnectionCounts& counts, Page* page) {
 void AddProcess(Page* page) {
   page->Set("rivulet_build_info", {RIVULET_VERSION}, 1);
   page->Set("process_open_fds", {}, OpenDescriptors());
-  page->Set("process_max_fds", {}, GetDescriptorLimit().soft);
+  page->Set("process_max_fds", {}, DescriptorLimit());
   const std::optional<ProcessUsage> usage = GetProcessUsage();
   if (!usage) return;
   page->CountSeconds("process_cpu_seconds_total", {}, usage->cpu_seconds);

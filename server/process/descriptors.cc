@@ -19,14 +19,13 @@ int64_t ToCount(rlim_t value) {
 
 }  // namespace
 
-DescriptorLimit GetDescriptorLimit() {
+int64_t DescriptorLimit() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
-  return {ToCount(limit.rlim_cur), ToCount(limit.rlim_max)};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? ToCount(limit.rlim_cur) : 0;
 }
 
-DescriptorLimit RaiseDescriptorLimit() {
-  const DescriptorLimit before = GetDescriptorLimit();
+int64_t RaiseDescriptorLimit() {
+  const int64_t before = DescriptorLimit();
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;

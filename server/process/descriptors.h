@@ -11,15 +11,11 @@
 
 namespace rivulet {
 
-// RLIMIT_NOFILE, in descriptors.
-struct DescriptorLimit {
-  int64_t soft = 0;  // the limit that applies
-  int64_t hard = 0;  // what `soft` may be raised to
-};
-DescriptorLimit GetDescriptorLimit();
+// The soft limit of RLIMIT_NOFILE, which applies, in descriptors.
+int64_t DescriptorLimit();
 
-// Raises the soft limit to the hard one, for this process. Returns the limits before.
-DescriptorLimit RaiseDescriptorLimit();
+// Raises the soft limit to the hard one, for this process. Returns the soft limit before.
+int64_t RaiseDescriptorLimit();
 
 // Descriptors that are open now.
 int64_t OpenDescriptors();

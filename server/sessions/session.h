@@ -24,7 +24,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "model/backend.h"
 #include "server/base/key_account.h"
 #include "server/sessions/sequence_hash.h"
 #include "server/sessions/store/state_store.h"

@@ -6,7 +6,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/output/exit_code.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"

@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "model/base/error.h"
 #include "server/engine/loop/activity.h"
 #include "server/engine/sequences/request.h"
 

@@ -50,8 +50,7 @@ int Milliseconds(absl::Duration duration) {
 int MaxConnections(const ListenerOptions& options) {
   const int64_t most = options.max_connections > 0 ? options.max_connections : kMaxConnections;
   return static_cast<int>(std::min(
-      most,
-      ConnectionsThatFit(GetDescriptorLimit().soft, OpenDescriptors(), kDescriptorsPerConnection)));
+      most, ConnectionsThatFit(DescriptorLimit(), OpenDescriptors(), kDescriptorsPerConnection)));
 }
 
 absl::Status CannotListen(const ListenerOptions& options, absl::string_view why) {

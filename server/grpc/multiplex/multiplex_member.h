@@ -13,7 +13,7 @@
 #include "server/grpc/calls/call_text.h"
 #include "server/grpc/calls/request_record.h"
 #include "server/grpc/calls/served_models.h"
-#include "server/grpc/calls/server_calls.h"
+#include "server/grpc/wire/error_counts.h"
 
 namespace rivulet {
 

@@ -35,9 +35,6 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
-struct alignas(8) int2 {
-  int x, y;
-};
 struct alignas(16) int4 {
   int x, y, z, w;
 };
@@ -49,8 +46,6 @@ struct alignas(16) uint4 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline int2 make_int2(int x, int y) { return {x, y}; }
-inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
@@ -82,9 +77,6 @@ inline void __syncthreads(RIVULET_EMULATED_SITE) {
 }
 inline int __syncthreads_or(int predicate, RIVULET_EMULATED_SITE) {
   return rivulet::cuda_emulator::BlockBarrier({file, line}, predicate != 0) > 0;
-}
-inline int __syncthreads_and(int predicate, RIVULET_EMULATED_SITE) {
-  return rivulet::cuda_emulator::BlockBarrier({file, line}, predicate == 0) == 0;
 }
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, RIVULET_EMULATED_SITE) {
   rivulet::cuda_emulator::WarpCollective("__syncwarp", mask, nullptr, 0, {file, line});
@@ -126,8 +118,6 @@ inline int __all_sync(unsigned mask, int predicate, RIVULET_EMULATED_SITE) {
 
 // Fibers of one operating system thread: every access is atomic and in program order.
 inline void __threadfence() {}
-inline void __threadfence_block() {}
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 template <class T>
 T __ldg(const T* p) {
   return *p;
@@ -135,18 +125,6 @@ T __ldg(const T* p) {
 template <class T>
 T __ldcg(const T* p) {
   return *p;
-}
-template <class T>
-T __ldcs(const T* p) {
-  return *p;
-}
-template <class T>
-void __stcg(T* p, T value) {
-  *p = value;
-}
-template <class T>
-void __stcs(T* p, T value) {
-  *p = value;
 }
 template <class T>
 T atomicAdd(T* p, T value) {
