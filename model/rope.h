@@ -22,7 +22,8 @@ struct RopeDefaults {
   // max_position_embeddings; 0: the file has none, and a type that needs the trained length must
   // give it.
   double max_positions = 0;
-  // Of a head, what is turned. 1: type default turns all of it, whatever partial_rotary_factor says.
+  // Of a head, what is turned. 1: type default turns all of it, whatever partial_rotary_factor
+  // says.
   double partial = 1;
   double theta = 10000;
 };
