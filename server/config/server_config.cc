@@ -2,10 +2,13 @@
 #include "server/config/server_config.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -129,24 +132,28 @@ const char* JsonTypeName(const SettingMember& member) {
   return kNames[member.index()];
 }
 
+// Of a value that is none of the setting's type.
+absl::Status WrongType(const Setting& setting, const std::string& held) {
+  std::string allowed = absl::StrCat("it must be ", JsonTypeName(setting.member));
+  if (setting.min < setting.max) {
+    absl::StrAppend(&allowed, "; allowed: ", setting.min, " to ", setting.max);
+  }
+  return InvalidSetting(setting, held, allowed);
+}
+
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 // Adds a flag whose value is an integer or "auto".
 CLI::Option* AddOptionalInt(const std::string& flag, const char* help, std::optional<int>* number,
                             CLI::App* app) {
-  const auto check = [](const std::string& text) {
+  const auto store = [number](const CLI::results_t& texts) {
     int value = 0;
-    if (text == kAuto || absl::SimpleAtoi(text, &value)) return std::string();
-    return absl::StrCat("is \"", text, "\"; it must be an integer or ", kAuto);
-  };
-  const auto store = [number](const std::string& text) {
-    int value = 0;
-    *number = absl::SimpleAtoi(text, &value) ? std::optional<int>(value) : std::nullopt;
+    const bool is_integer = absl::SimpleAtoi(texts[0], &value);
+    *number = is_integer ? std::optional<int>(value) : std::nullopt;
+    return is_integer || texts[0] == kAuto;
   };
   const std::string held = number->has_value() ? absl::StrCat(**number) : kAuto;
-  return app->add_option_function<std::string>(flag, store, help)
-      ->default_str(held)
-      ->check(CLI::Validator(check, ""));
+  return app->add_option(flag, store, help)->default_str(held);
 }
 
 // The parser of the command line; what it is given lands in the arguments.
@@ -371,8 +378,7 @@ std::vector<absl::Status> ApplyJson(absl::string_view text, ServerConfig* config
                                        meant.empty() ? "; --print-config prints all" : meant));
     }
     if (!std::visit(MemberReader{value, config}, found->member)) {
-      return InvalidSetting(*found, Describe(value),
-                            absl::StrCat("it must be ", JsonTypeName(found->member)));
+      return WrongType(*found, Describe(value));
     }
     return absl::OkStatus();
   };
@@ -412,12 +418,65 @@ std::string ServerConfigToJson(const ServerConfig& config) {
 
 namespace {
 
-absl::Status BadFlags(const CLI::App& app, int argc, const char* const* argv,
+absl::Status BadFlags(const CLI::App& app, const std::vector<std::string>& args,
                       const CLI::ParseError& error) {
-  const auto [flag, meant] = FindUnknownOption(app, {argv + 1, argv + argc});
+  const auto [flag, meant] = FindUnknownOption(app, args);
   const std::string wrong =
       flag.empty() ? std::string(error.what()) : absl::StrCat("unknown option ", flag, meant);
   return InvalidField("CONFIG_INVALID", "", absl::StrCat(wrong, " (see --help)"));
+}
+
+// Each flag with its value, and each argument that belongs to no flag.
+std::vector<std::vector<std::string>> SplitFlags(const CLI::App& app,
+                                                 const std::vector<std::string>& args) {
+  std::vector<std::vector<std::string>> pieces;
+  for (size_t i = 0; i < args.size(); ++i) {
+    std::vector<std::string>& piece = pieces.emplace_back(1, args[i]);
+    if (i + 1 == args.size() || !absl::StartsWith(args[i], "--")) continue;
+    const CLI::Option* const option = app.get_option_no_throw(args[i]);
+    // An unknown flag may have a value, too.
+    const bool may_take =
+        option != nullptr ? option->get_items_expected_max() > 0 : !absl::StrContains(args[i], "=");
+    const bool must_take = option != nullptr && option->get_items_expected_min() > 0;
+    if (must_take || (may_take && !absl::StartsWith(args[i + 1], "-"))) piece.push_back(args[++i]);
+  }
+  return pieces;
+}
+
+// A piece of SplitFlags by itself.
+absl::Status CheckFlag(const std::vector<std::string>& piece, CLI::App* app) {
+  const std::string flag = piece[0].substr(0, piece[0].find('='));
+  for (const char* name : kRenamedSettings) {
+    if (flag == absl::StrCat("--", name)) return RenamedSetting(flag);
+  }
+  try {
+    app->parse(std::vector(piece.rbegin(), piece.rend()));
+  } catch (const CLI::Success&) {  // --help
+  } catch (const CLI::ConversionError& error) {
+    for (const Setting& setting : Settings()) {
+      if (flag != absl::StrCat("--", setting.name)) continue;
+      return WrongType(setting, Quoted(app->get_option(flag)->results().back()));
+    }
+    return BadFlags(*app, piece, error);
+  } catch (const CLI::ParseError& error) {
+    return BadFlags(*app, piece, error);
+  }
+  return absl::OkStatus();
+}
+
+// Takes out of `args` what is wrong by itself.
+std::vector<absl::Status> RemoveBadFlags(std::vector<std::string>* args) {
+  ServerConfig scratch;
+  Flags flags(&scratch);
+  std::vector<absl::Status> faults;
+  std::vector<std::string> good;
+  for (const std::vector<std::string>& piece : SplitFlags(flags.app, *args)) {
+    absl::Status status = CheckFlag(piece, &flags.app);
+    if (status.ok()) good.insert(good.end(), piece.begin(), piece.end());
+    if (!status.ok()) faults.push_back(std::move(status));
+  }
+  *args = std::move(good);
+  return faults;
 }
 
 // What the file of --config has wrong; what it says is in *config.
@@ -433,35 +492,36 @@ std::vector<absl::Status> ApplyConfigFile(const std::string& path, ServerConfig*
 
 absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv) {
   ServerCommand command;
+  std::vector<std::string> args(argv + 1, argv + argc);
+  command.faults = RemoveBadFlags(&args);
+  const bool checks = std::find(args.begin(), args.end(), "--check-config") != args.end();
+  if (!command.faults.empty() && !checks) return command.faults.front();
   ServerConfig scratch;
-  Flags first(&scratch);  // finds --config, --help, --version and every bad flag
+  Flags first(&scratch);  // finds --config, --help and --version
   const auto show = [&command](std::string output) {
     command.action = ServerAction::kShow;
     command.output = std::move(output);
     return command;
   };
   try {
-    first.app.parse(argc, argv);
+    first.app.parse(std::vector(args.rbegin(), args.rend()));
   } catch (const CLI::CallForHelp&) {
     return show(first.app.help());
   } catch (const CLI::CallForVersion& version) {
     return show(absl::StrCat(version.what(), "\n"));
   } catch (const CLI::ParseError& error) {
-    return BadFlags(first.app, argc, argv, error);
-  }
-  for (const char* name : kRenamedSettings) {
-    const std::string flag = absl::StrCat("--", name);
-    if (first.app.count(flag) > 0) return RenamedSetting(flag);
+    return BadFlags(first.app, args, error);
   }
   if (!first.config_file.empty()) {
-    command.faults = ApplyConfigFile(first.config_file, &command.config);
-    if (!command.faults.empty() && !first.check_config) return command.faults.front();
+    std::vector<absl::Status> faults = ApplyConfigFile(first.config_file, &command.config);
+    if (!faults.empty() && !first.check_config) return faults.front();
+    command.faults.insert(command.faults.end(), faults.begin(), faults.end());
   }
   Flags second(&command.config);  // flags that are not given leave what the file has set
   try {
-    second.app.parse(argc, argv);
+    second.app.parse(std::vector(args.rbegin(), args.rend()));
   } catch (const CLI::ParseError& error) {
-    return BadFlags(second.app, argc, argv, error);
+    return BadFlags(second.app, args, error);
   }
   if (second.check_config) {
     command.action = ServerAction::kCheck;

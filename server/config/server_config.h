@@ -115,7 +115,7 @@ struct ServerCommand {
   ServerConfig config;
   ServerAction action = ServerAction::kServe;
   std::string output;
-  std::vector<absl::Status> faults;  // with kCheck: of the --config file
+  std::vector<absl::Status> faults;  // with kCheck: of the flags and the --config file
 };
 
 // Errors: INVALID_ARGUMENT (flags, file content), NOT_FOUND (no such --config file). The

@@ -116,6 +116,42 @@ TEST(ServerConfigTest, ACheckGoesOnAfterAFault) {
   EXPECT_THAT(fields, ElementsAre("max-queue", "tls-cert", "metrics-listen"));
 }
 
+TEST(ServerConfigTest, ACheckSaysOfEachFlagWhatIsWrong) {
+  const TempFile file(R"({"device": "x"})");
+  const auto command = Parse({"--slots",
+                              "x",
+                              "--model",
+                              "a",
+                              "stray",
+                              "--max-queue",
+                              "-1",
+                              "--frob",
+                              "value",
+                              "--modle=b",
+                              "--threads",
+                              "many",
+                              "--max-sessions",
+                              "5",
+                              "--check-config",
+                              "--config",
+                              file.path.c_str(),
+                              "--model",
+                              "b",
+                              "--trace-sample"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ(command->action, ServerAction::kCheck);
+  EXPECT_THAT(command->config.models, ElementsAre("a", "b"));
+  EXPECT_EQ(command->config.max_queue, -1) << "out of range, which is found with the others";
+  std::vector<std::string> faults;
+  for (const absl::Status& fault : command->faults) faults.emplace_back(fault.message());
+  EXPECT_THAT(
+      faults,
+      ElementsAre(HasSubstr("slots is \"x\""), HasSubstr("stray"), HasSubstr("option --frob"),
+                  HasSubstr("option --modle; did you mean --model?"),
+                  HasSubstr("threads is \"many\""), HasSubstr("--max-sessions: this setting was"),
+                  HasSubstr("--trace-sample"), HasSubstr("device is \"x\"")));
+}
+
 TEST(ServerConfigTest, SlotsAreANumberOrAuto) {
   const TempFile file(R"({"slots": 7})");
   EXPECT_EQ(Parse({"--config", file.path.c_str(), "--model", "m"})->config.slots, 7);
@@ -227,10 +263,16 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{}, "no model is given"},
       {{"--model", "m", "--frob"}, "--frob"},
       {{"--model", "m", "stray"}, "stray"},
-      {{"--model", "m", "--threads", "many"}, "--threads"},
+      {{"--model", "m", "--threads", "many"},
+       "threads is \"many\"; it must be an integer; allowed: 0 to 4096"},
+      {{"--model", "m", "--max-queue", "99999999999"},
+       "max-queue is \"99999999999\"; it must be an integer; allowed: 0 to"},
+      {{"--model", "m", "--reflection", "perhaps"},
+       "reflection is \"perhaps\"; it must be true or false"},
       {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
       {{"--model", "m", "--slots", "0"}, "slots is 0; allowed: auto, or 1 to"},
-      {{"--model", "m", "--slots", "many"}, "--slots: is \"many\"; it must be an integer or auto"},
+      {{"--model", "m", "--slots", "many"},
+       "slots is \"many\"; it must be an integer or \"auto\"; allowed: 1 to"},
       {{"--model", "m", "--max-tenant-slots", "-1"}, "max-tenant-slots is -1; allowed: 0 to"},
       {{"--model", "m", "--max-request-tokens", "0"}, "max-request-tokens is 0; allowed: 1 to"},
       {{"--model", "m", "--max-open-sessions", "-1"}, "max-open-sessions is -1; allowed: 0 to"},
