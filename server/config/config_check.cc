@@ -12,6 +12,7 @@
 #include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -193,13 +194,21 @@ class Checker {
   }
 
   void CheckAddresses() {
+    std::vector<std::pair<const char*, HostPort>> others;
     for (const auto& [setting, address] :
          {std::pair("listen", &config_.listen), std::pair("admin-listen", &config_.admin_listen),
           std::pair("metrics-listen", &config_.metrics_listen)}) {
       const auto place = ParseHostPort(*address, setting);
       if (!place.ok()) continue;  // a fault of the setting, or none
-      const absl::Status listened = TryToListen(*place);
-      if (listened.ok()) continue;
+      absl::Status listened = TryToListen(*place);
+      for (const auto& [other, taken] : others) {
+        if (!listened.ok() || !CollidesWith(taken, *place)) continue;
+        listened = absl::UnavailableError(absl::StrCat("it is the address of ", other));
+      }
+      if (listened.ok()) {
+        others.emplace_back(setting, *place);
+        continue;
+      }
       Note(MakeError(listened.code(),
                      absl::StrCat("cannot listen on ", *address, ", the value of ", setting, ": ",
                                   listened.message()),

@@ -171,4 +171,15 @@ absl::Status TryToListen(const HostPort& address) {
   return taken ? absl::OkStatus() : all.status();
 }
 
+bool CollidesWith(const HostPort& address, const HostPort& other) {
+  if (address.port != other.port || address.port == 0) return false;
+  // At a free port, as a server that runs may have this one.
+  auto first = ListenOn({address.host, 0}, absl::Seconds(1));
+  if (!first.ok()) return false;
+  auto second = ListenOn({other.host, first->port}, absl::Seconds(1));
+  Close(&*first);
+  if (second.ok()) Close(&*second);
+  return !second.ok();
+}
+
 }  // namespace rivulet

@@ -32,4 +32,7 @@ absl::StatusOr<ListeningSockets> ListenOn(const HostPort& address, absl::Duratio
 // Listens there for a moment. OK also where another socket has the port. Errors: as ListenOn.
 absl::Status TryToListen(const HostPort& address);
 
+// Whether a socket that listens on one of them keeps others from listening on the other one.
+bool CollidesWith(const HostPort& address, const HostPort& other);
+
 }  // namespace rivulet

@@ -126,13 +126,27 @@ class CheckConfigTest(unittest.TestCase):
             "metrics-listen": "192.0.2.1:1", "keys-file": str(self.folder / "keys.json"), "snapshot-key-file": str(self.folder / "key"),
         }))  # fmt: skip
         tls = ("--tls-cert", self.folder / "cert.pem", "--tls-key", self.folder / "key.pem")
-        lines = self.check("--config", config, "--request-log", self.folder / "no/log", *tls, code=2)
-        mentions = ['slots is "many"', "no-such-setting", "max-queue is -1", "hidden_size", "absent", "keys.json", "snapshot-key-file /",
+        lines = self.check("--threads", "x", "--config", config, "--modle", MODEL, "--request-log", self.folder / "no/log", *tls, code=2)
+        mentions = ['threads is "x"', "did you mean --model?", 'slots is "many"', "no-such-setting", "max-queue is -1", "hidden_size", "absent", "keys.json", "snapshot-key-file /",
                     "request-log is", "192.0.2.1", "cert.pem: no such file", "key.pem: no such file"]  # fmt: skip
         for mention in mentions:
             self.assertEqual(len([line for line in lines if mention in line]), 1, (mention, lines))
         self.assertEqual(len(lines), len(mentions), lines)
         self.check("--model", MODEL, "--metrics-listen", "192.0.2.1:1", listen="192.0.2.2:1", code=3)
+
+    def test_two_settings_with_one_address(self):
+        for flags, settings in (
+            (["--listen", "127.0.0.1:57100", "--admin-listen", "127.0.0.1:57100"], ["listen", "admin-listen"]),
+            (["--listen", "0.0.0.0:57100", "--metrics-listen", "localhost:57100"], ["listen", "metrics-listen"]),
+            (["--metrics-listen", "127.0.0.1:50051"], ["listen", "metrics-listen"]),  # the default
+            (["--listen", "127.0.0.1:57100", "--admin-listen", "127.0.0.1:57101"], []),
+            (["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"], []),
+        ):
+            with self.subTest(flags):
+                done = server("--check-config", "--model", MODEL, *flags)
+                self.assertEqual(done.returncode, 3 if settings else 0, done)
+                if settings:
+                    self.assertIn(f", the value of {settings[1]}: it is the address of {settings[0]}\n", done.stderr)
 
     def test_a_good_configuration_is_good_beside_the_server_that_has_it(self):
         states, store, log = self.folder / "states", self.folder / "store", self.folder / "log.jsonl"
