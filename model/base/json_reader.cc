@@ -160,7 +160,9 @@ absl::Status JsonReader::Only(absl::string_view name, absl::string_view supporte
 absl::Status JsonReader::CheckNoOthers() const {
   for (size_t i = 0; i < object_->keys.size(); ++i) {
     const JsonValue& value = object_->items[i];
-    const bool off = value.kind == Kind::kNull || (value.kind == Kind::kBool && !value.boolean);
+    const bool is_null = value.kind == Kind::kNull;
+    if (is_null && rules_->unknown_may_be_null) continue;
+    const bool off = is_null || (value.kind == Kind::kBool && !value.boolean);
     if (off && rules_->unknown_may_be_off) continue;
     if (asked_.find(object_->keys[i]) != asked_.end()) continue;
     std::string meant = Suggestion(object_->keys[i], {asked_.begin(), asked_.end()});

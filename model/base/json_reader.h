@@ -28,7 +28,8 @@ struct JsonRules {
   absl::string_view invalid;      // the reason where a member is missing or breaks a rule
   absl::string_view unsupported;  // where it is one that other programs know; "": `invalid`
   bool null_is_missing = true;
-  bool unknown_may_be_off = false;  // an unknown member may be null or false
+  bool unknown_may_be_off = false;   // an unknown member may be null or false
+  bool unknown_may_be_null = false;  // it may be null
 
   template <typename... Parts>
   absl::Status Invalid(absl::string_view path, const Parts&... what) const {

@@ -14,7 +14,6 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMaxShownBytes = 80;
-constexpr size_t kMaxTokenBytes = size_t{1} << 20;
 
 // Receives nlohmann's events, builds JsonValues and enforces what the library does not: unique
 // keys, bounds, paths. Every callback returns false to end the parse; status() then says why.
@@ -180,7 +179,7 @@ class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
 };
 
 // The library copies a token several times before it hands it over, so long ones are found first.
-absl::Status CheckTokenLengths(absl::string_view text) {
+absl::Status CheckTokenLengths(absl::string_view text, size_t most) {
   size_t begin = 0;  // of the token being passed
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -193,16 +192,16 @@ absl::Status CheckTokenLengths(absl::string_view text) {
     } else if (!in_string && std::strchr(" \t\r\n,:[]{}", c) != nullptr) {
       begin = i + 1;
     }
-    if (i >= begin + kMaxTokenBytes) {
+    if (i >= begin && i - begin >= most) {
       return InvalidField("INVALID_JSON", "",
-                          absl::StrCat("the text holds a string or number of more than ",
-                                       kMaxTokenBytes, " bytes, at byte ", begin));
+                          absl::StrCat("the text holds a string or number of more than ", most,
+                                       " bytes, at byte ", begin));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Parse(absl::string_view text, StrictHandler* handler) {
+absl::Status Parse(absl::string_view text, const JsonLimits& limits, StrictHandler* handler) {
   // The library would skip a byte order mark and take a NUL byte for the end of the text.
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
     return InvalidField("INVALID_JSON", "",
@@ -213,7 +212,7 @@ absl::Status Parse(absl::string_view text, StrictHandler* handler) {
     return InvalidField("INVALID_JSON", "",
                         absl::StrCat("the text holds a NUL byte at byte ", nul));
   }
-  RIVULET_RETURN_IF_ERROR(CheckTokenLengths(text));
+  RIVULET_RETURN_IF_ERROR(CheckTokenLengths(text, limits.max_token_bytes));
   const bool done = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), handler,
                                               nlohmann::json::input_format_t::json,
                                               /*strict=*/true, /*ignore_comments=*/false);
@@ -233,14 +232,14 @@ const JsonValue* JsonValue::Find(absl::string_view key) const {
 
 absl::StatusOr<JsonValue> ParseStrictJson(absl::string_view text, const JsonLimits& limits) {
   StrictHandler handler(limits, nullptr);
-  RIVULET_RETURN_IF_ERROR(Parse(text, &handler));
+  RIVULET_RETURN_IF_ERROR(Parse(text, limits, &handler));
   return handler.TakeRoot();
 }
 
 absl::Status ParseStrictJsonMembers(absl::string_view text, const JsonLimits& limits,
                                     const OnJsonMember& on_member) {
   StrictHandler handler(limits, &on_member);
-  return Parse(text, &handler);
+  return Parse(text, limits, &handler);
 }
 
 std::string Describe(const JsonValue& value) {

@@ -49,6 +49,7 @@ struct JsonLimits {
   int max_depth = 8;  // nested objects and arrays
   size_t max_values =
       4096;  // values of the text, or of each top-level member with ParseStrictJsonMembers
+  size_t max_token_bytes = size_t{1} << 20;  // of a string or number, as it is spelled
 };
 
 // Errors: INVALID_ARGUMENT; the detail's field is the path of the value where the text goes wrong

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/batch/batch_line.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <limits>
@@ -20,8 +21,13 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr JsonRules kLineRules = {"INVALID_PARAMETER", "UNSUPPORTED_PARAMETER"};
-constexpr JsonLimits kLineLimits = {.max_depth = 16, .max_values = size_t{1} << 24};
+constexpr JsonRules kLineRules = {.invalid = "INVALID_PARAMETER",
+                                  .unsupported = "UNSUPPORTED_PARAMETER",
+                                  .unknown_may_be_null = true};
+// A text that is too long for the server is found when it would be sent.
+constexpr JsonLimits kLineLimits = {.max_depth = 16,
+                                    .max_values = size_t{1} << 24,
+                                    .max_token_bytes = std::numeric_limits<size_t>::max()};
 // What a short line holds one of.
 constexpr std::array<absl::string_view, 3> kKinds = {"prompt", "messages", "score"};
 constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's, of /v1/completions
@@ -56,20 +62,30 @@ absl::StatusOr<int32_t> TokenId(const JsonValue& value, absl::string_view path) 
                             "; allowed: a token id, an integer of 32 bits");
 }
 
-absl::Status ReadIds(JsonReader* object, absl::string_view name,
-                     google::protobuf::RepeatedField<int32_t>* ids) {
-  return object->ForEach(name, [ids](const JsonValue& item, absl::string_view path) {
-    RIVULET_ASSIGN_OR_RETURN(const int32_t id, TokenId(item, path));
+absl::Status AddIds(const JsonValue& array, absl::string_view path,
+                    google::protobuf::RepeatedField<int32_t>* ids) {
+  for (size_t i = 0; i < array.items.size(); ++i) {
+    RIVULET_ASSIGN_OR_RETURN(const int32_t id,
+                             TokenId(array.items[i], absl::StrCat(path, "[", i, "]")));
     ids->Add(id);
-    return absl::OkStatus();
-  });
+  }
+  return absl::OkStatus();
 }
 
-// A text or token ids. `Request`: one with the members `text` and `tokens`.
+// A text or token ids, or an array of one of these. `Request`: one with the members `text` and
+// `tokens`.
 template <typename Request>
 absl::Status ReadContent(JsonReader* object, absl::string_view name, Request* request) {
-  const JsonValue* const value = object->Find(name);
+  const JsonValue* value = object->Find(name);
   if (value == nullptr) return object->Invalid(name, "is missing; allowed: a text or token ids");
+  std::string path(name);
+  const bool is_list =
+      value->kind == Kind::kArray && value->items.size() == 1 &&
+      (value->items[0].kind == Kind::kString || value->items[0].kind == Kind::kArray);
+  if (is_list) {
+    value = &value->items[0];
+    path += "[0]";
+  }
   if (value->kind == Kind::kString) {
     request->set_text(value->text);
     return absl::OkStatus();
@@ -81,8 +97,7 @@ absl::Status ReadContent(JsonReader* object, absl::string_view name, Request* re
     return object->Unsupported(name, "is ", Describe(*value),
                                "; supported: one text, or token ids; one prompt a line");
   }
-  request->mutable_tokens();
-  return ReadIds(object, name, request->mutable_tokens()->mutable_ids());
+  return AddIds(*value, path, request->mutable_tokens()->mutable_ids());
 }
 
 absl::Status ReadSeed(JsonReader* body, v1::SamplingParams* sampling) {
@@ -138,6 +153,8 @@ absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
   const JsonValue* const value = body->Find("stop");
   if (value != nullptr && value->kind == Kind::kString) {
     stop->add_strings(value->text);
+  } else if (value != nullptr && value->kind != Kind::kArray) {
+    return body->Invalid("stop", "is ", Describe(*value), "; allowed: a text or an array of texts");
   } else if (value != nullptr) {
     RIVULET_RETURN_IF_ERROR(
         body->ForEach("stop", [stop](const JsonValue& item, absl::string_view path) {
@@ -148,8 +165,10 @@ absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
           return absl::OkStatus();
         }));
   }
-  if (body->Find("stop_token_ids") != nullptr) {
-    RIVULET_RETURN_IF_ERROR(ReadIds(body, "stop_token_ids", stop->mutable_token_ids()));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* ids,
+                           body->Get("stop_token_ids", Kind::kArray, /*may_miss=*/true));
+  if (ids != nullptr) {
+    RIVULET_RETURN_IF_ERROR(AddIds(*ids, "stop_token_ids", stop->mutable_token_ids()));
   }
   return IfThere(body, "ignore_eos", Kind::kBool,
                  [stop](const JsonValue& v) { stop->set_ignore_eos(v.boolean); });
@@ -182,8 +201,50 @@ absl::Status ReadMaxTokens(JsonReader* body, bool is_chat, v1::GenerateRequest* 
   if (other && body->Find("max_tokens") != nullptr) {
     return body->Invalid("max_tokens", "must not be given beside max_completion_tokens");
   }
-  return IfThere(body, other ? "max_completion_tokens" : "max_tokens", Kind::kInteger,
-                 [request](const JsonValue& v) { request->set_max_tokens(v.integer); });
+  const char* const name = other ? "max_completion_tokens" : "max_tokens";
+  const JsonValue* const value = body->Find(name);
+  if (value == nullptr) return absl::OkStatus();
+  if (value->kind != Kind::kInteger) {
+    return body->Invalid(name, "is ", Describe(*value), "; allowed: an integer from 1 to ",
+                         std::numeric_limits<int32_t>::max());
+  }
+  request->set_max_tokens(value->integer);
+  return absl::OkStatus();
+}
+
+bool IsSame(const JsonValue& a, const JsonValue& b) {
+  return a.kind == b.kind && a.boolean == b.boolean && a.text == b.text && a.keys == b.keys &&
+         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), IsSame);
+}
+
+// Fields of OpenAI's that the gateway takes with one value alone, or that change nothing.
+absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
+  RIVULET_RETURN_IF_ERROR(body->Only("stream", "false"));
+  RIVULET_RETURN_IF_ERROR(body->Only("stream_options", "null"));
+  body->Known({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+               "service_tier", "metadata"});
+  if (!is_chat) {
+    RIVULET_RETURN_IF_ERROR(body->Only("echo", "false"));
+    RIVULET_RETURN_IF_ERROR(body->Only("suffix", "\"\""));
+    return body->Only("best_of", absl::StrCat(samples));
+  }
+  body->Known({"parallel_tool_calls", "prediction"});
+  constexpr std::pair<const char*, const char*> kOnly[] = {
+      {"tools", "[]"},
+      {"functions", "[]"},
+      {"tool_choice", R"("none")"},
+      {"function_call", R"("none")"},
+      {"response_format", R"({"type":"text"})"},
+      {"modalities", R"(["text"])"},
+      {"store", "false"}};
+  for (const auto& [name, supported] : kOnly) {
+    const JsonValue* const value = body->Find(name);
+    if (value == nullptr) continue;
+    RIVULET_ASSIGN_OR_RETURN(const JsonValue only, ParseStrictJson(supported, JsonLimits()));
+    if (IsSame(*value, only)) continue;
+    return body->Unsupported(name, "is ", Describe(*value), "; supported: ", supported);
+  }
+  return absl::OkStatus();
 }
 
 // What completions and chats have in common.
@@ -200,23 +261,16 @@ absl::Status ReadGenerate(JsonReader* body, bool is_chat, BatchLine* line,
       IfThere(body, "parse_special_tokens", Kind::kBool,
               [&](const JsonValue& v) { request->set_parse_special_tokens(v.boolean); }));
   RIVULET_RETURN_IF_ERROR(body->Bool("return_token_ids", &line->tokens_wanted, false));
-  if (body->Find("n") != nullptr) {
-    int samples = 1;
-    RIVULET_RETURN_IF_ERROR(body->Int("n", 1, 1024, &samples));
-    request->set_num_samples(samples);
-  }
-  RIVULET_RETURN_IF_ERROR(body->Only("stream", "false"));
-  // What changes nothing here.
-  body->Known({"user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-               "service_tier", "metadata"});
-  return absl::OkStatus();
+  int samples = 1;
+  RIVULET_RETURN_IF_ERROR(body->Int("n", 1, 1024, &samples, 1));
+  if (body->Find("n") != nullptr) request->set_num_samples(samples);
+  return ReadOthers(body, is_chat, samples);
 }
 
 absl::Status ReadCompletion(JsonReader* body, BatchLine* line, v1::GenerateRequest request) {
   if (line->openai && !request.has_max_tokens()) request.set_max_tokens(kCompletionMaxTokens);
   absl::Status status = ReadContent(body, "prompt", &request);
   if (status.ok()) status = ReadGenerate(body, /*is_chat=*/false, line, &request);
-  if (status.ok()) status = body->Only("echo", "false");
   line->request = std::move(request);
   return status;
 }

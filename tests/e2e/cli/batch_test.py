@@ -234,11 +234,13 @@ class BatchServerTest(BatchTest):
 
     def test_a_line_that_is_too_large_harms_no_other(self):
         large = {"score": [1] * 1_100_000}
-        self.into.write_text(lines_of({"prompt": [1], "max_tokens": 500}, large, {"prompt": large["score"]}, {"score": [1, 2]}))
+        text = {"custom_id": "text", "prompt": "a" * 1_100_000}
+        self.into.write_text(lines_of({"prompt": [1], "max_tokens": 500}, large, {"prompt": large["score"]}, text, {"score": [1, 2]}))
         self.succeeds(self.batch(self.target))
-        first, second, third, last = self.results()
+        first, second, third, fourth, last = self.results()
+        self.assertEqual(fourth["custom_id"], "text")
         self.assertEqual((len(first["tokens"]), last["num_scored"]), (500, 2))
-        for result in (second, third):
+        for result in (second, third, fourth):
             self.assertEqual(result["error"]["reason"], "MESSAGE_TOO_LARGE")
             self.assertRegex(result["error"]["message"], r" of 1100\d\d\d bytes .* 1048576 ")
         refused = rivulet("score", *self.target, "--input", "-", stdin=token_lines([large["score"]]))

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/batch/batch_result.h"
 
 namespace rivulet {
@@ -69,6 +70,27 @@ TEST(BatchLineTest, ReadsOpenAisForm) {
   EXPECT_EQ(conversation.generate.max_tokens(), 5);
 }
 
+TEST(BatchLineTest, TakesWhatTheGatewayTakesWithoutEffectOrWithOneValue) {
+  const std::string completion =
+      R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":["A"],"n":2,"best_of":2,)"
+      R"("suffix":"","echo":false,"stream_options":null,"foo":null}})";
+  EXPECT_EQ(std::get<v1::GenerateRequest>(Parsed(completion).request).text(), "A");
+  EXPECT_THAT(std::get<v1::GenerateRequest>(Parsed(R"({"prompt":[[3,4]]})").request).tokens().ids(),
+              ElementsAre(3, 4));
+  const std::string chat =
+      R"({"custom_id":"a","url":"/v1/chat/completions","body":{"messages":[{"role":"user",)"
+      R"("content":"a","tool_calls":null}],"tools":[],"functions":[],"tool_choice":"none",)"
+      R"("function_call":"none","response_format":{"type":"text"},"modalities":["text"],)"
+      R"("store":false,"parallel_tool_calls":true,"prediction":{"type":"content"}}})";
+  EXPECT_EQ(std::get<ChatRequest>(Parsed(chat).request).messages.size(), 1);
+}
+
+TEST(BatchLineTest, ReadsALongText) {
+  const std::string text(size_t{3} << 20, 'a');
+  const BatchLine line = Parsed(absl::StrCat(R"({"custom_id":"a","prompt":")", text, "\"}"));
+  EXPECT_EQ(std::get<v1::GenerateRequest>(line.request).text().size(), text.size());
+}
+
 TEST(BatchLineTest, ReadsScores) {
   const BatchLine line = Parsed(R"({"score":"abc","window":4,"logprobs":true})");
   EXPECT_EQ(std::get<v1::ScoreRequest>(line.request).ShortDebugString(),
@@ -85,7 +107,7 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
   const std::string envelope =
       R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":)";
   const std::string logprobs = envelope + R"({"prompt":"a","logprobs":3}})";
-  const std::string unknown = envelope + R"({"prompt":"a","best_of":3}})";
+  const std::string best_of = envelope + R"({"prompt":"a","best_of":3}})";
   const Case cases[] = {
       {"", "INVALID_JSON", "", "empty"},
       {"[1]", "INVALID_JSON", "", "an array of 1 values"},
@@ -120,7 +142,19 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
       {R"({"custom_id":"a","url":"/v1/completions","body":{"prompt":"a","score":"b"}})",
        "UNSUPPORTED_PARAMETER", "score", "/v1/completions does not take"},
       {logprobs.c_str(), "UNSUPPORTED_PARAMETER", "logprobs", "short form"},
-      {unknown.c_str(), "UNSUPPORTED_PARAMETER", "best_of", "3"},
+      {best_of.c_str(), "UNSUPPORTED_PARAMETER", "best_of", "is 3; supported: 1"},
+      {R"({"prompt":"a","unknown":false})", "UNSUPPORTED_PARAMETER", "unknown", "unknown field"},
+      {R"({"prompt":["a",[1]]})", "UNSUPPORTED_PARAMETER", "prompt", "one prompt a line"},
+      {R"({"prompt":[[1,"a"]]})", "INVALID_PARAMETER", "prompt[0][1]", "is \"a\""},
+      {R"({"prompt":"a","stream_options":{}})", "UNSUPPORTED_PARAMETER", "stream_options", "null"},
+      {R"({"prompt":"a","stop":5})", "INVALID_PARAMETER", "stop",
+       "is 5; allowed: a text or an array of texts"},
+      {R"({"prompt":"a","max_tokens":1000000000000000000000})", "INVALID_PARAMETER", "max_tokens",
+       "allowed: an integer from 1 to 2147483647"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tools":[{}]})", "UNSUPPORTED_PARAMETER",
+       "tools", "is an array of 1 values; supported: []"},
+      {R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}})",
+       "UNSUPPORTED_PARAMETER", "response_format", "supported: {\"type\":\"text\"}"},
   };
   for (const Case& one : cases) {
     BatchLine line;
