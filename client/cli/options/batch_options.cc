@@ -48,6 +48,11 @@ void AddBatch(CLI::App* app, BatchOptions* options, RawValues* raw) {
 }
 
 absl::Status FinishBatch(const RawValues& raw, BatchOptions* options) {
+  if (options->in == "-" || options->out == "-") {
+    return Usage(
+        "IN and OUT must be files, not \"-\": the same command reads both again to continue a "
+        "batch");
+  }
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
   if (raw.patience.has_value()) {

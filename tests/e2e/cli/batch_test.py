@@ -216,7 +216,7 @@ class BatchServerTest(BatchTest):
         self.fails(self.batch(self.target, "--temperature", "0.5"), 2, "line 4 is not what this command writes")
         pathlib.Path(f"{self.out}.batch").unlink()
         self.fails(self.batch(self.target, "--temperature", "0.5"), 2, "is not the output of a batch")
-        self.fails(rivulet("batch", "-", self.out, *self.target), 2, "-: No such file")
+        self.fails(rivulet("batch", "-", self.out, *self.target), 2, "IN and OUT must be files")
         self.fails(rivulet("batch", "/dev/null", self.out, *self.target), 2, "is no regular file")
 
     def test_two_processes_do_not_write_one_file(self):

@@ -69,6 +69,9 @@ TEST(OptionsTest, ReadsAWholeBatchCommand) {
   EXPECT_EQ(options.max_tokens, 9);
   EXPECT_EQ(Parsed<BatchOptions>(Words("batch in out --model d")).priority, "low");
   EXPECT_THAT(Refusal({"batch", "in", "--model", "d"}), HasSubstr("OUT"));
+  for (const char* const files : {"batch in - --model d", "batch - out --model d"}) {
+    EXPECT_THAT(Refusal(Words(files)), HasSubstr("IN and OUT must be files, not \"-\""));
+  }
   EXPECT_THAT(Refusal(Words("batch in out --model d --progress -1")), HasSubstr("--progress"));
   EXPECT_THAT(Refusal(Words("batch in out --model d --give-up-after 0")),
               HasSubstr("--give-up-after"));
