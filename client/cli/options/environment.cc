@@ -28,8 +28,8 @@ bool HasOption(std::span<const std::string> args, absl::string_view option) {
 CompletedArgs WithEnvironment(std::span<const std::string> args) {
   CompletedArgs completed{{args.begin(), args.end()}, {}};
   if (args.empty()) return completed;
-  const bool one_model =
-      IsOneOf(args[0], {"batch", "bench", "chat", "generate", "score", "sessions"});
+  const bool one_model = IsOneOf(args[0], {"batch", "bench", "chat", "detokenize", "generate",
+                                           "score", "sessions", "tokenize"});
   const bool any_model = IsOneOf(args[0], {"health", "load", "models"});
   if (!one_model && !any_model) return completed;
   // Options of `sessions ACTION` come after the action.

@@ -17,7 +17,8 @@ struct CompletedArgs {
 
 // Adds --target=RIVULET_TARGET to a command that talks to a server and names neither --target nor
 // --model, and --model-name=RIVULET_MODEL to one that then needs a model and names none. `models
-// load` and `unload` talk to another address, so they get none. An empty variable counts as unset.
+// load`, `models unload` and `log-level` talk to another address, so they get none. An empty
+// variable counts as unset.
 CompletedArgs WithEnvironment(std::span<const std::string> args);
 
 }  // namespace rivulet

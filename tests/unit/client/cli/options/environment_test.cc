@@ -36,7 +36,7 @@ TEST_F(EnvironmentTest, SparesTargetAndModelName) {
               ElementsAre("generate", "--model-name=m", "--target=h:1", "--prompt", "a"));
   EXPECT_THAT(Completed({"sessions", "close", "id"}),
               ElementsAre("sessions", "close", "--model-name=m", "--target=h:1", "id"));
-  for (const char* command : {"score", "bench", "chat"}) {
+  for (const char* command : {"score", "bench", "chat", "tokenize", "detokenize"}) {
     EXPECT_THAT(Completed({command}), ElementsAre(command, "--model-name=m", "--target=h:1"));
   }
   // These are about all models where none is named.
@@ -61,7 +61,7 @@ TEST_F(EnvironmentTest, GivesWayToTheCommandLine) {
 TEST_F(EnvironmentTest, LeavesTheRestAlone) {
   Set("h:1", "m");
   for (const Args& args : {Args{}, Args{"--help"}, Args{"bogus"}, Args{"models", "load", "m"},
-                           Args{"models", "unload", "m"}}) {
+                           Args{"models", "unload", "m"}, Args{"log-level"}}) {
     EXPECT_EQ(Completed(args), args);
   }
   for (const char* empty : {"", static_cast<const char*>(nullptr)}) {
