@@ -33,9 +33,15 @@ UnknownOption FindUnknownOption(const App& parser, const std::vector<std::string
     return option == nullptr ? std::nullopt : std::optional(option->get_items_expected_min() > 0);
   };
   std::vector<std::string> flags;
-  for (const auto* const option : parser.get_options()) {
-    if (!option->get_group().empty()) flags.push_back(option->get_name());
-  }
+  const auto add_flags = [&flags](const App& app) {
+    for (const auto* const option : app.get_options()) {
+      if (!option->get_group().empty()) flags.push_back(option->get_name());
+    }
+  };
+  add_flags(parser);
+  // Groups of options are parsers without a name.
+  const auto is_group = [](const App* app) { return app->get_name().empty(); };
+  for (const App* const group : parser.get_subcommands(is_group)) add_flags(*group);
   const std::string flag = UnknownFlag(args, takes_value);
   return {flag, Suggestion(flag, flags)};
 }

@@ -43,6 +43,13 @@ TEST(OptionsTest, AWrongFlagIsNamedBeforeAllElse) {
               HasSubstr("unknown option --out of score; see"));
   EXPECT_THAT(Refusal(Words("sessions open --target h:1 --sed=7")),
               HasSubstr("unknown option --sed of sessions open; did you mean --seed?"));
+  // Flags of groups.
+  for (const auto& [wrong, meant] :
+       {std::pair("generate --promt x", "--prompt"), std::pair("generate --tokenss 1", "--tokens"),
+        std::pair("tokenize --textt x", "--text"), std::pair("score --inputt -", "--input"),
+        std::pair("bench --promt x", "--prompt")}) {
+    EXPECT_THAT(Refusal(Words(wrong)), HasSubstr(absl::StrCat("did you mean ", meant, "?")));
+  }
   EXPECT_THAT(Refusal(Words("load --model d")),
               HasSubstr("unknown option --model of load; --target is required; see"));
   // The value of a flag is no flag, whatever it looks like.
