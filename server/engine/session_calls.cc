@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
+#include "model/base/strict_json.h"
 #include "server/engine/sequences/session_request.h"
 #include "server/engine/validate.h"
 
@@ -126,7 +127,9 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Ti
             ErrorDetail detail;
             detail.reason = "MARK_NOT_FOUND";
             detail.field = "mark";
-            return MakeError(absl::StatusCode::kNotFound, "mark names none of the session's marks.",
+            return MakeError(absl::StatusCode::kNotFound,
+                             absl::StrCat("mark is ", Quoted(ref.mark),
+                                          ", which is none of the session's marks."),
                              detail);
           }
           position = mark->second;

@@ -222,8 +222,8 @@ TEST_F(SessionErrorTest, OpenForkAndRewindNameWhatIsWrong) {
   Expect(
       sessions_.Rewind(session, 1).status(),
       {absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "to.position", "to.position is 1"});
-  Expect(sessions_.Rewind(session, std::nullopt, "nowhere").status(),
-         {absl::StatusCode::kNotFound, "MARK_NOT_FOUND", "to.mark", "to.mark"});
+  Expect(sessions_.Rewind(session, std::nullopt, "no\nwhere").status(),
+         {absl::StatusCode::kNotFound, "MARK_NOT_FOUND", "to.mark", "to.mark is \"no\\nwhere\""});
   EXPECT_EQ(sessions_.List().size(), 2u);
 }
 
