@@ -72,6 +72,9 @@ absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name) {
   constexpr size_t kMostTemplateBytes = 1 << 20;
   absl::StatusOr<std::string> text = ReadSmallFile(name, kMostTemplateBytes);
   if (!text.ok()) return Annotate(text.status(), absl::StrCat("--chat-template: ", name));
+  if (absl::StripAsciiWhitespace(*text).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--chat-template: ", name, " is empty"));
+  }
   ChatTemplateFile file{absl::StrCat("--chat-template ", name), *std::move(text)};
   RIVULET_RETURN_IF_ERROR(ChatTemplate::Parse(file.text, file.name, {}).status());
   return file;

@@ -127,6 +127,8 @@ class ChatTest(CommandTest):
         self.form.with_name("bad.jinja").write_text("{{ raise_exception('never') }}")
         bad = ("--chat-template", self.folder / "bad.jinja")
         self.fails(rivulet("chat", "--target", self.server.target, *bad, stdin="a\n"), 2, "bad.jinja: ", "never (line 1, column ")
+        self.form.with_name("empty.jinja").write_text("\n")
+        self.fails(rivulet("chat", "--target", self.server.target, "--chat-template", self.folder / "empty.jinja"), 2, "empty.jinja is empty")
         absent = ("--chat-template", self.folder / "absent.jinja")
         self.fails(rivulet("chat", "--target", self.server.target, *absent), 2, "--chat-template", "absent.jinja")
         self.fails(rivulet("chat", "--target", self.server.target), 2, "NO_CHAT_TEMPLATE", TEXT, "--chat-template FILE")
