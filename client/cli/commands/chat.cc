@@ -42,7 +42,8 @@ constexpr char kHelp[] =
 /seed N        answer with this seed; without N: with a random one
 /exit          end, as Ctrl-D does
 //TEXT         ask something that begins with a slash
-A line that ends with \ continues on the next one. Ctrl-C stops an answer.
+A line that ends with \ continues on the next one. Ctrl-C stops an answer or
+drops a question that is not asked yet.
 )";
 
 volatile std::sig_atomic_t last_signal = 0;
@@ -177,6 +178,13 @@ absl::StatusOr<std::optional<std::string>> Chat::ReadQuestion() {
       std::fprintf(stderr, "%s> ", text.empty() ? number.c_str() : "");
     }
     absl::StatusOr<std::optional<std::string>> line = ReadLine();
+    // The terminal drops what was typed of the line.
+    if (interactive_ && line.ok() && !line->has_value() && last_signal == SIGINT) {
+      last_signal = 0;
+      text.clear();
+      Say("");
+      continue;
+    }
     if (!line.ok() || !line->has_value()) return line;
     text += **line;
     if (!absl::EndsWith(text, "\\")) return std::optional<std::string>(std::move(text));

@@ -195,6 +195,14 @@ class TerminalTest(CommandTest):
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         os.close(there)
+        said = b""
+        for expected in (b"> ", b"> > ", b"> > \n> "):
+            while not said.endswith(expected):
+                said += process.stderr.read(1)
+            if expected == b"> ":
+                os.write(here, b"a question that is not asked\\\n")
+            elif expected == b"> > ":
+                process.send_signal(signal.SIGINT)
         os.write(here, b"/frob\n")
         for number, question in enumerate(QUESTIONS):
             os.write(here, question.encode() + b"\n")
