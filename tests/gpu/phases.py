@@ -63,6 +63,7 @@ INT8_FACTS = (("rwkv7-0.4b", (1, 32, 256), 4096),)  # with weights of 8 bits
 KERNEL_ROWS = (64, 1024)  # of the steps whose kernels the facts phase lists
 KERNEL_PROMPTS = (("rwkv7-0.4b", 4096), ("mamba2-130m", 4096), ("granite-350m", 4096))  # and prompts
 SPEED = (("mnist-linear", (1, 8, 16, 64, 1024, 4096), 784), ("shakespeare-rfa", (1, 64, 1024), 0), ("110m", (1, 16, 64), 784))
+FAMILY_PEERS = ("rwkv7-0.4b", "mamba2-130m")  # of FACTS, which peer_family.py has
 FAMILY_SPEED = (("rwkv7-1.5b", (1, 16, 64, 256), 0),)  # which plan latency and cuBLASLt for all products do not take
 PRODUCTS = ("own", "cublaslt", "auto")  # own kernels, then the peer, then what users get
 NO_LIBRARY = r'products is \\?"cublaslt'  # what a program says that does not start without cuBLASLt: the peer is skipped
@@ -254,6 +255,11 @@ def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
         at = model if model == "110m" else programs.root / "model/zoo" / model
         script = programs.root / "tests/bench/peer_graph.py"
         peer(results, f"peer_graph {model}", [torch, script, "--model", at, "--rows", counts(rows), "--compile", "no"])
+    for model, rows, _ in FACTS:
+        if model in FAMILY_PEERS:
+            script = programs.root / "tests/bench/peer_family.py"
+            command = [torch, script, "--model", model, "--rows", counts(rows), "--matrices", "f16", "--compile", "no"]
+            peer(results, f"peer_family {model}", command)
     sources = os.environ.get("RIVULET_FAST_TRANSFORMERS")
     if sources:
         script = programs.root / "tests/bench/peer_pytorch.py"

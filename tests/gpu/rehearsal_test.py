@@ -93,7 +93,8 @@ elif name == "nvidia-smi":
 elif name == "python3" and words[0] == "torch" and "-c" in sys.argv:
     print(os.path.join(folder, "nvidia"))
 elif name == "python3":
-    print('{{"model": "mnist-linear", "rows": 1, "matrices": "f16", "us": 60.0, "gb_per_s": 240.0}}')
+    model = os.path.basename(sys.argv[sys.argv.index("--model") + 1]) if "--model" in sys.argv else "mnist-linear"
+    print('{{"model": "%s", "rows": 1, "matrices": "f16", "us": 60.0, "gb_per_s": 240.0}}' % model)
 elif name == "ncu" and (words[0] != "nodes" or "--graphs=off" in sys.argv):
     print('==PROF== Connected\\n"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"')
     for kernel, ns in (("void rivulet::kernels::(anonymous namespace)::Gemm<2>(Args)", "1,500"), ("Embed(Args)", "500"), ("Embed(Args)", "500")):
@@ -348,6 +349,7 @@ class RehearsalTest(Rehearsal):
     def test_what_the_figures_decide(self):
         self.run_phases("facts", "speed", code=77)  # without the sources of peer_pytorch
         text = self.report()
+        self.assertRegex(text, r"\n\| rwkv7-0.4b 1 \| 50.0 \| 3.0 \| [\d,]+ to [\d,]+ \| 60.0 \|", "beside the peer of the family")
         for line in ("graph**, at least 15 % faster: **do not build them**. mnist-linear 1024: 50.0 and 62.5 us, -20 %; mnist-linear 4096: 50.0 and",
                      "(estimate with it: 65 to 80): **do not build it**. 50.0 us.", "on**, at least 15 % faster: **delete it**. mnist-linear 1024 throughput: 50.0 and 45.0 us, +11 %",
                      "row**, at least 20 % faster: **delete it**. mnist-linear: 50.0 and 50.0 us, +0 %; ",
