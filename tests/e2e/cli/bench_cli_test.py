@@ -228,7 +228,10 @@ class LoadTest(BenchTest):
                 result = self.succeeds(rivulet("bench", "--target", self.server.target, "--requests", 30, "--max-tokens", 300, *loop,
                                                "--json", path, "--picture", picture))
                 self.assertEqual(result.out, "")
-                self.assertEqual(self.check(path.read_text())["requests"]["succeeded"], 30)
+                run = self.check(path.read_text())
+                self.assertEqual(run["requests"]["succeeded"], 30)
+                if run["latency_ms"]["message_gap"]["count"] == 0:  # on a busy machine each reply may come in one message
+                    curves -= 1
                 svg = xml.etree.ElementTree.parse(picture).getroot()
                 self.assertEqual(len(svg.findall("{http://www.w3.org/2000/svg}polyline")), curves)
                 text = "".join(svg.itertext())

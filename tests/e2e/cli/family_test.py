@@ -107,7 +107,7 @@ class FamilyTest(CommandTest):
         (whole,) = self.succeeds(rivulet("models", "--model", directory, "--json")).lines()
         (model,) = self.succeeds(rivulet("models", *local, "--json")).lines()
         self.assertEqual((model["context"], model["token_bytes"]), (20, whole["token_bytes"] // 2))
-        for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "--max-context")):
+        for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "max-context is \"many\"")):
             with self.assertRaisesRegex(RuntimeError, said):
                 Server(directory, args=("--max-context", context)).__enter__()
 

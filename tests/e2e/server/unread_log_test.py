@@ -30,6 +30,7 @@ class UnreadLogTest(CommandTest):
     def serve(self, *flags):
         self.start("--model", str(MODEL), *flags)
         log = self.pipe.read_until(b'"event":"listening"')
+        self.lines = log.count('"event"')
         self.target, self.metrics = (
             "127.0.0.1:" + re.search(rf'"event":"{event}".*"port":(\d+)', log).group(1) for event in ("listening", "metrics_listening")
         )
@@ -53,10 +54,12 @@ class UnreadLogTest(CommandTest):
 
     def test_a_full_pipe_behind_stderr_delays_no_call_and_no_end(self):
         self.serve()
-        written = self.counted("rivulet_log_lines_total", "written")
+        end = time.monotonic() + LIMIT
+        while self.counted("rivulet_log_lines_total", "written") < self.lines:  # counted behind the write
+            self.assertLess(time.monotonic(), end)
         self.pipe.fill()
         self.calls_are_answered()
-        self.assertEqual(self.counted("rivulet_log_lines_total", "written"), written)
+        self.assertEqual(self.counted("rivulet_log_lines_total", "written"), self.lines)
         self.ends()
 
     def test_nor_does_it_with_the_request_log_on_stderr(self):
