@@ -58,7 +58,7 @@ bool IsConsistent(const SessionRecord& record) {
     if (fed <= std::exchange(before, fed)) return false;
   }
   // A bos may be fed beside the tokens.
-  return before <= record.position + 1 && tokens == record.position &&
+  return before - 1 <= record.position && tokens == record.position &&
          inside(record.abandoned_from.value_or(0)) && record.idle_timeout > absl::ZeroDuration() &&
          std::all_of(record.marks.begin(), record.marks.end(),
                      [&](const auto& mark) { return inside(mark.second); });

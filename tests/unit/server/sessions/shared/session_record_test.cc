@@ -80,6 +80,10 @@ TEST(SessionRecordTest, PartsThatContradictEachOtherAreRefused) {
   EXPECT_TRUE(refused([](SessionRecord* r) { r->abandoned_from = -1; }));
   EXPECT_TRUE(refused([](SessionRecord* r) { r->chunks[0].tokens = INT64_MAX; }));
   EXPECT_TRUE(refused([](SessionRecord* r) { r->idle_timeout = absl::ZeroDuration(); }));
+  EXPECT_FALSE(refused([](SessionRecord* r) {
+    r->position = INT64_MAX;
+    r->chunks = {{"c", INT64_MAX}};
+  })) << "no sum overflows";
   SessionRecord closed = Full();
   closed.closed = true;
   closed.chunks.clear();
