@@ -171,8 +171,7 @@ std::vector<Setting> ServingSettings() {
       Choice("kv-cache",
              "Type of the keys and values of softmax attention in memory, on the CPU: f32, f16 or "
              "bf16. f16 and bf16 take half the memory; they are rounded, so the numerics id is "
-             "another "
-             "one",
+             "another one",
              &C::kv_cache, {"f32", "f16", "bf16"}),
   };
 }

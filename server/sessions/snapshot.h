@@ -46,9 +46,9 @@ std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 std::optional<int64_t> SnapshotTokens(absl::string_view beginning);
 
 // The snapshot in `bytes`, whole and consistent in itself: checksums, lengths, hash of the tokens,
-// marks and `fed` within the history. With a key the HMAC must be there and match;
-// without one it is not checked. Takes memory in proportion to the bytes. Errors: DATA_LOSS
-// (SNAPSHOT_DAMAGED), FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
+// marks and `fed` within the history. With a key the HMAC must be there and match; without one it
+// is not checked. Takes memory in proportion to the bytes. Errors: DATA_LOSS (SNAPSHOT_DAMAGED),
+// FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);
 
 // OK where `snapshot` is of this model and tenant. Its state is one of a backend with `limits`, and

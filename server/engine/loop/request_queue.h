@@ -2,9 +2,9 @@
 // RequestQueue: the queue between the engine's callers and its loop. Callers put in requests and
 // cancellations; between two runs the loop takes them all with one lock and publishes its load.
 //
-// Whether it accepts a request depends only on numbers: the accepted samples, scores and
-// session calls that have not ended are never more than the slots plus max_queue, whether or not
-// they already have slots.
+// Whether it accepts a request depends only on numbers: the accepted samples, scores and session
+// calls that have not ended are never more than the slots plus max_queue, whether or not they
+// already have slots.
 //
 // Of these a tenant may have seven times what is left (fair_share.h), beside slots that the others
 // leave free: alone it gets all slots and seven eighths of the queue. A tenant that has nothing is
