@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace rivulet::cuda_emulator {
 namespace {
 
 constexpr unsigned kAll = 0xFFFFFFFFu;
+constexpr int kBlockThreads = 64;
 int Thread() { return static_cast<int>(threadIdx.x); }
 
 // Reverses a block's values; `barrier`: between writing and reading.
@@ -87,6 +89,17 @@ __global__ void Multiply(const uint16_t* a, const uint16_t* b, float* d) {
   d[(g + 8) * 8 + 2 * t + 1] = sum[3];
 }
 __global__ void Add(float* to, float value) { to[Thread()] += value; }
+__global__ void FillAll(float* to, float value) {
+  WaitForPredecessor();
+  to[int(blockIdx.x) * kBlockThreads + Thread()] = value;
+}
+// `early`: reads before it waits for the kernel before it.
+__global__ void CopyAll(const float* from, float* to, bool early) {
+  const int at = int(blockIdx.x) * kBlockThreads + Thread();
+  const float before = early ? from[at] : 0;
+  WaitForPredecessor();
+  to[at] = early ? before : from[at];
+}
 
 class CudaEmulatorTest : public ::testing::Test {
  protected:
@@ -129,7 +142,7 @@ class CudaEmulatorTest : public ::testing::Test {
     return results;
   }
 
-  static constexpr int kThreads = 64;
+  static constexpr int kThreads = kBlockThreads;
   static constexpr size_t kBytes = kThreads * sizeof(float);
   cudaStream_t stream_ = nullptr;
   float* device_ = nullptr;
@@ -222,6 +235,118 @@ TEST_F(CudaEmulatorTest, AKernelThatOverlapsMustWaitForItsPredecessor) {
   options.major = 8;
   Reset(options);
   EXPECT_EQ(cudaLaunchKernelEx(&config_, Add, device_, 1.0f), cudaErrorNotSupported);
+}
+
+// Launches that may overlap, of more threads together than begin early.
+class CudaEmulatorOverlapTest : public CudaEmulatorTest {
+ protected:
+  CudaEmulatorOverlapTest() {
+    attribute_.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute_.val.programmaticStreamSerializationAllowed = 1;
+    config_.gridDim = kBlocks;
+    config_.attrs = &attribute_;
+    config_.numAttrs = 1;
+    for (float** p : {&a_, &b_, &c_}) EXPECT_EQ(cudaMalloc(p, kAllBytes), cudaSuccess);
+    EXPECT_EQ(cudaMemset(a_, 0, kAllBytes), cudaSuccess);
+  }
+  ~CudaEmulatorOverlapTest() override {
+    for (float* p : {a_, b_, c_}) EXPECT_EQ(cudaFree(p), cudaSuccess);
+  }
+  void Fill(float* to, float value) {
+    EXPECT_EQ(cudaLaunchKernelEx(&config_, FillAll, to, value), cudaSuccess);
+  }
+  void CopyAToB(bool early) {
+    EXPECT_EQ(cudaLaunchKernelEx(&config_, CopyAll, a_, b_, early), cudaSuccess);
+  }
+  // How many elements of b are `value`; the rest are 0.
+  int CountB(float value) {
+    std::vector<float> host(kBlocks * kThreads);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(host.data(), b_, kAllBytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    const auto count = std::count(host.begin(), host.end(), value);
+    EXPECT_EQ(count + std::count(host.begin(), host.end(), 0.0f), kBlocks * kThreads);
+    return static_cast<int>(count);
+  }
+
+  static constexpr int kBlocks = 40, kAll = kBlocks * kThreads, kEarly = 256;
+  static constexpr size_t kAllBytes = kAll * sizeof(float);
+  float *a_ = nullptr, *b_ = nullptr, *c_ = nullptr;
+  cudaLaunchAttribute attribute_ = {};
+};
+
+TEST_F(CudaEmulatorOverlapTest, ALoadBeforeTheWaitSeesNothingOfThePredecessor) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    Options options;
+    options.seed = seed;
+    Reset(options);
+    for (const bool early : {false, true}) {
+      ASSERT_EQ(cudaMemset(a_, 0, kAllBytes), cudaSuccess);
+      Fill(a_, 1);
+      CopyAToB(early);
+      EXPECT_EQ(CountB(1), early ? kAll - kEarly : kAll) << "seed " << seed;
+    }
+  }
+}
+
+TEST_F(CudaEmulatorOverlapTest, ItSeesWhatTwoLaunchesBeforeHaveWritten) {
+  Fill(a_, 1);
+  Fill(c_, 2);
+  CopyAToB(true);
+  EXPECT_EQ(CountB(1), kAll);
+}
+
+TEST_F(CudaEmulatorOverlapTest, WhatIsNoKernelAndAKernelWithoutTheAttributeWaitForAllBefore) {
+  Fill(a_, 1);
+  ASSERT_EQ(cudaMemsetAsync(c_, 0, kAllBytes, stream_), cudaSuccess);
+  CopyAToB(true);
+  EXPECT_EQ(CountB(1), kAll);
+  Fill(a_, 2);
+  config_.numAttrs = 0;
+  CopyAToB(true);
+  EXPECT_EQ(CountB(2), kAll);
+}
+
+TEST_F(CudaEmulatorOverlapTest, KernelsOfAGraphOverlapEachOtherButNotWhatIsAroundTheGraph) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  CopyAToB(true);
+  Fill(a_, 3);
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (const int times : {1, 2}) {
+    Fill(a_, 1);
+    for (int i = 0; i < times; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+    EXPECT_EQ(CountB(times == 1 ? 1.0f : 3.0f), kAll);
+  }
+  CopyAToB(true);  // behind the graph
+  EXPECT_EQ(CountB(3), kAll);
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(a_, 0, kAllBytes, stream_), cudaSuccess);
+  Fill(a_, 4);
+  CopyAToB(true);
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+  EXPECT_EQ(CountB(4), kAll - kEarly);
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+}
+
+// What has begun early is forgotten with the rest of its stream.
+TEST_F(CudaEmulatorOverlapTest, AnErrorForgetsWhatHasBegun) {
+  Fill(a_, 1);
+  CopyAToB(true);
+  FailKernel(2);
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorIllegalAddress);
+  Reset();
+  ASSERT_EQ(cudaMemset(b_, 0, kAllBytes), cudaSuccess);
+  EXPECT_EQ(CountB(1), 0);
+  Fill(c_, 2);
+  EXPECT_EQ(CountB(1), 0);
 }
 
 TEST_F(CudaEmulatorTest, WarpExchangesGiveWhatTheManualSays) {

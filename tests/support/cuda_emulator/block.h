@@ -2,13 +2,15 @@
 // How the emulator runs a kernel: blocks one after another, or those of a cooperative launch at
 // once; each thread of a block a fiber that runs until its next barrier, warp exchange or
 // pause. Order of blocks and of ready threads: by seed (cuda_emulator.h). Whoever waits for threads
-// that cannot come is told, and the process aborts. Thread: one kernel at a time, under the
-// runtime's lock.
+// that cannot come is told, and the process aborts. What a kernel that may overlap does before it
+// waits for its predecessor runs before the predecessor does anything, so that it reads what was
+// there before. Thread: one kernel at a time, under the runtime's lock.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 #include "cuda_runtime_api.h"
 
@@ -30,7 +32,7 @@ int PartBarrier(int size, Site site, bool vote = false);
 void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site);
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site);
 unsigned Ballot(unsigned mask, bool predicate, Site site);
-void WaitForPredecessor();  // counts: with overlap every thread must have called it
+void WaitForPredecessor();  // with overlap every thread must call it
 // For threads that wait for other blocks: lets all others run, then comes back.
 void Pause();
 // A clock for them, which runs away where nobody is left but threads that pause.
@@ -46,8 +48,13 @@ struct Launch {
   const void* kernel = nullptr;
   std::function<void()> body;  // runs one thread
 };
-// `lost_block`: a block that never runs, -1: none.
-void RunKernel(const Launch& launch, uint64_t seed, int lost_block);
+// One that has begun.
+struct Work;
+std::shared_ptr<Work> NewWork(std::shared_ptr<const Launch> launch, uint64_t seed);
+// What some of its blocks do before they wait for the predecessor. REQUIRES: it has not run.
+void RunEarly(Work& early);
+// All the rest, once. `lost_block`: a block that never runs, -1: none.
+void RunKernel(Work& begun, int lost_block);
 
 // The name of a kernel, without template arguments. Valid until the next call.
 const char* KernelName(const void* kernel);

@@ -2,38 +2,15 @@
 #include "tests/support/cuda_emulator/copies.h"
 
 #include <cstring>
-#include <deque>
-#include <map>
 #include <utility>
 #include <vector>
 
-#include "cuda_runtime.h"
-#include "tests/support/cuda_emulator/block.h"
+#include "tests/support/cuda_emulator/running.h"
 
 namespace rivulet::cuda_emulator {
 namespace {
 
-struct Copy {
-  void* to;
-  const void* from;
-  size_t bytes, valid;
-};
-
-// Of one thread.
-struct Pending {
-  std::vector<Copy> open;
-  std::deque<std::vector<Copy>> groups;
-};
-
-// Of the threads that have any, by block and thread.
-std::map<std::pair<uint64_t, unsigned>, Pending> pending;
 uint64_t asked = 0;
-
-std::pair<uint64_t, unsigned> Me() {
-  const uint64_t block =
-      (uint64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + uint64_t{blockIdx.x};
-  return {block, (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x};
-}
 
 void Do(const Copy& copy) {
   std::memcpy(copy.to, copy.from, copy.valid);
@@ -52,24 +29,21 @@ void CopyAsync(void* to, const void* from, size_t bytes, size_t valid) {
   if (++asked % 2 == 0) {
     Do(copy);
   } else {
-    pending[Me()].open.push_back(copy);
+    block->current->copies.push_back(copy);
   }
 }
 
 void CommitCopies() {
-  Pending& mine = pending[Me()];
-  mine.groups.push_back(std::move(mine.open));
-  mine.open.clear();
+  Thread& me = *block->current;
+  me.groups.push_back(std::move(me.copies));
+  me.copies.clear();
 }
 
 void WaitForCopies(size_t open_groups) {
-  const auto found = pending.find(Me());
-  if (found == pending.end()) return;
-  Pending& mine = found->second;
-  for (; mine.groups.size() > open_groups; mine.groups.pop_front()) {
-    for (const Copy& copy : mine.groups.front()) Do(copy);
+  std::vector<std::vector<Copy>>& groups = block->current->groups;
+  for (; groups.size() > open_groups; groups.erase(groups.begin())) {
+    for (const Copy& copy : groups.front()) Do(copy);
   }
-  if (mine.groups.empty() && mine.open.empty()) pending.erase(found);
 }
 
 void LoadTiles(uint32_t (&r)[4], const void* row) {

@@ -2,8 +2,8 @@
 // The CUDA emulator: kernels and host code of the CUDA backend on a machine without a GPU. The same
 // .cu files are compiled as C++ (include/cuda_runtime.h) and run on fibers; the same host code
 // links an imitation of the runtime API. It finds logic errors: wrong indices, missing barriers,
-// host buffers reused too early, unhandled errors. It knows nothing of time, caches or tensor
-// cores' rounding.
+// loads before the wait for the predecessor, host buffers reused too early, unhandled errors. It
+// knows nothing of time, caches or tensor cores' rounding.
 //
 // A stream is a queue whose work runs LAZILY: only at synchronize, query (a few items each), event
 // waits, Advance(). Fresh device and shared memory holds NaN patterns; guard zones and inaccessible

@@ -12,7 +12,14 @@
 namespace rivulet::cuda_emulator {
 
 inline constexpr int kWarp = 32;
-enum class State : uint8_t { kReady, kAtBarrier, kAtPart, kAtWarp, kPaused, kDone };
+enum class State : uint8_t { kReady, kAtBarrier, kAtPart, kAtWarp, kAtPredecessor, kPaused, kDone };
+
+// Of cp.async (copies.h).
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes, valid;
+};
 
 struct Thread {
   Fiber fiber;
@@ -23,8 +30,10 @@ struct Thread {
   const char* op = "";  // for what
   unsigned mask = 0;
   bool vote = false;
-  unsigned char given[kPayloadBytes];
-  unsigned char shown[kPayloadBytes];  // of the last completed exchange
+  alignas(16) unsigned char given[kPayloadBytes];  // aligned, since they are read as structs
+  alignas(16) unsigned char shown[kPayloadBytes];  // of the last completed exchange
+  std::vector<Copy> copies;                        // that wait, of no group yet
+  std::vector<std::vector<Copy>> groups;           // of them, the oldest first
 };
 
 // Threads of a block that meet on their own.
@@ -32,7 +41,7 @@ struct Part {
   int arrived = 0, votes = 0, last_votes = 0;
 };
 
-// A block in work: one at a time, or all of a cooperative launch.
+// A block at work.
 struct Block {
   uint3 at = {};
   std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks

@@ -75,6 +75,7 @@ void Runtime::Poison(cudaError_t error) {
   for (Stream* s : streams) {
     s->done += static_cast<int64_t>(s->items.size());
     s->items.clear();
+    s->early = nullptr;
     s->hung = false;
   }
 }
@@ -113,7 +114,7 @@ bool Runtime::RunItem(Stream* stream) {
     Run(next.wait_stream, next.wait_ticket, INT_MAX);
     if (sticky != cudaSuccess || next.wait_stream->done < next.wait_ticket) return false;
   }
-  if (next.is_kernel) {
+  if (next.launch != nullptr) {
     if (Counts(&hang_countdown)) {
       stream->hung = true;
       return false;
@@ -126,8 +127,11 @@ bool Runtime::RunItem(Stream* stream) {
   }
   const Item item = std::move(stream->items.front());
   stream->items.pop_front();
-  if (item.run) item.run();
-  memory.CheckGuards();
+  if (item.launch != nullptr) RunLaunch(stream, item);
+  if (item.run) {
+    item.run();
+    memory.CheckGuards();
+  }
   ++stream->done;
   return true;
 }
@@ -278,18 +282,32 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
     ++r.counters.kernels_without_preference;
   }
   NoteLaunch(function, config.dynamicSmemBytes);
-  Launch launch{g, b, config.dynamicSmemBytes, overlap, cooperative, function, std::move(body)};
   Item item;
-  item.is_kernel = true;
-  const int64_t blocks = int64_t{g.x} * g.y * g.z;
-  item.run = [launch = std::move(launch), blocks, &r] {
-    r.counters.blocks += blocks;
-    if (r.options.seed != 0) r.launch_seed = r.launch_seed * 6364136223846793005u + 1;
-    const bool lost = launch.cooperative && Counts(&r.lost_countdown);
-    if (r.profiling) NoteProfiled(launch.kernel);
-    RunKernel(launch, r.options.seed == 0 ? 0 : r.launch_seed | 1, lost ? r.lost_block : -1);
-  };
+  item.launch = std::make_shared<const Launch>(
+      Launch{g, b, config.dynamicSmemBytes, overlap, cooperative, function, std::move(body)});
   return r.Queue(config.stream, std::move(item));
+}
+
+// A kernel that may overlap begins before its predecessor does, if that is a kernel, too, of the
+// same launch of a graph or of none: all else it waits for. It does not begin before the kernel in
+// front of that has ended: on a device, a kernel lets its successor begin behind its own wait.
+void Runtime::RunLaunch(Stream* stream, const Item& item) {
+  const auto begin = [this](const Item& kernel) {
+    if (options.seed != 0) launch_seed = launch_seed * 6364136223846793005u + 1;
+    return NewWork(kernel.launch, options.seed == 0 ? 0 : launch_seed | 1);
+  };
+  std::shared_ptr<Work> work = std::exchange(stream->early, nullptr);
+  if (work == nullptr) work = begin(item);
+  const Item next = stream->items.empty() ? Item() : stream->items.front();
+  if (next.launch != nullptr && next.launch->overlap && next.graph == item.graph) {
+    stream->early = begin(next);
+    RunEarly(*stream->early);
+  }
+  const Launch& launch = *item.launch;
+  counters.blocks += int64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+  const bool lost = launch.cooperative && Counts(&lost_countdown);
+  if (profiling) NoteProfiled(launch.kernel);
+  RunKernel(*work, lost ? lost_block : -1);
 }
 
 }  // namespace rivulet::cuda_emulator

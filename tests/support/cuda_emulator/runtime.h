@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -17,11 +18,15 @@
 
 namespace rivulet::cuda_emulator {
 
+struct Launch;
+struct Work;
+
 // One piece of a stream's work.
 struct Item {
-  bool is_kernel = false;
-  std::function<void()> run;
-  Stream* wait_stream = nullptr;  // a wait for the first `wait_ticket` items of that stream
+  std::shared_ptr<const Launch> launch;  // of a kernel
+  std::function<void()> run;             // of others
+  int64_t graph = 0;                     // the launch of a graph that it is part of; 0: of none
+  Stream* wait_stream = nullptr;         // a wait for the first `wait_ticket` items of that stream
   int64_t wait_ticket = 0;
 };
 
@@ -29,6 +34,7 @@ struct Stream {
   bool blocking = false;  // waits for, and is waited for by, the legacy stream
   std::deque<Item> items;
   int64_t queued = 0, done = 0;  // items ever
+  std::shared_ptr<Work> early;   // of its first item, where that has begun
   bool hung = false;             // its first item never ends
   bool destroyed = false;
   Graph* capture = nullptr;
@@ -89,6 +95,7 @@ class Runtime {
  private:
   Runtime();
   bool RunItem(Stream* stream);
+  void RunLaunch(Stream* stream, const Item& item);
 };
 
 // How many blocks of so many threads and bytes of shared memory are resident at once.

@@ -271,8 +271,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   RIVULET_ENTER("cudaGraphLaunch");
   if (exec == nullptr) return r.Remember(cudaErrorInvalidValue);
   ++r.counters.graph_launches;
-  for (const Item& item : exec->items) {
-    if (const cudaError_t e = r.Queue(stream, item)) return e;
+  for (Item item : exec->items) {
+    item.graph = r.counters.graph_launches;
+    if (const cudaError_t e = r.Queue(stream, std::move(item))) return e;
   }
   return cudaSuccess;
 }
