@@ -100,14 +100,33 @@ class Library:
 
     @functools.cache
     def _listings(self, cubin: pathlib.Path) -> dict:
-        listings, opcodes = {}, []
+        """By symbol: the instructions as (predicate, opcode, operands), and the places of labels among them."""
+        listings, code, labels = {}, [], {}
         for line in run(self.nvdisasm, "-c", str(cubin)).splitlines():
             if begin := re.match(r"\.text\.(\S+):", line):
-                opcodes = listings.setdefault(begin.group(1), [])
-            elif found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", line):
-                opcodes.append(found.group(1))
+                code, labels = listings.setdefault(begin.group(1), ([], {}))
+            elif label := re.match(r"(\S+):$", line):
+                labels[label.group(1)] = len(code)
+            elif found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*);", line):
+                code.append(found.groups())
         return listings
 
     def opcodes(self, kernel: Kernel) -> list:
         """With their modifiers, in the order of addresses: LDG.E.128."""
-        return self._listings(kernel.cubin)[kernel.symbol]
+        return [opcode for _, opcode, _ in self._listings(kernel.cubin)[kernel.symbol][0]]
+
+    def opcodes_before(self, kernel: Kernel, stop: str) -> list:
+        """Those that can run before the first `stop`, on whatever way through the kernel."""
+        code, labels = self._listings(kernel.cubin)[kernel.symbol]
+        reached, places = set(), [0]
+        while places:
+            place = places.pop()
+            predicate, opcode, operands = code[place]
+            if opcode == stop or place in reached:
+                continue
+            reached.add(place)
+            places += [labels[label] for label in re.findall(r"`\((\S+)\)", operands) if label in labels]
+            ends = opcode == "EXIT" or opcode.startswith("RET.") or (opcode == "BRA" and operands.strip().startswith("`"))
+            if predicate or not ends:  # a call comes back
+                places.append(place + 1)
+        return [code[place][1] for place in sorted(reached)]
