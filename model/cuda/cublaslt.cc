@@ -218,6 +218,8 @@ absl::StatusOr<std::vector<CublasLtProduct::Offer>> CublasLtProduct::Offers() co
   return offers;
 }
 
+// A kernel of the library that let its successor begin before its own wait would break the argument
+// of launch_cuda.h. Early reads stay safe: their writers are in another graph or before a memcpy.
 absl::Status CublasLtProduct::Run(const void* w, const void* a, const float* residual, float* out,
                                   int rows, cudaStream_t stream) const {
   const auto at = std::lower_bound(counts_.begin(), counts_.end(), rows) - counts_.begin();
