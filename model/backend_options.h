@@ -50,8 +50,7 @@ enum class CudaPlan : uint8_t {
 enum class CudaProductChoice : uint8_t {
   kAuto,  // NVIDIA's cuBLASLt from many rows on, if it is installed and gives the bits of our own
           // kernels on this device; else our own kernels
-  kCublasLt,  // cuBLASLt for every product at every row count: other bits, so another numerics id
-  kOwn,       // our own kernels
+  kOwn,   // our own kernels
 };
 
 struct CudaBackendOptions {

@@ -53,9 +53,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.plan = config.plan == "latency"      ? CudaPlan::kLatency
                  : config.plan == "throughput" ? CudaPlan::kThroughput
                                                : CudaPlan::kAuto;
-  options.products = config.products == "cublaslt" ? CudaProductChoice::kCublasLt
-                     : config.products == "own"    ? CudaProductChoice::kOwn
-                                                   : CudaProductChoice::kAuto;
+  options.products = config.products == "own" ? CudaProductChoice::kOwn : CudaProductChoice::kAuto;
   options.device = config.device;
   options.max_context = config.max_context;
   RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));

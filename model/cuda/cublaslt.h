@@ -18,7 +18,7 @@ namespace rivulet {
 // The library with a handle for the current device. Thread: any, except for the use of one product.
 class CublasLt {
  public:
-  // What `auto` and `cublaslt` open, as the dynamic linker looks for it.
+  // What `auto` opens, as the dynamic linker looks for it.
   static const char* DefaultName();
   // `name`: a file, or what the dynamic linker finds. It stays open until the process ends. Errors:
   // FAILED_PRECONDITION saying what is missing (file, function, device).
@@ -66,7 +66,6 @@ class CublasLtProduct {
   // The library's favourite for the largest count first.
   absl::StatusOr<std::vector<Offer>> Offers() const;
   void Choose(const cublaslt::Algorithm& algorithm) { algorithm_ = algorithm; }
-  const cublaslt::Algorithm& algorithm() const { return algorithm_; }
 
   // Queues the product of counts[i] rows, i the first that holds `rows`: what a and residual have
   // behind `rows` is read, what out has there is written. `residual`: null, or [.., ld_out]; may be

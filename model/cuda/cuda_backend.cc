@@ -213,9 +213,6 @@ absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
                                        d.network->library_weights(), d.queue));
   limits_.products = d.products.description();
   limits_.weight_bytes -= d.products.bytes_freed();
-  if (!d.products.numerics().empty()) {
-    absl::StrAppend(&limits_.numerics_id, "-", d.products.numerics());
-  }
   return absl::OkStatus();
 }
 
@@ -364,11 +361,10 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   return true;
 }
 
-absl::StatusOr<CudaLibrary> OpenLibrary(const CudaNetwork& network,
-                                        const CudaBackendOptions& options,
-                                        const BackendLimits& limits) {
+CudaLibrary OpenLibrary(const CudaNetwork& network, const CudaBackendOptions& options,
+                        const BackendLimits& limits) {
   std::string why_not = network.WhyNoLibrary();
-  if (!why_not.empty()) return CudaLibrary{nullptr, std::move(why_not)};
+  if (!why_not.empty()) return {nullptr, std::move(why_not)};
   return OpenCudaLibrary(options, limits);
 }
 
@@ -389,12 +385,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
       state->network,
       NewCudaNetwork(*model, options, {state->slots, state->outputs, state->products}));
   BackendLimits limits = CudaLimits(config, options, device, state->network->numerics_version());
-  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenLibrary(*state->network, options, limits));
+  CudaLibrary library = OpenLibrary(*state->network, options, limits);
   const auto measure = [&] {
     return MeasureCudaNeed(config, *state->network, limits, options, library);
   };
   RIVULET_ASSIGN_OR_RETURN(CudaNeed need, measure());
-  if (!need.Fit(options) && options.products == CudaProductChoice::kAuto) {
+  if (!need.Fit(options) && library.library != nullptr) {
     library = {nullptr, "no memory for a second copy of the weights"};
     RIVULET_ASSIGN_OR_RETURN(need, measure());
   }

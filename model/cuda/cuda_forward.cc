@@ -36,9 +36,6 @@ void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
   args->ld_norm_out = ld_norm_out;
 }
 
-// The columns that the library reads of rows with n.
-int Padded8(int n) { return kernels::ProductK(n) - kernels::kProductPrefix; }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& model,
@@ -196,9 +193,10 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass&
   const bool last = index + 1 == config_.num_layers;
   const int rows = last ? pass.num_outputs : pass.rows;
   const int32_t* const gather = last ? pass.gather : nullptr;
-  // Our own kernels gather on the way, with the same bits where they may be mixed at all.
-  if (products_.Takes(CudaProduct::kOut, pass.rows) && (gather == nullptr || products_.all())) {
-    return LibraryAttentionOut(launch, pass, index, gather, rows);
+  // The library gathers nothing; our own kernels do it on the way.
+  if (products_.Takes(CudaProduct::kOut, pass.rows) && gather == nullptr) {
+    const void* const a = Wide(pass.rows) ? static_cast<const void*>(s.half.o.data) : s.o.data;
+    return products_.Run(CudaProduct::kOut, index, a, s.x.data, s.y.data, rows, launch.stream);
   }
   const auto with_residual = [&](auto args) {
     args.gather = gather;
@@ -208,34 +206,6 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass&
     return Launch(launch, with_residual(Product(w, s.half.o.data, s.o.ld, s.y.data, s.x.ld, rows)));
   }
   return Launch(launch, with_residual(Product(w, s.o.data, s.o.ld, s.y.data, s.x.ld, rows)));
-}
-
-// The same on the library. It gathers nothing: rows of attention and residual are copied first.
-absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const CudaPass& pass,
-                                              int index, const int32_t* gather, int rows) const {
-  const CudaScratch& s = scratch_;
-  const bool half = Wide(pass.rows);
-  const int width = config_.num_heads * config_.value_dim;
-  const kernels::CudaProductRows attention = {half ? static_cast<void*>(s.half.o.data) : s.o.data,
-                                              half, s.o.ld, rows};
-  const kernels::CudaProductRows x = {s.x.data, false, s.x.ld, rows},
-                                 y = {s.y.data, false, s.x.ld, rows};
-  kernels::CudaProductRows a = attention;
-  if (gather != nullptr) {
-    // The queries have been read. F16 of half the size fits, too.
-    a.data =
-        half ? static_cast<void*>(reinterpret_cast<uint16_t*>(s.in.data) + kernels::kProductPrefix)
-             : s.in.data + kernels::kProductPrefix;
-    RIVULET_RETURN_IF_ERROR(
-        CudaStatus(kernels::GatherProductRowsCuda(launch, attention, gather, a,
-                                                  -kernels::kProductPrefix, Padded8(width)),
-                   "launching a gather"));
-    RIVULET_RETURN_IF_ERROR(
-        CudaStatus(kernels::GatherProductRowsCuda(launch, x, gather, y, 0, config_.hidden_size),
-                   "launching a gather"));
-  }
-  return products_.Run(CudaProduct::kOut, index, a.data, gather == nullptr ? s.x.data : s.y.data,
-                       s.y.data, rows, launch.stream);
 }
 
 // y -> y: x = norm1(y); y = x + ffn2(act(ffn1(x))).
@@ -262,16 +232,6 @@ absl::Status CudaForward::FeedForward(const CudaLaunch& launch, int index, int r
 absl::Status CudaForward::Expand(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
   const CudaLayer& layer = weights_.layers[size_t(index)];
-  if (products_.Takes(CudaProduct::kFfn1, rows)) {
-    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, index, InputX(rows), nullptr,
-                                          s.ffn.data, rows, launch.stream));
-    const kernels::CudaProductRows sums = {s.ffn.data, false, s.ffn.ld, rows};
-    const kernels::CudaProductRows halves = {s.half.ffn.data, true, s.ffn.ld, rows};
-    return CudaStatus(
-        kernels::ActivateProductRowsCuda(launch, CudaActivation(config_), sums,
-                                         Wide(rows) ? halves : sums, config_.ffn_size),
-        "launching an activation");
-  }
   if (Wide(rows)) {
     CudaWideGemmArgs ffn1 = Product(layer.up, s.half.x.data, s.x.ld, nullptr, s.ffn.ld, rows);
     ffn1.out_half = s.half.ffn.data;

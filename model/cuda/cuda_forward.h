@@ -39,7 +39,7 @@ class CudaForward final : public CudaNetwork {
   using CudaNetwork::CudaNetwork;
   absl::Status Prepare() const override;
   size_t LatencyBytes(const BackendLimits& limits) const override;
-  bool Many(int rows) const { return rows >= options_.many_rows || products_.all(); }
+  bool Many(int rows) const { return rows >= options_.many_rows; }
   // Many rows, and products that take F16.
   bool Wide(int rows) const;
   absl::Status Embed(const kernels::CudaLaunch& launch, const CudaPass& pass) const;
@@ -49,8 +49,6 @@ class CudaForward final : public CudaNetwork {
   absl::Status Softmax(const kernels::CudaLaunch& launch, const CudaPass& pass, int index) const;
   absl::Status AttentionOut(const kernels::CudaLaunch& launch, const CudaPass& pass,
                             int index) const;
-  absl::Status LibraryAttentionOut(const kernels::CudaLaunch& launch, const CudaPass& pass,
-                                   int index, const int32_t* gather, int rows) const;
   absl::Status FeedForward(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Expand(const kernels::CudaLaunch& launch, int index, int rows) const;
   // x as a product of so many rows reads it from a library's point of view.

@@ -50,8 +50,7 @@ class Turns {
 // memory of a piece (CudaOutputs).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return 0;
-  if (options.products == CudaProductChoice::kCublasLt) return 0;  // other bits
-  if (options.weights.quantized()) return 0;                       // it reads F16 and float32
+  if (options.weights.quantized()) return 0;  // it reads F16 and float32
   const int rows = std::min(options.latency_rows, limits.max_rows);
   return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
 }
@@ -124,10 +123,7 @@ absl::StatusOr<CudaLatency> CudaLatency::Create(
   CudaLatency latency;
   const int most_rows = MostRows(limits, options);
   if (most_rows == 0) {
-    latency.description_ = options.weights.quantized() ? "weights have 8 bits"
-                           : options.products == CudaProductChoice::kCublasLt
-                               ? "products run on cuBLASLt"
-                               : "chosen by option";
+    latency.description_ = options.weights.quantized() ? "weights have 8 bits" : "chosen by option";
     return options.plan == CudaPlan::kLatency && options.weights.quantized()
                ? absl::StatusOr<CudaLatency>(CudaPlanUnsupported("latency", latency.description_))
                : std::move(latency);

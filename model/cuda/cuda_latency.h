@@ -34,10 +34,9 @@ class CudaLatency {
                       const CudaBackendOptions& options);
 
   // Plans for 1, 2, 4, ... up to options.latency_rows rows, and runs each once with padding rows
-  // in `block`, where runs arrive. Where the device or the model does not allow it, or options.plan
-  // is kThroughput or options.products kCublasLt, the result takes no run and says why. Errors:
-  // INVALID_ARGUMENT (options.plan is kLatency and cannot be), RESOURCE_EXHAUSTED, UNAVAILABLE.
-  // References must outlive the result.
+  // in `block`, where runs arrive. Where device, model or options do not allow it, the result takes
+  // no run and says why. Errors: INVALID_ARGUMENT (options.plan is kLatency and cannot be),
+  // RESOURCE_EXHAUSTED, UNAVAILABLE. References must outlive the result.
   static absl::StatusOr<CudaLatency> Create(const CudaStepModel& model,
                                             const kernels::CudaSampleArgs& sample,
                                             const CudaMemory& block, const BackendLimits& limits,

@@ -21,17 +21,11 @@ namespace rivulet {
 enum class CudaProduct : uint8_t { kQkv, kOut, kFfn1, kFfn2, kHead };
 inline constexpr int kCudaProducts = 5;
 
-// In which forms matrices are on the device.
-struct CudaWeightForms {
-  bool packed = true;  // for our own kernels (kernels/cuda/gemm/gemm_cuda.h)
-  bool rows = false;   // for a library
-};
-
 // Thread: one.
 class CudaLibraryWeights {
  public:
   struct Matrix {
-    kernels::CudaMatrix own;  // the same for our own kernels; only its sizes where those have none
+    kernels::CudaMatrix own;     // the same for our own kernels
     const void* rows = nullptr;  // [n, ProductK(k)] of own.type, on the device
   };
   // Of one matrix.

@@ -27,9 +27,6 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
   RIVULET_RETURN_IF_ERROR(CheckMaxContext(options.max_context));
-  if (options.plan == CudaPlan::kLatency && options.products == CudaProductChoice::kCublasLt) {
-    return CudaPlanUnsupported("latency", "products is \"cublaslt\"");
-  }
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
   return InvalidField("OPTION_OUT_OF_RANGE", "patience",
                       absl::StrCat("patience is ", absl::FormatDuration(options.patience),
@@ -37,16 +34,9 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
 }
 
 absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options) {
-  if (options.plan == CudaPlan::kLatency) {
-    return CudaPlanUnsupported("latency", absl::StrCat("models of kind ", config.kind(),
-                                                       " have no kernel of whole steps"));
-  }
-  if (options.products != CudaProductChoice::kCublasLt) return absl::OkStatus();
-  return InvalidField(
-      "PRODUCTS_UNSUPPORTED", "products",
-      absl::StrCat(
-          "products is \"cublaslt\", but products of ", config.kind(),
-          " with few rows or columns run on no library; allowed here: \"auto\" or \"own\""));
+  if (options.plan != CudaPlan::kLatency) return absl::OkStatus();
+  return CudaPlanUnsupported(
+      "latency", absl::StrCat("models of kind ", config.kind(), " have no kernel of whole steps"));
 }
 
 WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options) {

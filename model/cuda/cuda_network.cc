@@ -16,7 +16,7 @@ static CudaProductReads Reads(const CudaBackendOptions& options, const CudaLibra
 }
 
 CudaNetwork::Bytes CudaNetwork::Measure(const BackendLimits& limits, const CudaLibrary& library) {
-  return {CudaWeights::Bytes(config_, *host_, options_.precision, CudaFormsOf(options_, library)),
+  return {CudaWeights::Bytes(config_, *host_, options_.precision, library.library != nullptr),
           CudaScratch::Bytes(config_, host_->columns, Reads(options_, library), limits) +
               LatencyBytes(limits)};
 }
@@ -26,7 +26,7 @@ absl::Status CudaNetwork::Load(const BackendLimits& limits, const CudaLibrary& l
   RIVULET_RETURN_IF_ERROR(Prepare());
   RIVULET_ASSIGN_OR_RETURN(weights_,
                            CudaWeights::Load(config_, std::move(host_), options_.precision,
-                                             CudaFormsOf(options_, library), queue));
+                                             library.library != nullptr, queue));
   RIVULET_ASSIGN_OR_RETURN(
       scratch_, CudaScratch::Create(config_, weights_.columns, Reads(options_, library), limits,
                                     queue.launch()));

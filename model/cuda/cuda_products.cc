@@ -20,74 +20,44 @@ using kernels::CudaMatrix;
 constexpr int kCheckedRows = 37;
 constexpr const char* kNames[kCudaProducts] = {"qkv", "out", "ffn1", "ffn2", "head"};
 
-int LeastRows(CudaProduct which, const CudaBackendOptions& options) {
-  if (options.products == CudaProductChoice::kCublasLt) return 1;
-  return CudaLeastRows(which, options.many_rows);
-}
-
-absl::Status Unsupported(absl::string_view why) {
-  return InvalidField(
-      "PRODUCTS_UNSUPPORTED", "products",
-      absl::StrCat("products is \"cublaslt\", but ", why, "; allowed here: \"auto\" or \"own\""));
-}
-
 // Where the library begins to read rows.
 const void* FromPrefix(const void* column_0, bool half) {
   constexpr size_t kPrefix = kernels::kProductPrefix;
   return static_cast<const char*>(column_0) - kPrefix * (half ? sizeof(uint16_t) : sizeof(float));
 }
 
-// FNV-1a.
-uint64_t Mix(uint64_t hash, uint64_t word) {
-  for (int i = 0; i < 64; i += 8) hash = (hash ^ (word >> i & 0xFF)) * 0x100000001B3u;
-  return hash;
-}
-
 }  // namespace
 
-absl::StatusOr<CudaLibrary> OpenCudaLibrary(const CudaBackendOptions& options,
-                                            const BackendLimits& limits) {
-  const bool only = options.products == CudaProductChoice::kCublasLt;
-  if (options.products == CudaProductChoice::kOwn) return CudaLibrary{nullptr, "chosen by option"};
+CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits) {
+  if (options.products == CudaProductChoice::kOwn) return {nullptr, "chosen by option"};
   // A step of max_rows rows has as many head outputs.
-  const int least = LeastRows(CudaProduct::kHead, options);
-  if (!only && limits.max_tokens < least) {
-    return CudaLibrary{nullptr, absl::StrCat("no run has ", least, " rows")};
-  }
+  const int least = CudaLeastRows(CudaProduct::kHead, options.many_rows);
+  if (limits.max_tokens < least) return {nullptr, absl::StrCat("no run has ", least, " rows")};
   auto library =
       CublasLt::Open(options.library.empty() ? CublasLt::DefaultName() : options.library.c_str());
-  if (library.ok()) return CudaLibrary{*std::move(library), ""};
-  if (only) return Unsupported(library.status().message());
-  return CudaLibrary{nullptr, std::string(library.status().message())};
-}
-
-CudaWeightForms CudaFormsOf(const CudaBackendOptions& options, const CudaLibrary& library) {
-  CudaWeightForms forms;
-  forms.rows = library.library != nullptr;
-  forms.packed = options.products != CudaProductChoice::kCublasLt;
-  return forms;
+  if (!library.ok()) return {nullptr, std::string(library.status().message())};
+  return {*std::move(library), ""};
 }
 
 // Makes one CudaProducts.
 class CudaProductsMaker {
  public:
-  CudaProductsMaker(const CudaBackendOptions& options, const CudaLibrary& library,
-                    const CudaProductPlaces& places, CudaLibraryWeights& weights, CudaQueue& queue)
-      : options_(options),
+  CudaProductsMaker(int many_rows, const CudaLibrary& library, const CudaProductPlaces& places,
+                    CudaLibraryWeights& weights, CudaQueue& queue)
+      : many_rows_(many_rows),
         library_(library.library),
         places_(places),
         weights_(weights),
         queue_(queue) {}
 
   absl::StatusOr<CudaProducts> Make() {
-    made_.all_ = options_.products == CudaProductChoice::kCublasLt;
     RIVULET_ASSIGN_OR_RETURN(different_, CudaMemory::OnDevice(sizeof(unsigned)));
     std::vector<std::string> theirs, ours;
     for (int i = 0; i < kCudaProducts; ++i) {
       const auto which = CudaProduct(i);
       if (PlaceOf(which).out == nullptr) continue;
       CudaProducts::Entry& entry = made_.entries_[size_t(i)];
-      entry.least_rows = LeastRows(which, options_);
+      entry.least_rows = CudaLeastRows(which, many_rows_);
       std::string said;
       RIVULET_RETURN_IF_ERROR(Find(which, &entry, &said));
       if (entry.chosen) {
@@ -95,7 +65,6 @@ class CudaProductsMaker {
         theirs.push_back(absl::StrCat(kNames[i], " from ", entry.least_rows, " rows by ", said));
         continue;
       }
-      if (made_.all_) return Unsupported(absl::StrCat("for ", kNames[i], " ", said));
       ours.push_back(absl::StrCat(kNames[i], ": ", said));
       made_.bytes_freed_ += weights_.Free(which);
     }
@@ -114,11 +83,10 @@ class CudaProductsMaker {
   absl::StatusOr<unsigned> Different(CudaProduct which, const CublasLtProduct& product);
   absl::Status CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
                            const CublasLtProduct& product, const CudaMemory& expected, int period);
-  absl::Status Expect(const CudaProductPlace& at, const Matrix& matrix,
-                      const CublasLtProduct& product, int rows);
+  absl::Status Expect(const CudaProductPlace& at, const Matrix& matrix, int rows);
   void Describe(const std::vector<std::string>& theirs, const std::vector<std::string>& ours);
 
-  const CudaBackendOptions& options_;
+  const int many_rows_;
   const std::shared_ptr<const CublasLt> library_;
   const CudaProductPlaces& places_;
   CudaLibraryWeights& weights_;
@@ -136,7 +104,6 @@ std::string CudaProductsMaker::WhyNotAtAll(CudaProduct which, int least_rows) co
     if (!same) return "its matrices have different shapes";
   }
   if (at.a.rows < least_rows) return absl::StrCat("never ", least_rows, " rows");
-  if (made_.all_) return "";
   if (at.activated) return "the activation is part of it";
   return weights_.exact(which) ? "" : "a bias is too small for three F16";
 }
@@ -171,21 +138,14 @@ absl::Status CudaProductsMaker::Find(CudaProduct which, CudaProducts::Entry* ent
                                     : absl::StrCat(offer.name, ": ", different, " outputs differ"));
   }
   entry->product = CublasLtProduct();
-  *said = offers.empty()
-              ? "the library offers no algorithm"
-              : absl::StrCat(made_.all_ ? "no algorithm has the same bits at every row count ("
-                                        : "no algorithm has the bits of our own kernel (",
-                             absl::StrJoin(failed, "; "), ")");
+  *said = offers.empty() ? "the library offers no algorithm"
+                         : absl::StrCat("no algorithm has the bits of our own kernel (",
+                                        absl::StrJoin(failed, "; "), ")");
   return absl::OkStatus();
 }
 
 // What rows of a check must be: the first rows of `out`.
-absl::Status CudaProductsMaker::Expect(const CudaProductPlace& at, const Matrix& matrix,
-                                       const CublasLtProduct& product, int rows) {
-  if (made_.all_) {
-    return product.Run(matrix.rows, FromPrefix(at.a.data, at.a.half), at.residual, at.out, rows,
-                       queue_.stream());
-  }
+absl::Status CudaProductsMaker::Expect(const CudaProductPlace& at, const Matrix& matrix, int rows) {
   const auto run = [&](const auto* a) {
     return Launch(queue_.launch(),
                   WithResidual(Product(matrix.own, a, at.a.ld, at.out, at.ld_out, rows),
@@ -199,7 +159,7 @@ absl::Status CudaProductsMaker::Expect(const CudaProductPlace& at, const Matrix&
 absl::Status CudaProductsMaker::CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
                                             const CublasLtProduct& product,
                                             const CudaMemory& expected, int period) {
-  RIVULET_RETURN_IF_ERROR(Expect(at, matrix, product, period));
+  RIVULET_RETURN_IF_ERROR(Expect(at, matrix, period));
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(expected.data(), at.out, expected.bytes(),
                                                cudaMemcpyDeviceToDevice, queue_.stream()));
   for (const int rows : product.counts()) {
@@ -249,12 +209,6 @@ void CudaProductsMaker::Describe(const std::vector<std::string>& theirs,
     absl::StrAppend(&made_.description_, theirs.empty() ? " (" : "; own kernels (",
                     absl::StrJoin(ours, "; "), ")");
   }
-  if (!made_.all_) return;
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const CudaProducts::Entry& entry : made_.entries_) {
-    for (const uint64_t word : entry.product.algorithm().data) hash = Mix(hash, word);
-  }
-  made_.numerics_ = absl::StrCat("cublaslt-", library_->version(), "-", absl::Hex(hash));
 }
 
 absl::StatusOr<CudaProducts> CudaProducts::Create(const CudaBackendOptions& options,
@@ -262,7 +216,7 @@ absl::StatusOr<CudaProducts> CudaProducts::Create(const CudaBackendOptions& opti
                                                   const CudaProductPlaces& places,
                                                   CudaLibraryWeights& weights, CudaQueue& queue) {
   if (library.library != nullptr) {
-    return CudaProductsMaker(options, library, places, weights, queue).Make();
+    return CudaProductsMaker(options.many_rows, library, places, weights, queue).Make();
   }
   CudaProducts own;
   own.description_ = absl::StrCat("own kernels (", library.why_not, ")");

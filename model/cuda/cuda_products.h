@@ -5,9 +5,8 @@
 // A row's bits must depend on that row alone, and the library promises nothing of the kind. So each
 // product has one explicit algorithm, for every layer and row count, that has shown on this very
 // device, at start, that it gives a row the same bits in every place at every row count that will
-// occur (kernels/cuda/gemm/product_rows_cuda.h says how rows look). With `auto` these must be the
-// bits of our own kernel, too: then each step may take either, and the numerics id stays. With
-// `cublaslt` they are the library's, under an id that names version and algorithms.
+// occur (kernels/cuda/gemm/product_rows_cuda.h says how rows look), and that these are the bits of
+// our own kernel: then each step may take either, and the numerics id stays.
 #pragma once
 
 #include <algorithm>
@@ -32,12 +31,8 @@ struct CudaLibrary {
   std::shared_ptr<const CublasLt> library;
   std::string why_not;
 };
-// What options.products asks for. Errors: INVALID_ARGUMENT (reason PRODUCTS_UNSUPPORTED: `cublaslt`
-// where there is no library). REQUIRES: the device is current.
-absl::StatusOr<CudaLibrary> OpenCudaLibrary(const CudaBackendOptions& options,
-                                            const BackendLimits& limits);
-// In which forms the weights are needed on the device.
-CudaWeightForms CudaFormsOf(const CudaBackendOptions& options, const CudaLibrary& library);
+// What options.products asks for. REQUIRES: the device is current.
+CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits);
 
 // From so many rows on a product is one of many rows. Our own product of a head, which has many
 // columns, reads its weights more than twice from 128 rows on.
@@ -61,16 +56,13 @@ class CudaProducts {
   CudaProducts() = default;  // our own kernels
 
   // Looks for algorithms and checks them, with `places` as work space; gives back the weights that
-  // only the library would have needed. Errors: INVALID_ARGUMENT (PRODUCTS_UNSUPPORTED: `cublaslt`,
-  // and a product has no algorithm that passes), RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // only the library would have needed. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaProducts> Create(const CudaBackendOptions& options,
                                              const CudaLibrary& library,
                                              const CudaProductPlaces& places,
                                              CudaLibraryWeights& weights, CudaQueue& queue);
 
-  // Whether the library runs every product at every row count.
-  bool all() const { return all_; }
-  // Whether it runs `which` for so many rows.
+  // Whether the library runs `which` for so many rows.
   bool Takes(CudaProduct which, int rows) const {
     const Entry& entry = entries_[size_t(which)];
     return entry.chosen && rows >= entry.least_rows;
@@ -83,8 +75,6 @@ class CudaProducts {
 
   // What runs where, for people.
   const std::string& description() const { return description_; }
-  // Names library and algorithms, where bits depend on them; else empty.
-  const std::string& numerics() const { return numerics_; }
   // Of the weights that were given back.
   size_t bytes_freed() const { return bytes_freed_; }
 
@@ -97,9 +87,8 @@ class CudaProducts {
   };
   friend class CudaProductsMaker;
 
-  bool all_ = false;
   std::array<Entry, kCudaProducts> entries_;
-  std::string description_ = "own kernels", numerics_;
+  std::string description_ = "own kernels";
   size_t bytes_freed_ = 0;
 };
 

@@ -43,12 +43,12 @@ std::vector<CudaScratch::Spec> CudaScratch::EncoderSpecs(const ModelConfig& c,
   width_x = PaddedColumns(c.hidden_size);
   const int ld_x = width_x + more, ld_o = PaddedColumns(c.values()) + more,
             ld_ffn = PaddedColumns(c.ffn_size) + more;
-  // Rows of o that are gathered for a library lie in `in`.
-  const int ld_in = std::max(PaddedColumns(columns.n), prefix ? ld_o : 0);
-  std::vector<Spec> specs = {
-      {&x, nullptr, tokens, ld_x, prefix},     {&y, nullptr, tokens, ld_x},
-      {&in, nullptr, tokens, ld_in},           {&o, nullptr, tokens, ld_o, prefix},
-      {&ffn, nullptr, tokens, ld_ffn, prefix}, {nullptr, &half.x, tokens, ld_x, prefix}};
+  std::vector<Spec> specs = {{&x, nullptr, tokens, ld_x, prefix},
+                             {&y, nullptr, tokens, ld_x},
+                             {&in, nullptr, tokens, PaddedColumns(columns.n)},
+                             {&o, nullptr, tokens, ld_o, prefix},
+                             {&ffn, nullptr, tokens, ld_ffn, prefix},
+                             {nullptr, &half.x, tokens, ld_x, prefix}};
   if (!c.encoder().softmax) {
     specs.push_back({&attention.features, nullptr, tokens + tokens / size_t(kCudaLongSegment),
                      kernels::AttentionFeatureFloats(c.state_layout())});

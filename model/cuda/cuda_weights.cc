@@ -114,12 +114,12 @@ WeightType CudaLayerType(CudaPrecision precision) {
 // Uploads one CpuWeights; without a queue it counts the bytes alone.
 class CudaWeightsLoader {
  public:
-  CudaWeightsLoader(const ModelConfig& config, CudaPrecision precision,
-                    const CudaWeightForms& forms, CudaQueue* queue)
+  CudaWeightsLoader(const ModelConfig& config, CudaPrecision precision, bool for_library,
+                    CudaQueue* queue)
       : config_(config),
         encoder_(std::holds_alternative<EncoderConfig>(config.network)),
         type_(CudaLayerType(precision)),
-        forms_(forms),
+        for_library_(for_library),
         queue_(queue) {}
 
   absl::Status Load(CpuWeights& host);
@@ -184,7 +184,7 @@ class CudaWeightsLoader {
   const ModelConfig& config_;
   const bool encoder_;  // kinds "linear" and "softmax"
   const WeightType type_;
-  const CudaWeightForms forms_;
+  const bool for_library_;
   CudaQueue* const queue_;
   CudaWeights weights_;
   size_t bytes_ = 0;
@@ -200,10 +200,10 @@ absl::Status CudaWeightsLoader::Upload(CpuMatrix& m, const std::vector<ColumnRan
     std::copy_n(m.bias.begin() + range.first, range.count, bias.begin() + range.to);
   }
   RIVULET_RETURN_IF_ERROR(Upload(bias, &device->bias));
-  if (forms_.packed) RIVULET_RETURN_IF_ERROR(UploadPacked(m, ranges, device));
+  RIVULET_RETURN_IF_ERROR(UploadPacked(m, ranges, device));
   const bool suits = device->type != WeightType::kInt8 &&
                      (encoder_ || (device->type == WeightType::kF16 && device->k % 8 == 0));
-  if (forms_.rows && device->product.has_value() && suits) {
+  if (for_library_ && device->product.has_value() && suits) {
     RIVULET_RETURN_IF_ERROR(UploadRows(m, ranges, bias, device));
   }
   if (queue_ != nullptr) m = CpuMatrix();
@@ -424,17 +424,17 @@ absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
 }
 
 size_t CudaWeights::Bytes(const ModelConfig& config, CpuWeights& host, CudaPrecision precision,
-                          const CudaWeightForms& forms) {
-  CudaWeightsLoader loader(config, precision, forms, nullptr);
+                          bool for_library) {
+  CudaWeightsLoader loader(config, precision, for_library, nullptr);
   (void)loader.Load(host);  // without a queue it cannot fail
   return loader.bytes();
 }
 
 absl::StatusOr<CudaWeights> CudaWeights::Load(const ModelConfig& config,
                                               std::unique_ptr<CpuWeights> host,
-                                              CudaPrecision precision, const CudaWeightForms& forms,
+                                              CudaPrecision precision, bool for_library,
                                               CudaQueue& queue) {
-  CudaWeightsLoader loader(config, precision, forms, &queue);
+  CudaWeightsLoader loader(config, precision, for_library, &queue);
   RIVULET_RETURN_IF_ERROR(loader.Load(*host));
   return loader.Take();
 }

@@ -71,17 +71,17 @@ class CudaWeights {
  public:
   // Device memory that Load takes of `host`, which stays as it is.
   static size_t Bytes(const ModelConfig& config, CpuWeights& host, CudaPrecision precision,
-                      const CudaWeightForms& forms);
+                      bool for_library);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
   // layers become F16, and so does a head of the family that has 16 bits in the file; those of 8
   // bits stay integers, an embedding of 8 bits becomes F16; all vectors are float32. Each matrix of
-  // `host` is given back once it was uploaded. REQUIRES: forms.packed, of the family. Errors:
-  // INVALID_ARGUMENT (a weight, or with rows a bias, too large for fp16, named),
+  // `host` is given back once it was uploaded. `for_library`: fills `library`, too. Errors:
+  // INVALID_ARGUMENT (a weight, or for a library a bias, too large for fp16, named),
   // RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaWeights> Load(const ModelConfig& config,
                                           std::unique_ptr<CpuWeights> host, CudaPrecision precision,
-                                          const CudaWeightForms& forms, CudaQueue& queue);
+                                          bool for_library, CudaQueue& queue);
 
   // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   InputColumns columns, softmax_columns;
@@ -94,8 +94,7 @@ class CudaWeights {
   std::vector<CudaLayer> layers;
   CudaNorm final_norm;
   CudaWeightMatrix head;
-  // Large products, of the family those in F16 whose k is a multiple of 8; empty where that form is
-  // not wanted.
+  // Large products, of the family those in F16 whose k is a multiple of 8; empty without a library.
   CudaLibraryWeights library;
   // [2 heads, key_dim]: for q and k side by side, what makes a norm of root mean squares one of the
   // length key_dim^-1/2 and of 1. Null where there is no convolution.

@@ -119,8 +119,6 @@ constexpr ErrorReason kReasons[] = {
      "Exactly one of position and mark must be given."},
     {"POSITION_OUT_OF_RANGE", kOutOfRange, kCall, "The position is not within the session."},
     {"PRIORITY_UNKNOWN", kInvalidArgument, kCall, "The number is not a Priority."},
-    {"PRODUCTS_UNSUPPORTED", kInvalidArgument, kStart,
-     "The device or model does not allow these matrix products."},
     {"PROMPT_EMPTY", kInvalidArgument, kCall,
      "The prompt is empty, and the model has no bos to begin with."},
     {"PROMPT_MISSING", kInvalidArgument, kCall, "A Generate without a session names no prompt."},

@@ -67,6 +67,11 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
     for (const std::string& choice : setting.choices) {
       if (value == choice) return absl::OkStatus();
     }
+    for (const auto& [name, removed] : kRemovedChoices) {
+      if (setting.name != absl::string_view(name) || value != removed) continue;
+      return InvalidSetting(setting, absl::StrCat("\"", value, "\", which was removed"),
+                            absl::StrCat("set it to ", absl::StrJoin(setting.choices, " or ")));
+    }
     return InvalidSetting(setting, absl::StrCat("\"", value, "\""),
                           absl::StrCat("allowed: ", absl::StrJoin(setting.choices, ", ")));
   }

@@ -28,7 +28,7 @@ struct ServerConfig {
   std::string backend = "auto";  // auto (cuda where there is one, else cpu), cpu, cuda
   std::string precision = "default";  // of matrix products on CUDA: default, float32
   std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
-  std::string products = "auto";      // matrix products on CUDA: auto, cublaslt, own
+  std::string products = "auto";      // matrix products on CUDA: auto, own
   std::string weights = "auto";       // how the CPU backend keeps matrices: ParseWeightChoice
   std::optional<int> slots;           // per model: sequences that hold a state; nullopt: auto
   std::optional<int> max_context;     // tokens of a sequence with softmax attention; nullopt: auto

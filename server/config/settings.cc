@@ -150,9 +150,8 @@ std::vector<Setting> ServingSettings() {
       Choice("products",
              "Matrix products on CUDA: auto (NVIDIA's cuBLASLt from many rows on where it is "
              "installed and a check at start finds the bits of our own kernels, else these; the "
-             "tokens are the same), cublaslt (it runs all of them: other bits, another numerics "
-             "id) or own",
-             &C::products, {"auto", "cublaslt", "own"}),
+             "tokens are the same) or own",
+             &C::products, {"auto", "own"}),
       {"weights", "TYPE[,head=TYPE]",
        "Matrix weights in memory: auto, f32, f16, bf16, int8 or int4. On a GPU int8 alone is used; "
        "otherwise precision sets the type. head= sets embedding and head; without it they have the "

@@ -37,4 +37,7 @@ inline constexpr const char* kRenamedHelp =
     "this setting was renamed; max-sessions is now slots, max-client-sessions is now "
     "max-open-sessions";
 
+// Choices that settings had before, as {setting, choice}. They are refused by name, too.
+inline constexpr const char* kRemovedChoices[][2] = {{"products", "cublaslt"}};
+
 }  // namespace rivulet

@@ -26,9 +26,8 @@ CudaPlan PlanOf(const std::string& name) {
 }
 
 CudaProductChoice ProductsOf(const std::string& name) {
-  if (name == "cublaslt") return CudaProductChoice::kCublasLt;
   if (name == "own") return CudaProductChoice::kOwn;
-  if (name != "auto") Fail("--products=auto|cublaslt|own", 2);
+  if (name != "auto") Fail("--products=auto|own", 2);
   return CudaProductChoice::kAuto;
 }
 

@@ -17,7 +17,7 @@ struct Choice {
   bool cuda = false;                                      // --backend=cpu|cuda
   CudaPrecision precision = CudaPrecision::kDefault;      // --precision=default|float32, of CUDA
   CudaPlan plan = CudaPlan::kAuto;                        // --plan=auto|latency|throughput
-  CudaProductChoice products = CudaProductChoice::kAuto;  // --products=auto|cublaslt|own
+  CudaProductChoice products = CudaProductChoice::kAuto;  // --products=auto|own
   kernels::CacheType cache = kernels::CacheType::kF32;    // --kv-cache=f32|f16|bf16
   bool graphs = true;                                     // --graphs=on|off, of CUDA
   int latency_rows = 8;                                   // --latency-rows=N, of CUDA

@@ -289,10 +289,6 @@ TEST(CudaFamilyOptionsTest, WhatTheseModelsDoNotHaveIsRefusedByName) {
   options.plan = CudaPlan::kLatency;
   EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).reason, "PLAN_UNSUPPORTED");
   options.plan = CudaPlan::kAuto;
-  options.products = CudaProductChoice::kCublasLt;
-  EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).reason,
-            "PRODUCTS_UNSUPPORTED");
-  options.products = CudaProductChoice::kAuto;
   options.weights = WeightPrecision::kInt4;
   EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).field, "weights");
   options.weights = {};

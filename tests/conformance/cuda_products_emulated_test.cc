@@ -29,7 +29,6 @@ namespace emulator = ::rivulet::cuda_emulator;
 constexpr int kSlots = 4;
 constexpr char kLibrary[] = RIVULET_STAND_IN_CUBLASLT;
 constexpr auto kAuto = CudaProductChoice::kAuto;
-constexpr auto kCublasLt = CudaProductChoice::kCublasLt;
 constexpr auto kOwn = CudaProductChoice::kOwn;
 constexpr char kNonePasses[] =
     "own kernels .qkv: no algorithm has the bits of our own kernel .0/20/35: [0-9]+ outputs "
@@ -82,18 +81,9 @@ class CudaProductsTest : public ::testing::Test {
     EXPECT_TRUE(backend.ok()) << backend.status();
     return backend.ok() ? *std::move(backend) : nullptr;
   }
-  void ExpectSameBits(const CudaBackendOptions& one, const CudaBackendOptions& other,
-                      const BackendTolerance& tolerance = {}) {
-    TwoBackends both(model_, New(one), New(other), kSlots, tolerance, 7);
+  void ExpectSameBits(const CudaBackendOptions& one, const CudaBackendOptions& other) {
+    TwoBackends both(model_, New(one), New(other), kSlots, {}, 7);
     both.Compare(8);
-  }
-  // What is said of a start that fails because of `products`.
-  std::string Refusal(const CudaBackendOptions& options) {
-    const absl::Status status = CreateCudaBackend(model_, options).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_EQ(GetErrorDetail(status).field, "products");
-    EXPECT_EQ(GetErrorDetail(status).reason, "PRODUCTS_UNSUPPORTED");
-    return std::string(status.message());
   }
 
   std::shared_ptr<const Model> model_;
@@ -119,7 +109,7 @@ TEST_F(CudaProductsTest, AutoTakesALibraryWithTheBitsOfOurKernels) {
 }
 
 // Models of other kinds, heads in pieces, no graphs.
-TEST_F(CudaProductsTest, AutoAndCublasLtAgreeWithOurKernelsOnEveryKindOfModel) {
+TEST_F(CudaProductsTest, AutoAgreesWithOurKernelsOnEveryKindOfModel) {
   std::vector<ModelConfig> configs(3, TinyConfig());
   configs[0].encoder().activation = Activation::kGelu;
   configs[0].hidden_size = 20;
@@ -137,16 +127,6 @@ TEST_F(CudaProductsTest, AutoAndCublasLtAgreeWithOurKernelsOnEveryKindOfModel) {
     options.head_rows = 3;
     options.graphs = i != 1;
     ExpectSameBits(Options(kOwn), options);
-    // The stand-in has our bits, so all products on it have them as well.
-    options.products = kCublasLt;
-    ExpectSameBits(Options(kOwn), options);
-    Fault("other");
-    CudaBackendOptions wider = Options(kCublasLt);
-    wider.max_rows = 2;
-    wider.max_tokens = 61;
-    wider.max_rows = kSlots;
-    ExpectSameBits(options, wider);
-    unsetenv("RIVULET_STAND_IN_CUBLASLT");
     EXPECT_EQ(emulator::Count().kernels_without_preference, 0);
   }
 }
@@ -174,55 +154,24 @@ TEST_F(CudaProductsTest, TheFirstAlgorithmThatPassesIsTaken) {
   ExpectSameBits(Options(kOwn), Options(kAuto));
 }
 
-TEST_F(CudaProductsTest, CublasLtRunsEveryProductUnderANumericsIdOfItsOwn) {
-  auto own = New(Options(kOwn)), all = New(Options(kCublasLt));
-  EXPECT_THAT(all->limits().products,
-              StartsWith("cuBLASLt 13.0.2: qkv from 1 rows by 0/20/35, out from 1 rows by"));
-  EXPECT_EQ(all->limits().plan, "graphs (products run on cuBLASLt)");
-  EXPECT_THAT(all->limits().numerics_id,
-              StartsWith(own->limits().numerics_id + "-cublaslt-130002-"));
-  // Other algorithms, another id.
-  Fault("first");
-  EXPECT_NE(New(Options(kCublasLt))->limits().numerics_id, all->limits().numerics_id);
-  Fault("other");
-  for (const CudaPrecision precision : {CudaPrecision::kDefault, CudaPrecision::kFloat32}) {
-    const BackendTolerance tolerance = {1e-3, 1e-3, 1e-3};
-    ExpectSameBits(Options(kOwn, precision), Options(kCublasLt, precision), tolerance);
-  }
-}
-
-TEST_F(CudaProductsTest, CublasLtDoesNotStartWhereARowsBitsDependOnItsCompany) {
-  for (const char* fault : {"rows", "place"}) {
-    Fault(fault);
-    EXPECT_THAT(Refusal(Options(kCublasLt)),
-                MatchesRegex("products is \"cublaslt\", but for qkv no algorithm has the same bits "
-                             "at every row count .0/20/35: [0-9]+ outputs differ; 1/20/35: [0-9]+ "
-                             "outputs differ; 2/20/35: status 15.; allowed here: .*"))
-        << fault;
-  }
-}
-
 TEST_F(CudaProductsTest, AlgorithmsThatSplitOrConvertAreNotTaken) {
   const std::pair<const char*, const char*> faults[] = {
       {"split", "splits k"}, {"scheme", "reduction scheme 1"}, {"workspace", "needs workspace"}};
   for (const auto& [fault, why] : faults) {
     Fault(fault);
-    const std::string list =
-        absl::StrCat(" (0/20/35: ", why, "; 1/20/35: ", why, "; 2/20/35: status 15)");
-    EXPECT_THAT(New(Options(kAuto))->limits().products,
-                StartsWith("own kernels (qkv: no algorithm has the bits of our own kernel" + list));
-    EXPECT_THAT(Refusal(Options(kCublasLt)),
-                HasSubstr("for qkv no algorithm has the same bits at every row count" + list));
+    EXPECT_THAT(
+        New(Options(kAuto))->limits().products,
+        StartsWith(absl::StrCat("own kernels (qkv: no algorithm has the bits of our own kernel "
+                                "(0/20/35: ",
+                                why, "; 1/20/35: ", why, "; 2/20/35: status 15)")));
   }
   Fault("none");
   EXPECT_THAT(New(Options(kAuto))->limits().products,
               StartsWith("own kernels (qkv: the library offers no algorithm; out: the library"));
-  EXPECT_THAT(Refusal(Options(kCublasLt)), HasSubstr("for qkv the library offers no algorithm"));
   Fault("tf32");
   EXPECT_THAT(New(Options(kAuto))->limits().products,
               HasSubstr("head: no algorithm has the bits of our own kernel (0/20/35: sums or "
                         "factors of other types, flags 40201"));
-  EXPECT_THAT(Refusal(Options(kCublasLt)), HasSubstr("for head no algorithm"));
 }
 
 TEST_F(CudaProductsTest, ALibraryThatIsNotThereOrNotWhole) {
@@ -241,8 +190,6 @@ TEST_F(CudaProductsTest, ALibraryThatIsNotThereOrNotWhole) {
     auto backend = New(options);
     EXPECT_THAT(backend->limits().products, HasSubstr(c.text));
     EXPECT_THAT(backend->limits().products, StartsWith("own kernels ("));
-    options.products = kCublasLt;
-    EXPECT_THAT(Refusal(options), HasSubstr(c.text));
     options.products = kOwn;
     EXPECT_EQ(New(options)->limits().products, "own kernels (chosen by option)");
   }
@@ -250,20 +197,10 @@ TEST_F(CudaProductsTest, ALibraryThatIsNotThereOrNotWhole) {
 
 TEST_F(CudaProductsTest, ALibraryThatFailsEndsTheStart) {
   Fault("refuses");
-  for (const CudaProductChoice choice : {kAuto, kCublasLt}) {
-    const absl::Status status = CreateCudaBackend(model_, Options(choice)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(GetErrorDetail(status).reason, "CUDA_ERROR");
-    EXPECT_THAT(std::string(status.message()), HasSubstr("cuBLASLt status 14 in cublasLtMatmul"));
-  }
-}
-
-TEST_F(CudaProductsTest, ThePlanOfFewRowsDoesNotGoWithCublasLt) {
-  CudaBackendOptions options = Options(kCublasLt);
-  options.plan = CudaPlan::kLatency;
-  const absl::Status status = CreateCudaBackend(model_, options).status();
-  EXPECT_EQ(GetErrorDetail(status).field, "plan");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("products is \"cublaslt\""));
+  const absl::Status status = CreateCudaBackend(model_, Options(kAuto)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(GetErrorDetail(status).reason, "CUDA_ERROR");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cuBLASLt status 14 in cublasLtMatmul"));
 }
 
 TEST_F(CudaProductsTest, AutoDoesWithoutASecondCopyOfTheWeightsWhereMemoryIsShort) {

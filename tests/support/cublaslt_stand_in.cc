@@ -7,7 +7,6 @@
 //   rows       ... in products of 16 rows or more
 //   place      ... in rows of odd number
 //   second     ... by the first algorithm that is offered, not by the second
-//   first      ... in rows of odd number by the first algorithm, nowhere by the second
 //   split, scheme, tf32, workspace   algorithms that we must not take
 //   none       no algorithm
 //   broken     no handle
@@ -143,7 +142,7 @@ Status cublasLtMatmul(Handle, Desc desc, const void* alpha, const void* w, Layou
                         b,
                         Faulty("other") || (Faulty("second") && first),
                         Faulty("rows"),
-                        Faulty("place") || (Faulty("first") && first)};
+                        Faulty("place")};
   return cudaLaunchHostFunc(stream, Run, call) == cudaSuccess ? kOk : kInternalError;
 }
 

@@ -285,8 +285,7 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
       {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},
       {{"--model", "m", "--plan", "fast"}, "allowed: auto, latency, throughput"},
-      {{"--model", "m", "--products", "cublas"},
-       "products is \"cublas\"; allowed: auto, cublaslt, own"},
+      {{"--model", "m", "--products", "cublas"}, "products is \"cublas\"; allowed: auto, own"},
       {{"--model", "m", "--request-log", ""},
        "request-log is \"\"; allowed: a path, stderr or none"},
       {{"--model", "m", "--request-log-sample", "-0.1"},
@@ -371,6 +370,17 @@ TEST(ServerConfigTest, NamesOfBeforeAreRefusedAndNameTheNewOnes) {
     expect_refused(Parse({"--config", file.path.c_str()}).status(), name);
   }
   EXPECT_EQ(Parse({"--help"})->output.find("max-client-sessions"), std::string::npos);
+}
+
+TEST(ServerConfigTest, AChoiceThatWasRemovedIsRefusedAndTheOthersAreNamed) {
+  const TempFile file(R"({"model": ["m"], "products": "cublaslt"})");
+  for (const absl::Status& status : {Parse({"--model", "m", "--products=cublaslt"}).status(),
+                                     Parse({"--config", file.path.c_str()}).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(GetErrorDetail(status).field, "products");
+    EXPECT_EQ(status.message(),
+              "products is \"cublaslt\", which was removed; set it to auto or own");
+  }
 }
 
 TEST(ServerConfigTest, HelpShowsDefaultsAndNeedsNoModel) {
