@@ -39,9 +39,9 @@ enum class CudaPrecision : uint8_t {
 
 // How the steps of a run are launched. The bits are the same.
 enum class CudaPlan : uint8_t {
-  kAuto,     // few rows as one launch if the weights fit into the device's shared memory, else as
-             // graphs
-  kLatency,  // few rows as one launch, even if weights must be read again in every step
+  kAuto,     // few rows as one launch if weights are F16 and fit into the device's shared memory,
+             // else as graphs
+  kLatency,  // few rows as one launch; where they cannot, there is no backend
   kThroughput,  // as graphs
 };
 

@@ -80,8 +80,7 @@ absl::StatusOr<CudaLatency> CudaForward::PlanLatency(const kernels::CudaSampleAr
                                                      const BackendLimits& limits,
                                                      const CudaDevice& device, CudaQueue& queue) {
   if (config_.encoder().softmax) return CudaLatency();
-  RIVULET_ASSIGN_OR_RETURN(
-      step_model_, CudaStepModel::Create(config_, options_.precision, weights_, slots_, queue));
+  RIVULET_ASSIGN_OR_RETURN(step_model_, CudaStepModel::Create(config_, weights_, slots_, queue));
   return CudaLatency::Create(step_model_, sample, block, limits, device, options_, queue);
 }
 

@@ -46,11 +46,16 @@ class Turns {
   std::map<int, const CudaEvent*> last_;
 };
 
-// 0: no run is to go as one launch. A launch has the head outputs of all its rows at once, in the
-// memory of a piece (CudaOutputs).
+// Why no run goes as one launch, on any device; empty: runs of few rows may. The kernel reads F16.
+std::string WhyNone(const CudaBackendOptions& options) {
+  if (options.plan == CudaPlan::kThroughput) return "chosen by option";
+  if (options.latency_rows == 0) return "latency_rows is 0";
+  if (options.weights.quantized()) return "weights have 8 bits";
+  return options.precision == CudaPrecision::kFloat32 ? "precision is \"float32\"" : "";
+}
+
+// A launch has the head outputs of all its rows at once, in the memory of a piece (CudaOutputs).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
-  if (options.plan == CudaPlan::kThroughput) return 0;
-  if (options.weights.quantized()) return 0;  // it reads F16 and float32
   const int rows = std::min(options.latency_rows, limits.max_rows);
   return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
 }
@@ -75,16 +80,15 @@ CudaLatency& CudaLatency::operator=(CudaLatency&& other) noexcept {
 
 size_t CudaLatency::Bytes(const ModelConfig& config, const BackendLimits& limits,
                           const CudaBackendOptions& options) {
-  const int rows = MostRows(limits, options);
-  if (rows == 0) return 0;
+  if (!WhyNone(options).empty()) return 0;
   const LatencyPlan plan =
-      kernels::PlanLatency(CudaStepModel::Shapes(config, options.precision), rows,
-                           /*multiprocessors=*/1, std::numeric_limits<size_t>::max(), true);
+      kernels::PlanLatency(CudaStepModel::Shapes(config), MostRows(limits, options),
+                           /*multiprocessors=*/1, std::numeric_limits<size_t>::max());
   return plan.words * sizeof(uint64_t) + sizeof(uint32_t);
 }
 
 // Makes the plans, and says in `description_` what became of it.
-absl::Status CudaLatency::Prepare(const CudaDevice& device, bool may_stream, int most_rows) {
+absl::Status CudaLatency::Prepare(const CudaDevice& device, int most_rows) {
   RIVULET_ASSIGN_OR_RETURN(const int cooperative, device.Attribute(cudaDevAttrCooperativeLaunch));
   RIVULET_ASSIGN_OR_RETURN(const int shared,
                            device.Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
@@ -95,11 +99,11 @@ absl::Status CudaLatency::Prepare(const CudaDevice& device, bool may_stream, int
   for (int rows = 1; rows <= most_rows;
        rows = rows < most_rows ? std::min(2 * rows, most_rows) : rows + 1) {
     const LatencyPlan plan =
-        kernels::PlanLatency(args_.model, rows, device.multiprocessors, size_t(shared), may_stream);
+        kernels::PlanLatency(args_.model, rows, device.multiprocessors, size_t(shared));
     bool fits = false;
     if (plan.rows > 0) {
-      RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLatencyCuda(
-          args_.model, plan, device.multiprocessors, size_t(shared), &fits));
+      RIVULET_CUDA_RETURN_IF_ERROR(
+          kernels::PrepareLatencyCuda(plan, device.multiprocessors, size_t(shared), &fits));
     }
     if (!fits) break;
     plans_.push_back(plan);
@@ -110,9 +114,10 @@ absl::Status CudaLatency::Prepare(const CudaDevice& device, bool may_stream, int
     return absl::OkStatus();
   }
   const LatencyPlan& plan = plans_.back();
-  description_ = absl::StrCat("runs of up to ", plan.rows, " rows: one launch, weights ",
-                              plan.weights_stay ? "in shared memory" : "read in every step",
-                              "; stages x blocks ", plan.stages, " x ", plan.stage_blocks);
+  description_ =
+      absl::StrCat("runs of up to ", plan.rows, " rows: one launch, weights ",
+                   plan.states_stay ? "and states " : "", "in shared memory; stages x blocks ",
+                   plan.stages, " x ", plan.stage_blocks);
   return absl::OkStatus();
 }
 
@@ -121,19 +126,15 @@ absl::StatusOr<CudaLatency> CudaLatency::Create(
     const BackendLimits& limits, const CudaDevice& device, const CudaBackendOptions& options,
     CudaQueue& queue) {
   CudaLatency latency;
-  const int most_rows = MostRows(limits, options);
-  if (most_rows == 0) {
-    latency.description_ = options.weights.quantized() ? "weights have 8 bits" : "chosen by option";
-    return options.plan == CudaPlan::kLatency && options.weights.quantized()
-               ? absl::StatusOr<CudaLatency>(CudaPlanUnsupported("latency", latency.description_))
-               : std::move(latency);
-  }
   latency.device_ = device.index;
   kernels::LatencyArgs& args = latency.args_;
   args.model = model.model();
   args.sample = sample;
   args.patience_nanoseconds = uint64_t(absl::ToInt64Nanoseconds(options.patience));
-  RIVULET_RETURN_IF_ERROR(latency.Prepare(device, options.plan == CudaPlan::kLatency, most_rows));
+  latency.description_ = WhyNone(options);
+  if (latency.description_.empty()) {
+    RIVULET_RETURN_IF_ERROR(latency.Prepare(device, MostRows(limits, options)));
+  }
   if (latency.plans_.empty()) {
     if (options.plan == CudaPlan::kLatency)
       return CudaPlanUnsupported("latency", latency.description_);

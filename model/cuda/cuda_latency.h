@@ -53,7 +53,7 @@ class CudaLatency {
   absl::Status Run(const CudaQueue& queue, const kernels::CudaStepRows& step, int rows, int steps);
 
  private:
-  absl::Status Prepare(const CudaDevice& device, bool may_stream, int most_rows);
+  absl::Status Prepare(const CudaDevice& device, int most_rows);
   absl::Status WarmUp(const CudaMemory& block, CudaQueue& queue);
 
   int device_ = 0;

@@ -46,7 +46,7 @@ WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& opti
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) {
   return InvalidField("PLAN_UNSUPPORTED", "plan",
                       absl::StrCat("plan is \"", name, "\", but ", why,
-                                   "; allowed here: \"auto\" or \"throughput\""));
+                                   "; set plan to \"auto\" or \"throughput\""));
 }
 
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,

@@ -9,9 +9,8 @@ namespace rivulet {
 using kernels::StepLayer;
 using kernels::StepModel;
 
-StepModel CudaStepModel::Shapes(const ModelConfig& config, CudaPrecision precision) {
+StepModel CudaStepModel::Shapes(const ModelConfig& config) {
   StepModel model;
-  model.type = CudaLayerType(precision);
   model.hidden = config.hidden_size;
   model.ffn = config.ffn_size;
   model.activation = CudaActivation(config);
@@ -29,7 +28,6 @@ size_t CudaStepModel::Bytes(const ModelConfig& config) {
 }
 
 absl::StatusOr<CudaStepModel> CudaStepModel::Create(const ModelConfig& config,
-                                                    CudaPrecision precision,
                                                     const CudaWeights& weights,
                                                     const CudaSlots& slots, CudaQueue& queue) {
   const auto norm = [](const CudaNorm& n) { return kernels::StepNorm{n.weight, n.bias}; };
@@ -39,7 +37,7 @@ absl::StatusOr<CudaStepModel> CudaStepModel::Create(const ModelConfig& config,
   }
   RIVULET_ASSIGN_OR_RETURN(made.on_device_, CudaMemory::OnDevice(Bytes(config)));
   RIVULET_RETURN_IF_ERROR(queue.CopyIn(made.on_device_.data(), made.layers_.data(), Bytes(config)));
-  made.model_ = Shapes(config, precision);
+  made.model_ = Shapes(config);
   made.model_.layers = static_cast<const StepLayer*>(made.on_device_.data());
   made.model_.final_norm = norm(weights.final_norm);
   made.model_.head = weights.head;

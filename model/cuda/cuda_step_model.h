@@ -20,14 +20,13 @@ namespace rivulet {
 class CudaStepModel {
  public:
   // The shapes, without device memory.
-  static kernels::StepModel Shapes(const ModelConfig& config, CudaPrecision precision);
+  static kernels::StepModel Shapes(const ModelConfig& config);
   // Device memory that Create takes.
   static size_t Bytes(const ModelConfig& config);
 
   // `weights` and `slots` must outlive the result.
-  static absl::StatusOr<CudaStepModel> Create(const ModelConfig& config, CudaPrecision precision,
-                                              const CudaWeights& weights, const CudaSlots& slots,
-                                              CudaQueue& queue);
+  static absl::StatusOr<CudaStepModel> Create(const ModelConfig& config, const CudaWeights& weights,
+                                              const CudaSlots& slots, CudaQueue& queue);
 
   const kernels::StepModel& model() const { return model_; }
   // The layers once more, in host memory.

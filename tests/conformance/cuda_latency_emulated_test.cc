@@ -16,8 +16,8 @@
 namespace rivulet::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 namespace emulator = ::rivulet::cuda_emulator;
 
 constexpr int kFewSlots = 3;
@@ -51,6 +51,14 @@ class CudaLatencyEmulatedTest : public ::testing::Test {
     auto backend = CreateCudaBackend(model_, Options(plan));
     EXPECT_TRUE(backend.ok()) << backend.status();
     return backend.ok() ? *std::move(backend) : nullptr;
+  }
+  // What is said of a start that fails because of the plan.
+  std::string Refusal(const CudaBackendOptions& options) {
+    const absl::Status status = CreateCudaBackend(model_, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(GetErrorDetail(status).field, "plan");
+    EXPECT_EQ(GetErrorDetail(status).reason, "PLAN_UNSUPPORTED");
+    return std::string(status.message());
   }
   static rivulet::Run Draws(int count) {
     static const std::vector<int32_t> start = {1};
@@ -93,7 +101,7 @@ TEST_F(CudaLatencyEmulatedTest, ARunOfFewRowsIsOneLaunchAndALargerOneIsGraphs) {
 TEST_F(CudaLatencyEmulatedTest, DevicesOfEverySizeHaveTheSameBitsInEveryOrderOfBlocks) {
   uint64_t seed = 0;
   std::vector<std::string> plans;
-  for (const int multiprocessors : {1, 2, 5, 7, 24}) {
+  for (const int multiprocessors : {4, 5, 7, 24}) {
     for (const size_t shared_kib : {size_t{227}, size_t{150}}) {
       SCOPED_TRACE(absl::StrCat(multiprocessors, " multiprocessors, ", shared_kib, " KiB"));
       emulator::Options machine;
@@ -108,9 +116,9 @@ TEST_F(CudaLatencyEmulatedTest, DevicesOfEverySizeHaveTheSameBitsInEveryOrderOfB
       ASSERT_FALSE(HasFailure());
     }
   }
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr("in shared memory; stages x blocks 3 x 8")));
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr("in shared memory; stages x blocks 1 x 5")));
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr("read in every step")));
+  EXPECT_THAT(plans,
+              Contains(HasSubstr("weights and states in shared memory; stages x blocks 3 x 8")));
+  EXPECT_THAT(plans, Contains(HasSubstr("weights in shared memory; stages x blocks 1 x 4")));
 }
 
 TEST_F(CudaLatencyEmulatedTest, WhereItCannotBeTheGraphsRunAndThePlanSaysWhy) {
@@ -118,18 +126,44 @@ TEST_F(CudaLatencyEmulatedTest, WhereItCannotBeTheGraphsRunAndThePlanSaysWhy) {
   machine.cooperative = false;
   emulator::Reset(machine);
   EXPECT_EQ(New(CudaPlan::kAuto)->limits().plan, "graphs (the device has no cooperative launches)");
-  absl::Status status = CreateCudaBackend(model_, Options(CudaPlan::kLatency)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(GetErrorDetail(status).field, "plan");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no cooperative launches"));
+  EXPECT_THAT(Refusal(Options(CudaPlan::kLatency)), HasSubstr("no cooperative launches"));
   machine.cooperative = true;
   machine.multiprocessors = 1;
   emulator::Reset(machine);
-  EXPECT_THAT(New(CudaPlan::kAuto)->limits().plan, StartsWith("graphs (weights exceed"));
-  EXPECT_THAT(New(CudaPlan::kLatency)->limits().plan, HasSubstr("read in every step"));
-  CudaBackendOptions options = Options(CudaPlan::kAuto);
+  const std::string why =
+      "weights exceed the shared memory of 1 multiprocessors with 232448 bytes each";
+  EXPECT_EQ(New(CudaPlan::kAuto)->limits().plan, absl::StrCat("graphs (", why, ")"));
+  EXPECT_EQ(
+      Refusal(Options(CudaPlan::kLatency)),
+      absl::StrCat("plan is \"latency\", but ", why, "; set plan to \"auto\" or \"throughput\""));
+  CudaBackendOptions options = Options(CudaPlan::kLatency);
+  options.latency_rows = 0;
+  EXPECT_THAT(Refusal(options), HasSubstr("but latency_rows is 0; "));
   options.latency_rows = 17;
   EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model_, options).status()).field, "latency_rows");
+}
+
+TEST_F(CudaLatencyEmulatedTest, Float32AndIntegersRunAsGraphs) {
+  for (const bool integers : {false, true}) {
+    CudaBackendOptions options = Options(CudaPlan::kAuto);
+    options.precision = integers ? CudaPrecision::kDefault : CudaPrecision::kFloat32;
+    if (integers) options.weights = WeightPrecision::kInt8;
+    const std::string why = integers ? "weights have 8 bits" : "precision is \"float32\"";
+    auto chosen = CreateCudaBackend(model_, options);
+    options.plan = CudaPlan::kThroughput;
+    auto graphs = CreateCudaBackend(model_, options);
+    ASSERT_TRUE(chosen.ok() && graphs.ok()) << chosen.status() << graphs.status();
+    EXPECT_EQ((*chosen)->limits().plan, absl::StrCat("graphs (", why, ")"));
+    EXPECT_EQ((*graphs)->limits().plan, "graphs (chosen by option)");
+    EXPECT_EQ((*chosen)->limits().numerics_id, (*graphs)->limits().numerics_id);
+    EXPECT_EQ((*chosen)->limits().numerics_id,
+              integers ? "cuda-int8q1-graph-sm90-2" : "cuda-float32-graph-sm90-2");
+    TwoBackends both(model_, *std::move(graphs), *std::move(chosen), kFewSlots, {}, 5);
+    both.Compare(6);
+    options.plan = CudaPlan::kLatency;
+    EXPECT_EQ(Refusal(options), absl::StrCat("plan is \"latency\", but ", why,
+                                             "; set plan to \"auto\" or \"throughput\""));
+  }
 }
 
 TEST_F(CudaLatencyEmulatedTest, ABlockThatNeverComesEndsTheLaunchAndPoisonsTheBackend) {

@@ -38,7 +38,7 @@ MOST_TEXT_KIB = {
     "GenericAttention": 44,
     "JoinBlocks": 24,
     "KeepRows": 14,
-    "Latency": 214,
+    "Latency": 208,
     "LayerNorm": 13,
     "LongAttention": 56,
     "LowerBoundKeys": 7,

@@ -126,13 +126,12 @@ __device__ __forceinline__ float HeadValue(const LatencyPlan& plan, const float*
   return y * inverse;
 }
 
-// y of the head to the others; F16 two values a word.
-template <bool kF16>
-__device__ void SendHead(const LatencyArgs& p, const float* shared, int head, uint64_t* to,
-                         uint32_t flag, uint32_t alive) {
+// y of the head to the others, in F16, two values a word.
+__device__ inline void SendHead(const LatencyArgs& p, const float* shared, int head, uint64_t* to,
+                                uint32_t flag, uint32_t alive) {
   const CudaAttentionArgs& attention = p.model.attention;
   const LatencyPlan& plan = p.plan;
-  const int values = attention.layout.value_dim, each = kF16 ? (values + 1) / 2 : values;
+  const int values = attention.layout.value_dim, each = (values + 1) / 2;
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < p.rows * each; i += kLatencyThreads) {
     const int r = i / each, j = i % each;
@@ -142,14 +141,10 @@ __device__ void SendHead(const LatencyArgs& p, const float* shared, int head, ui
     const float inverse = InverseOf(attention, dot);
     const float* sums = shared + plan.sums + r * plan.groups * values;
     uint64_t* word = to + r * plan.ld_attention + head * each + j;
-    if constexpr (kF16) {
-      const float first = HeadValue(plan, sums + 2 * j, values, inverse);
-      const float second =
-          2 * j + 1 < values ? HeadValue(plan, sums + 2 * j + 1, values, inverse) : 0.0f;
-      Send(word, PackHalves(first, second), flag);
-    } else {
-      Send(word, __float_as_uint(HeadValue(plan, sums + j, values, inverse)), flag);
-    }
+    const float first = HeadValue(plan, sums + 2 * j, values, inverse);
+    const float second =
+        2 * j + 1 < values ? HeadValue(plan, sums + 2 * j + 1, values, inverse) : 0.0f;
+    Send(word, PackHalves(first, second), flag);
   }
 }
 

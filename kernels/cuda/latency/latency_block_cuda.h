@@ -11,7 +11,6 @@
 
 namespace rivulet::kernels {
 
-template <bool kF16, bool kStay>
 class LatencyBlock {
  public:
   __device__ explicit LatencyBlock(const LatencyArgs& args)
@@ -52,9 +51,9 @@ class LatencyBlock {
     gave_up_ = __syncthreads_or(mine ? 0 : 1) != 0;
     return !gave_up_;
   }
-  __device__ TileSource<kStay> Take(const CudaMatrix& w, const Tiles& tiles) {
-    const TileSource<kStay> source{w, tiles, weights_};
-    if (kStay) weights_ += static_cast<size_t>(tiles.all()) * TileBytes(w.type, w.k);
+  __device__ TileSource Take(const CudaMatrix& w, const Tiles& tiles) {
+    const TileSource source{w, tiles, weights_};
+    weights_ += static_cast<size_t>(tiles.all()) * TileBytes(w.type, w.k);
     return source;
   }
 
@@ -64,17 +63,6 @@ class LatencyBlock {
   __device__ bool LoadRows(const uint64_t* from, const StepNorm& norm, bool last, uint32_t rows);
   __device__ void PutHalves(int row, int i, uint32_t value, int width) const;
   __device__ bool LoadInput(const uint64_t* from, int ld, int heads, int width);
-  // `normalized`: LoadRows made the input, else LoadInput.
-  template <class Store>
-  __device__ __forceinline__ void Multiply(const CudaMatrix& w, const Tiles& tiles, bool normalized,
-                                           const Store& store) {
-    if constexpr (kF16) {
-      MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, store);
-    } else {
-      const float* const a = normalized ? X(0) : reinterpret_cast<const float*>(A(0));
-      MultiplyF32(Take(w, tiles), a, normalized ? p.plan.ld_x : p.plan.ld_a, p.rows, store);
-    }
-  }
   __device__ StoreSums StoreOf(int phase, const LayerWords& words, const CudaMatrix& w,
                                const HeadColumns& columns) const;
 
@@ -90,8 +78,7 @@ class LatencyBlock {
   bool gave_up_ = false;
 };
 
-template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::Load() {
+__device__ inline bool LatencyBlock::Load() {
   char* to = reinterpret_cast<char*>(shared_ + p.plan.weights);
   bool works = false;
   const int units = share_.ForEachSlice(
@@ -99,7 +86,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Load() {
       [&](const CudaMatrix& w, const Tiles& tiles) {
         const bool head = &w == &p.model.head;
         works = works || (tiles.all() > 0 && !(head && share_.LocalHead()));
-        if constexpr (kStay) to = KeepTiles(w, tiles, to);
+        to = KeepTiles(w, tiles, to);
       });
   CommitCopies();
   WaitForCopies<0>();  // for all threads behind the barrier below
@@ -128,9 +115,8 @@ __device__ bool LatencyBlock<kF16, kStay>::Load() {
 }
 
 // Copies the states of the first step's rows between their slots and shared memory.
-template <bool kF16, bool kStay>
 template <bool kBack>
-__device__ void LatencyBlock<kF16, kStay>::MoveStates() {
+__device__ void LatencyBlock::MoveStates() {
   const StateLayout& layout = p.model.attention.layout;
   const int s_floats = layout.features * layout.value_dim;
   __syncthreads();
@@ -160,8 +146,7 @@ __device__ void LatencyBlock<kF16, kStay>::MoveStates() {
   }
 }
 
-template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::Begin(int step) {
+__device__ inline bool LatencyBlock::Begin(int step) {
   flag_ = p.first_flag + static_cast<uint32_t>(step);
   weights_ = reinterpret_cast<const char*>(shared_ + p.plan.weights);
   unit_ = 0;

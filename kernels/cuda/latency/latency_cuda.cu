@@ -10,9 +10,8 @@ namespace rivulet::kernels {
 // The inputs of a block's products, from what others exchanged.
 
 // x <- norm(x), by one warp; zero behind the row.
-template <bool kF16, bool kStay>
-__device__ void LatencyBlock<kF16, kStay>::Normalize(float* x, const float* weight,
-                                                     const float* bias) const {
+__device__ inline void LatencyBlock::Normalize(float* x, const float* weight,
+                                               const float* bias) const {
   const RowStatistics statistics = NormalizeStatistics(x, p.model.hidden, p.model.norm_eps);
 #pragma unroll 2
   for (int i = LaneIndex(); i < p.plan.ld_x; i += kWarpLanes) {
@@ -24,9 +23,8 @@ __device__ void LatencyBlock<kF16, kStay>::Normalize(float* x, const float* weig
 
 // x of `rows`: from the exchange and normalised (`last`: also by the final norm, if there is one),
 // or, without `from`, the embedding; and as the input of a product. One warp a row.
-template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::LoadRows(const uint64_t* from, const StepNorm& norm,
-                                                    bool last, uint32_t rows) {
+__device__ inline bool LatencyBlock::LoadRows(const uint64_t* from, const StepNorm& norm, bool last,
+                                              uint32_t rows) {
   __syncthreads();
   const int hidden = p.model.hidden;
   bool arrived = true;
@@ -49,13 +47,10 @@ __device__ bool LatencyBlock<kF16, kStay>::LoadRows(const uint64_t* from, const 
                   turn == 0 ? norm.bias : p.model.final_norm.bias);
       }
     }
-    if constexpr (kF16) {
 #pragma unroll 2
-      for (int i = LaneIndex(); i < (hidden + 31) / 32 * 16; i += kWarpLanes) {
-        A(r)
-        [i] =
-            PackHalves(2 * i < hidden ? x[2 * i] : 0.0f, 2 * i + 1 < hidden ? x[2 * i + 1] : 0.0f);
-      }
+    for (int i = LaneIndex(); i < (hidden + 31) / 32 * 16; i += kWarpLanes) {
+      A(r)
+      [i] = PackHalves(2 * i < hidden ? x[2 * i] : 0.0f, 2 * i + 1 < hidden ? x[2 * i + 1] : 0.0f);
     }
   }
   return Arrived(arrived);
@@ -63,9 +58,7 @@ __device__ bool LatencyBlock<kF16, kStay>::LoadRows(const uint64_t* from, const 
 
 // Two halves of a row of a product's input that is made of pieces of an odd `width`: word `i` of
 // the exchange.
-template <bool kF16, bool kStay>
-__device__ void LatencyBlock<kF16, kStay>::PutHalves(int row, int i, uint32_t value,
-                                                     int width) const {
+__device__ inline void LatencyBlock::PutHalves(int row, int i, uint32_t value, int width) const {
   const int each = (width + 1) / 2, column = 2 * (i % each);
   auto* halves = reinterpret_cast<uint16_t*>(A(row)) + i / each * width + column;
   halves[0] = static_cast<uint16_t>(value);
@@ -74,13 +67,11 @@ __device__ void LatencyBlock<kF16, kStay>::PutHalves(int row, int i, uint32_t va
 
 // The rows of a product's input that others made; zero behind them. A warp a row, or several where
 // there are fewer rows.
-template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::LoadInput(const uint64_t* from, int ld, int heads,
-                                                     int width) {
+__device__ inline bool LatencyBlock::LoadInput(const uint64_t* from, int ld, int heads, int width) {
   __syncthreads();
   const int parts = p.rows == 1 ? 4 : p.rows == 2 ? 2 : 1;
-  const int k = heads * width, count = kF16 ? heads * ((width + 1) / 2) : k;
-  const bool whole = !kF16 || heads == 1 || width % 2 == 0;  // words are words of the row
+  const int k = heads * width, count = heads * ((width + 1) / 2);
+  const bool whole = heads == 1 || width % 2 == 0;  // words are words of the row
   bool arrived = true;
 #pragma unroll 1
   for (int item = WarpIndex(); item < p.rows * parts; item += kLatencyWarps) {
@@ -99,14 +90,10 @@ __device__ bool LatencyBlock<kF16, kStay>::LoadInput(const uint64_t* from, int l
     }
     arrived = came && arrived;
     if (part != 0) continue;
-    if constexpr (kF16) {
-      // An odd row's last half came with its word, unless pieces were put one by one.
-      auto* halves = reinterpret_cast<uint16_t*>(A(r));
-      const int begin = whole ? k + k % 2 : k;
-      for (int i = begin + LaneIndex(); i < (k + 31) / 32 * 32; i += kWarpLanes) halves[i] = 0;
-    } else {
-      if (k + LaneIndex() < (k + 3) / 4 * 4) A(r)[k + LaneIndex()] = 0;
-    }
+    // An odd row's last half came with its word, unless pieces were put one by one.
+    auto* halves = reinterpret_cast<uint16_t*>(A(r));
+    const int begin = whole ? k + k % 2 : k;
+    for (int i = begin + LaneIndex(); i < (k + 31) / 32 * 32; i += kWarpLanes) halves[i] = 0;
   }
   return Arrived(arrived);
 }
@@ -114,10 +101,9 @@ __device__ bool LatencyBlock<kF16, kStay>::LoadInput(const uint64_t* from, int l
 // The phases of a step of one block.
 
 // Where the sums of phase 0 .. 3 of a layer go: products to q, k, v of a head, out, ffn1, ffn2.
-template <bool kF16, bool kStay>
-__device__ StoreSums LatencyBlock<kF16, kStay>::StoreOf(int phase, const LayerWords& words,
-                                                        const CudaMatrix& w,
-                                                        const HeadColumns& columns) const {
+__device__ inline StoreSums LatencyBlock::StoreOf(int phase, const LayerWords& words,
+                                                  const CudaMatrix& w,
+                                                  const HeadColumns& columns) const {
   using To = StoreSums::To;
   StoreSums store;
   store.to = phase == 0 ? To::kHead : phase == 2 ? To::kActivation : To::kResidual;
@@ -135,8 +121,7 @@ __device__ StoreSums LatencyBlock<kF16, kStay>::StoreOf(int phase, const LayerWo
 }
 
 // The phases are turns of a loop, so that what they share has its code once.
-template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
+__device__ inline bool LatencyBlock::Layer(int index) {
   const StepLayer& layer = p.model.layers[index];
   const CudaAttentionArgs& attention = p.model.attention;
   const LayerWords words(p, index);
@@ -147,11 +132,10 @@ __device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
   const Tiles hidden = share_.Columns(p.model.hidden), ffn = share_.Columns(p.model.ffn);
 #pragma unroll 1
   for (int phase = 0; phase < 4; ++phase) {
-    const bool normalized = phase == 0 || phase == 2;
     const bool works =
         hidden.all() > 0 || (phase == 0 && has_head) || (phase == 2 && ffn.all() > 0);
     if (!works) continue;
-    if (normalized) {
+    if (phase == 0 || phase == 2) {
       const bool embeds = phase == 0 && index == 0;
       const uint64_t* from = embeds       ? nullptr
                              : phase == 0 ? LayerWords(p, index - 1).out
@@ -176,12 +160,12 @@ __device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
     for (int h = 0; h < (phase == 0 ? layout.heads : 1); ++h) {
       if (phase == 0 && !share_.HasHead(index, h)) continue;
       const HeadColumns columns(attention, h);
-      const Tiles tiles = phase == 0 ? columns.Covering(p.model.type) : phase == 2 ? ffn : hidden;
-      Multiply(w, tiles, normalized, StoreOf(phase, words, w, columns));
+      const Tiles tiles = phase == 0 ? columns.Covering() : phase == 2 ? ffn : hidden;
+      MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, StoreOf(phase, words, w, columns));
       if (phase != 0) continue;
       __syncthreads();
       AttendHead(p, shared_, layer.omega, index, h, unit_, slots(), alive_);
-      SendHead<kF16>(p, shared_, h, words.attention, flag_, alive_);
+      SendHead(p, shared_, h, words.attention, flag_, alive_);
       ++unit_;
     }
   }
@@ -190,15 +174,14 @@ __device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
 
 // Few outputs: the block that samples a row computes them all. Many: the blocks of the stage share
 // the columns, and those that sample wait for them.
-template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::Head() {
+__device__ inline bool LatencyBlock::Head() {
   if (!share_.IsLast()) return true;
   const int last = p.model.attention.layout.layers - 1;
   const StepNorm norm = p.model.layers[last].norm2;
   const uint64_t* from = LayerWords(p, last).out;
   const CudaMatrix& head = p.model.head;
   const bool local = share_.LocalHead();
-  const TileSource<kStay> source = Take(head, share_.HeadTiles(p.plan.rows));
+  const TileSource source = Take(head, share_.HeadTiles(p.plan.rows));
   uint64_t* const words = p.exchange + p.plan.outputs_at;
   const int ld = p.plan.ld_outputs;
   // With a shared head the first turn computes for all rows, the others sample a row each.
@@ -233,10 +216,9 @@ __device__ bool LatencyBlock<kF16, kStay>::Head() {
 
 namespace {
 
-template <bool kF16, bool kStay>
 __global__ void __launch_bounds__(kLatencyThreads, 1)
     Latency(const __grid_constant__ LatencyArgs p) {
-  LatencyBlock<kF16, kStay> block(p);
+  LatencyBlock block(p);
   if (!block.Load()) return;
   for (int step = 0; step < p.steps && block.Begin(step); ++step) {
     for (int l = block.stage(); l < p.model.attention.layout.layers; l += p.plan.stages) {
@@ -247,23 +229,14 @@ __global__ void __launch_bounds__(kLatencyThreads, 1)
   if (!block.gave_up()) block.StoreStates();
 }
 
-using Kernel = void (*)(LatencyArgs);
-Kernel KernelOf(const StepModel& model, const LatencyPlan& plan) {
-  if (model.type == WeightType::kF16) {
-    return plan.weights_stay ? Latency<true, true> : Latency<true, false>;
-  }
-  return plan.weights_stay ? Latency<false, true> : Latency<false, false>;
-}
-
 }  // namespace
 
-cudaError_t PrepareLatencyCuda(const StepModel& model, const LatencyPlan& plan, int multiprocessors,
-                               size_t shared_limit, bool* fits) {
-  const Kernel kernel = KernelOf(model, plan);
-  cudaError_t error = PrepareLargeKernel(kernel, shared_limit);
+cudaError_t PrepareLatencyCuda(const LatencyPlan& plan, int multiprocessors, size_t shared_limit,
+                               bool* fits) {
+  cudaError_t error = PrepareLargeKernel(Latency, shared_limit);
   if (error != cudaSuccess) return error;
   int blocks = 0;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kLatencyThreads,
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Latency, kLatencyThreads,
                                                         plan.shared_bytes);
   *fits = int64_t{blocks} * multiprocessors >= plan.blocks();
   return error;
@@ -284,7 +257,7 @@ cudaError_t LatencyCuda(const CudaLaunch& launch, const LatencyArgs& args) {
   config.stream = launch.stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, KernelOf(args.model, args.plan), args);
+  return cudaLaunchKernelEx(&config, Latency, args);
 }
 
 }  // namespace rivulet::kernels

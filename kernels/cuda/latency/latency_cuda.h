@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of few rows in one launch: embedding, all layers, head, sampling, again and again, without
-// the host and without a launch in between. For models whose weights fit into the shared memory of
-// the multiprocessors together, where they stay for the whole launch, and so do the states of the
-// rows. Larger models may read their weights anew in every step.
+// the host and without a launch in between. For models with weights in F16 that fit into the shared
+// memory of the multiprocessors together, where they stay for the whole launch, and so do the
+// states of the rows, if they fit as well.
 //
 // Bits: those of the other kernels. A product has its one accumulator an output and k ascending, so
 // blocks split columns, never k; attention adds in the order of its kernels; sampling is their
@@ -52,15 +52,14 @@ inline constexpr int kLocalHead = 128;
 struct LatencyPlan {
   int rows = 0;  // most rows of a launch
   int stages = 0, stage_blocks = 0;
-  bool weights_stay = false;  // in shared memory
-  bool states_stay = false;
+  bool states_stay = false;  // in shared memory, as weights do
   // q^T S is added in `groups` of features, then as a tree or one after another; q . z by `dots`
   // warps.
   int groups = 0, dots = 0;
   bool tree = false;
   // Offsets in shared memory, in floats.
   int x = 0, ld_x = 0;      // [rows][ld_x]: float32 rows that norms and residuals need
-  int a = 0, ld_a = 0;      // [rows][ld_a]: the input of a product, in its type
+  int a = 0, ld_a = 0;      // [rows][ld_a]: the input of a product, F16
   int qkv = 0, ld_qkv = 0;  // [rows][ld_qkv]: q, k, v, gate of a head
   int phi = 0, sums = 0, dot = 0;
   int outputs = 0, rows_at = 0;
@@ -76,10 +75,9 @@ struct LatencyPlan {
 };
 
 // The plan for up to `rows` rows on a device with so many multiprocessors and bytes of shared
-// memory a block: as many stages as weights allow to stay. Where they do not at all: weights read
-// anew if `may_stream`, else a plan of no rows. REQUIRES: 1 <= rows <= kLatencyMaxRows.
-LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit,
-                        bool may_stream);
+// memory a block: as many stages as weights allow to stay; where they do not at all, of no rows.
+// REQUIRES: 1 <= rows <= kLatencyMaxRows.
+LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit);
 
 struct LatencyArgs {
   StepModel model;
@@ -100,8 +98,8 @@ struct LatencyArgs {
 
 // Raises the kernel's limit of shared memory, and says whether the device can hold all blocks of
 // `plan` at once. Once a device and plan, before its first launch.
-cudaError_t PrepareLatencyCuda(const StepModel& model, const LatencyPlan& plan, int multiprocessors,
-                               size_t shared_limit, bool* fits);
+cudaError_t PrepareLatencyCuda(const LatencyPlan& plan, int multiprocessors, size_t shared_limit,
+                               bool* fits);
 // Never overlaps its predecessor. Two such launches must not run at once on one device, though each
 // is cooperative: the caller orders them.
 cudaError_t LatencyCuda(const CudaLaunch& launch, const LatencyArgs& args);

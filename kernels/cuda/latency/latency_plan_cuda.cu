@@ -22,9 +22,10 @@ ShareBytes LargestShare(const StepModel& model, const LatencyPlan& plan) {
   // Only shapes count here, and layers have the same.
   StepLayer layer;
   const CudaAttentionArgs& p = model.attention;
-  layer.qkv = layer.ffn1 = CudaMatrix{model.type, model.hidden, 0, nullptr, nullptr};
-  layer.out = CudaMatrix{model.type, p.layout.heads * p.layout.value_dim, 0, nullptr, nullptr};
-  layer.ffn2 = CudaMatrix{model.type, model.ffn, 0, nullptr, nullptr};
+  layer.qkv = layer.ffn1 = CudaMatrix{WeightType::kF16, model.hidden, 0, nullptr, nullptr};
+  layer.out =
+      CudaMatrix{WeightType::kF16, p.layout.heads * p.layout.value_dim, 0, nullptr, nullptr};
+  layer.ffn2 = CudaMatrix{WeightType::kF16, model.ffn, 0, nullptr, nullptr};
   ShareBytes largest;
   for (int block = 0; block < plan.blocks(); ++block) {
     size_t bytes = 0;
@@ -66,8 +67,7 @@ void PlaceInShared(const StepModel& model, LatencyPlan* p) {
   };
   // Rows begin 4 words further in the banks than the row before, so that a fragment meets all.
   const int widest = std::max({model.hidden, model.ffn, layout.heads * v});
-  const int words = model.type == WeightType::kF16 ? RoundUp(widest, 32) / 2 : RoundUp(widest, 4);
-  p->ld_a = RoundUp(words, 32) + 4;
+  p->ld_a = RoundUp(RoundUp(widest, 32) / 2, 32) + 4;
   place(&p->a, p->rows * p->ld_a);
   p->ld_qkv = 2 * key + v + 1;
   place(&p->qkv, p->rows * p->ld_qkv);
@@ -87,13 +87,10 @@ void PlaceInShared(const StepModel& model, LatencyPlan* p) {
 
 void PlaceInExchange(const StepModel& model, LatencyPlan* p) {
   const StateLayout& layout = model.attention.layout;
-  const bool f16 = model.type == WeightType::kF16;
-  const auto words = [&](int n, bool halves) { return RoundUp(halves ? (n + 1) / 2 : n, 2); };
-  p->ld_attention =
-      RoundUp(layout.heads * (f16 ? (layout.value_dim + 1) / 2 : layout.value_dim), 2);
-  p->ld_y = words(model.hidden, false);
-  p->ld_ffn = words(model.ffn, f16);
-  p->ld_outputs = words(model.head.n, false);
+  p->ld_attention = RoundUp(layout.heads * ((layout.value_dim + 1) / 2), 2);
+  p->ld_y = RoundUp(model.hidden, 2);
+  p->ld_ffn = RoundUp((model.ffn + 1) / 2, 2);
+  p->ld_outputs = RoundUp(model.head.n, 2);
   const auto rows = static_cast<size_t>(p->rows);
   p->layer_words = rows * static_cast<size_t>(p->ld_attention + 2 * p->ld_y + p->ld_ffn);
   p->outputs_at = static_cast<size_t>(layout.layers) * p->layer_words;
@@ -102,13 +99,12 @@ void PlaceInExchange(const StepModel& model, LatencyPlan* p) {
 }
 
 // Adds what stays, if it fits.
-bool Keep(bool weights, bool states, size_t limit, const ShareBytes& share, LatencyPlan* p) {
+bool Keep(bool states, size_t limit, const ShareBytes& share, LatencyPlan* p) {
   const size_t state_bytes = states ? static_cast<size_t>(share.units * p->rows) *
                                           static_cast<size_t>(p->ld_state) * sizeof(float)
                                     : 0;
-  const size_t bytes = p->shared_bytes + state_bytes + (weights ? share.weights : 0);
+  const size_t bytes = p->shared_bytes + state_bytes + share.weights;
   if (bytes > limit) return false;
-  p->weights_stay = weights;
   p->states_stay = states;
   p->weights = p->states + static_cast<int>(state_bytes / sizeof(float));
   p->shared_bytes = bytes;
@@ -117,8 +113,8 @@ bool Keep(bool weights, bool states, size_t limit, const ShareBytes& share, Late
 
 }  // namespace
 
-LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit,
-                        bool may_stream) {
+LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors,
+                        size_t shared_limit) {
   LatencyPlan plan;
   plan.rows = rows;
   SetOrder(model, &plan);
@@ -129,15 +125,8 @@ LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, s
          --stages) {
       plan.stages = stages;
       plan.stage_blocks = multiprocessors / stages;
-      if (Keep(true, states, shared_limit, LargestShare(model, plan), &plan)) return plan;
+      if (Keep(states, shared_limit, LargestShare(model, plan), &plan)) return plan;
     }
-  }
-  plan.stages = 1;
-  plan.stage_blocks = multiprocessors;
-  if (!may_stream) return {};
-  const ShareBytes share = LargestShare(model, plan);
-  for (const bool states : {true, false}) {
-    if (Keep(false, states, shared_limit, share, &plan)) return plan;
   }
   return {};
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //   v[r][c] = b[c] + sum_k a[r][k] W[c][k]      for the tiles of one block, a in shared memory
 //
-// The sums of gemm_f16_cuda.cu and gemm_f32_cuda.cu, operation by operation. Weights lie in shared
-// memory, tile behind tile, or are read from where they are packed. Included by latency_*.cu only.
+// The sums of gemm_f16_cuda.cu and, of a head, of gemm_f32_cuda.cu, operation by operation. Weights
+// lie in shared memory, tile behind tile. Included by latency_*.cu only.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
@@ -11,34 +11,30 @@
 namespace rivulet::kernels {
 
 inline constexpr int kLatencyThreads = 128, kLatencyWarps = kLatencyThreads / kWarpLanes;
+inline constexpr int kTilesAtOnce = 4;  // of F16 weights, of a warp
 
 // Where the tiles of one product are.
-template <bool kStay>
 struct TileSource {
   const CudaMatrix& w;
   Tiles tiles;
-  const char* kept;  // kStay: the first tile, in shared memory
+  const char* kept;  // the first tile, in shared memory
 
-  __device__ __forceinline__ const char* At(int j) const {
-    const size_t bytes = TileBytes(w.type, w.k);
-    if (kStay) return kept + static_cast<size_t>(j) * bytes;
-    return static_cast<const char*>(w.packed) + static_cast<size_t>(tiles.At(j)) * bytes;
+  // What this lane has of the j-th.
+  __device__ __forceinline__ const uint4* At(int j) const {
+    const char* tile = kept + static_cast<size_t>(j) * TileBytes(w.type, w.k);
+    return reinterpret_cast<const uint4*>(tile) + LaneIndex();
   }
 };
 
-template <bool kStay>
-__device__ __forceinline__ uint4 LoadWeights(const uint4* from) {
-  return kStay ? *from : __ldg(from);
-}
-
-// Up to kTiles tiles from `first` on, `count` of them, of F16 weights by one warp, as chains side
-// by side. Chains of tiles that are not there cost next to nothing: each waits for itself. `a`:
-// rows of F16 pairs, `ld` words apart. store(row, column, v of column, v of column + 1).
-template <bool kStay, int kTiles, class Store>
-__device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source, int first,
-                                                 int count, const uint32_t* a, int ld, int rows,
+// Up to kTilesAtOnce tiles from `first` on, `count` of them, of F16 weights by one warp, as chains
+// side by side. Chains of tiles that are not there cost next to nothing: each waits for itself.
+// `a`: rows of F16 pairs, `ld` words apart. store(row, column, v of column, v of column + 1).
+template <class Store>
+__device__ __forceinline__ void MultiplyTilesF16(const TileSource& source, int first, int count,
+                                                 const uint32_t* a, int ld, int rows,
                                                  const Store& store) {
-  constexpr int kAhead = kStay ? 2 : 4;  // 32 k each
+  constexpr int kTiles = kTilesAtOnce;
+  constexpr int kAhead = 2;  // 32 k each
   const int g = LaneIndex() / 4, t = LaneIndex() % 4;
   const int steps = (source.w.k + 31) / 32;
   const bool upper = rows > 8;
@@ -51,7 +47,7 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
   uint4 b[kAhead][kTiles];
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    w[j] = reinterpret_cast<const uint4*>(source.At(first + j)) + LaneIndex();
+    w[j] = source.At(first + j);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const bool there = j < count && column(j) + c < source.w.n;
@@ -60,7 +56,7 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
       b[s][j] = make_uint4(0, 0, 0, 0);
-      if (j < count && s < steps) b[s][j] = LoadWeights<kStay>(w[j] + s * kWarpLanes);
+      if (j < count && s < steps) b[s][j] = w[j][s * kWarpLanes];
     }
   }
 #pragma unroll 1
@@ -84,7 +80,7 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
         if (j < count && step + kAhead < steps) {
-          b[s][j] = LoadWeights<kStay>(w[j] + (step + kAhead) * kWarpLanes);
+          b[s][j] = w[j][(step + kAhead) * kWarpLanes];
         }
       }
     }
@@ -105,23 +101,22 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
 }
 
 // All tiles, neighbours to one warp. Columns behind n are given as bias 0 and sum 0 or not at all.
-template <bool kStay, class Store>
-__device__ void MultiplyF16(const TileSource<kStay>& source, const uint32_t* a, int ld, int rows,
+template <class Store>
+__device__ void MultiplyF16(const TileSource& source, const uint32_t* a, int ld, int rows,
                             const Store& store) {
   const int count = source.tiles.all(), each = (count + kLatencyWarps - 1) / kLatencyWarps;
   const int begin = WarpIndex() * each, end = begin + each < count ? begin + each : count;
-  constexpr int kMost = kStay ? 4 : 2;  // weights on their way take registers, too
 #pragma unroll 1
-  for (int first = begin; first < end; first += kMost) {
+  for (int first = begin; first < end; first += kTilesAtOnce) {
     const int left = end - first;
-    MultiplyTilesF16<kStay, kMost>(source, first, left < kMost ? left : kMost, a, ld, rows, store);
+    MultiplyTilesF16(source, first, left < kTilesAtOnce ? left : kTilesAtOnce, a, ld, rows, store);
   }
 }
 
 // All tiles of float32 weights; a warp takes 32 columns of up to four rows at a time. `a`: rows of
 // floats, `ld` apart, readable up to k rounded up to 4. store(row, column, v).
-template <bool kStay, class Store>
-__device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int ld, int rows,
+template <class Store>
+__device__ void MultiplyF32(const TileSource& source, const float* a, int ld, int rows,
                             const Store& store) {
   constexpr int kRows = 4;
   const int groups = (rows + kRows - 1) / kRows, items = source.tiles.all() * groups;
@@ -129,7 +124,7 @@ __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int
 #pragma unroll 1
   for (int item = WarpIndex(); item < items; item += kLatencyWarps) {
     const int tile = item / groups, first = item % groups * kRows;
-    const auto* w = reinterpret_cast<const uint4*>(source.At(tile)) + LaneIndex();
+    const uint4* w = source.At(tile);
     const int column = 32 * source.tiles.At(tile) + LaneIndex();
     const float* at[kRows];
     float sum[kRows];
@@ -140,7 +135,7 @@ __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int
     }
 #pragma unroll 4
     for (int s = 0; s < steps; ++s) {
-      const uint4 b = LoadWeights<kStay>(w + static_cast<size_t>(s) * kWarpLanes);
+      const uint4 b = w[static_cast<size_t>(s) * kWarpLanes];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         const float4 x = *reinterpret_cast<const float4*>(at[i] + 4 * s);

@@ -7,7 +7,7 @@
 
 namespace rivulet::kernels {
 
-// Packed weights come in tiles: 8 columns of F16, 32 of float32, all of k.
+// Packed weights come in tiles: 8 columns of F16, or of a head 32 of float32, all of k.
 __host__ __device__ inline int TileColumns(WeightType type) {
   return type == WeightType::kF16 ? 8 : 32;
 }
@@ -51,8 +51,8 @@ struct HeadColumns {
       at += size[i];
     }
   }
-  __host__ __device__ Tiles Covering(WeightType type) const {
-    const int columns = TileColumns(type);
+  __host__ __device__ Tiles Covering() const {
+    const int columns = TileColumns(WeightType::kF16);
     Tiles tiles;
     int next = 0;  // a tile that two ranges share comes once
     for (int i = 0; i < 4; ++i) {
@@ -83,7 +83,7 @@ struct BlockShare {
     slice.count[0] = tiles * (part + 1) / parts - slice.first[0];
     return slice;
   }
-  __host__ __device__ Tiles Columns(int n) const { return Slice(model.type, n, index); }
+  __host__ __device__ Tiles Columns(int n) const { return Slice(WeightType::kF16, n, index); }
   __host__ __device__ bool HasHead(int layer, int head) const {
     const int heads = model.attention.layout.heads;
     return (layer / plan.stages * heads + head) % plan.stage_blocks == index;
@@ -122,7 +122,7 @@ struct BlockShare {
       for (int h = 0; h < layout.heads; ++h) {
         if (!HasHead(l, h)) continue;
         ++units;
-        f(layer.qkv, HeadColumns(model.attention, h).Covering(model.type));
+        f(layer.qkv, HeadColumns(model.attention, h).Covering());
       }
       f(layer.out, Columns(model.hidden));
       f(layer.ffn1, Columns(model.ffn));

@@ -49,12 +49,7 @@ struct StoreSums {
     if (to == To::kActivation) return Activated(epilogue, v);
     return v + x[row * ld_x + column];
   }
-  __device__ __forceinline__ void operator()(int row, int column, float v) const {
-    if (to == To::kHead) return ToHead(row, column, v);
-    if ((alive >> row & 1u) == 0) return;
-    Send(words + row * ld + column, __float_as_uint(Result(row, column, v)), flag);
-  }
-  // F16: activations go two in a word.
+  // Activations go in F16, two in a word.
   __device__ __forceinline__ void operator()(int row, int column, float v0, float v1) const {
     if (to == To::kHead) {
       ToHead(row, column, v0);

@@ -14,7 +14,7 @@ struct StepNorm {
 };
 
 struct StepLayer {
-  CudaMatrix qkv, out, ffn1, ffn2;
+  CudaMatrix qkv, out, ffn1, ffn2;  // F16
   StepNorm norm1, norm2;
   const float* omega = nullptr;
 };
@@ -22,13 +22,12 @@ struct StepLayer {
 // A model as a kernel of whole steps runs it. Post-norm layers: x = norm1(x + attention(x)); x =
 // norm2(x + ffn(x)).
 struct StepModel {
-  const StepLayer* layers = nullptr;   // device memory, [layout.layers]
-  WeightType type = WeightType::kF16;  // of the layers' matrices; the head's is float32
+  const StepLayer* layers = nullptr;  // device memory, [layout.layers]
   int hidden = 0, ffn = 0;
   Epilogue activation = Epilogue::kRelu;
   float norm_eps = 0;
   StepNorm final_norm;
-  CudaMatrix head;
+  CudaMatrix head;              // float32
   CudaEmbedArgs embed;          // tables; tokens, positions, rows and out are not used
   CudaAttentionArgs attention;  // layout, map (without omega), gate, normalizer, states; the rest
                                 // is not used
