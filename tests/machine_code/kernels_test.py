@@ -185,10 +185,15 @@ class KernelsTest(unittest.TestCase):
         for kernel in library.kernels:
             if kernel.family() == "NormRecurrence":
                 opcodes = library.opcodes(kernel)
-                order = [o.split(".")[0] for o in opcodes if o.startswith(("MEMBAR", "ATOM", "RED"))]
-                behind = opcodes[max(i for i, o in enumerate(opcodes) if o.startswith("MEMBAR")) :]
+                at = [i for i, o in enumerate(opcodes) if o.startswith(("MEMBAR", "ATOM", "RED"))]
+                invalidated = [i for i, o in enumerate(opcodes) if o.startswith("CCTL")]
+                stores = {place: {o for o in opcodes[begin:end] if o.startswith("STG")} for place, begin, end in (("y", 0, at[0]), ("S", at[1], at[-1]))}
+                behind = opcodes[at[-1] :]
                 with self.subTest(kernel=kernel.name, arch=kernel.arch):
-                    self.assertEqual(order, ["MEMBAR", "ATOMG", "MEMBAR"])
+                    self.assertEqual([opcodes[i] for i in at], ["MEMBAR.ALL.GPU", "ATOMG.E.ADD.STRONG.GPU", "MEMBAR.ALL.GPU"])
+                    self.assertTrue(all(i > at[-1] for i in invalidated), "the first-level cache is invalidated by the last warp alone")
+                    self.assertEqual(stores["y"], {"STG.E"}, "before the count, which waits for it")
+                    self.assertIn("STG.E.128", stores["S"], "behind the count")
                     self.assertGreaterEqual(sum(o == "LDG.E.STRONG.GPU" for o in behind), 32, "loads past the first-level cache, in two passes")
 
     def test_passes_over_long_rows_of_outputs_have_four_copies_on_their_way(self):

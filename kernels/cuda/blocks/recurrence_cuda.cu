@@ -205,23 +205,36 @@ __device__ __forceinline__ void ForEachWritten(const float* y, int n, const F& f
   }
 }
 
-// Norms the rows of a segment, if this warp is the last of `warps` that have written them.
-__device__ __forceinline__ void NormWhereLast(const CudaRecurrenceArgs& p, int index,
-                                              const CudaSegment& segment, int warps) {
-  const CudaRecurrenceNorm& norm = p.norm;
-  // A fence orders what its own lane did, and what a barrier has put before it. So barriers stand
-  // around the fences of the lane that counts: writes of all lanes, barrier, fence, count; then
-  // count, fence, barrier, reads of all lanes. A shuffle orders no memory.
-  __syncwarp();
-  __threadfence();
+// Counts this warp among those that have written a part of their rows; lane 0 gets how many came
+// before. The count releases what the whole warp has written: the barrier puts all lanes' writes
+// before lane 0's count in causality order, which is transitive.
+__device__ __forceinline__ unsigned CountWritten(unsigned* count) {
   unsigned before = 0;
-  if (LaneIndex() == 0) before = atomicAdd(norm.done + index, 1u);
-  before = __shfl_sync(kAllLanes, before, 0);
-  if (before + 1 != static_cast<unsigned>(warps)) return;
-  __threadfence();
   __syncwarp();
-  // Zero for the next layer's launch, which waits for launches that wait for this one.
-  if (LaneIndex() == 0) norm.done[index] = 0;
+  if (LaneIndex() != 0) return before;
+#if defined(__CUDA_ARCH__)
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(count)
+               : "memory");
+#else
+  before = atomicAdd(count, 1u);
+#endif
+  return before;
+}
+// For the warp that counted last: what the others wrote before they counted is there for all lanes.
+// Its count read theirs, each of them through the next; the fence makes that an acquire of lane 0,
+// and the barrier passes it on. A shuffle would order no memory.
+__device__ __forceinline__ void AcquireWritten() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+  __syncwarp();
+}
+
+// Norms the rows of a segment, once all of them are written.
+__device__ __forceinline__ void NormRows(const CudaRecurrenceArgs& p, const CudaSegment& segment) {
+  const CudaRecurrenceNorm& norm = p.norm;
   const int size = p.heads * p.value_dim / norm.groups;
 #pragma unroll 1
   for (int item = 0; item < segment.num_rows * norm.groups; ++item) {
@@ -287,8 +300,18 @@ __device__ __forceinline__ void Recur(const CudaRecurrenceArgs& p) {
       p.y[At(row, p.ld_y, head * p.value_dim + column + group)] = out;
     }
   }
+  unsigned* const done = kNorm ? p.norm.done + item / tiles / p.heads : nullptr;
+  const unsigned before = kNorm ? CountWritten(done) : 0;
+  // Behind the count, whose release would wait for S, too; nobody reads S before the next launch.
   MoveState<kGroups, true>(p, state, column, s);
-  if constexpr (kNorm) NormWhereLast(p, item / tiles / p.heads, segment, tiles * p.heads);
+  if constexpr (kNorm) {
+    const auto warps = static_cast<unsigned>(tiles * p.heads);
+    if (__shfl_sync(kAllLanes, before, 0) + 1 != warps) return;
+    AcquireWritten();
+    // Zero for the next layer's launch, which waits for launches that wait for this one.
+    if (LaneIndex() == 0) *done = 0;
+    NormRows(p, segment);
+  }
 }
 
 template <UpdateRule kRule, int kGroups>
