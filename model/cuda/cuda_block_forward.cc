@@ -128,7 +128,8 @@ absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, fl
 bool CudaBlockPass::Wide(const CudaWeightMatrix& w) const {
   // With fewer columns rounding x costs as much as the product (estimated).
   constexpr int kLeastColumns = 64;
-  const int least_rows = w.product ? CudaLeastRows(*w.product, many_rows) : many_rows;
+  const int least_rows =
+      w.product ? CudaLeastRows(*w.product, options.many_rows) : options.many_rows;
   return pass.rows >= least_rows && w.type != kernels::WeightType::kF32 &&
          (w.product || w.n >= kLeastColumns) && w.k <= a.half.columns;
 }
@@ -341,9 +342,8 @@ CudaProductPlaces CudaBlockForward::Places(int max_tokens) const {
 CudaBlockPass CudaBlockForward::Pass(const CudaLaunch& launch, const CudaPass& pass) const {
   BlockState state(parts_);
   state.floats_per_slot = slots_.floats_per_slot();
-  return {
-      config_, state, parts_, weights_, scratch_, slots_.states(), products_, options_.many_rows,
-      launch,  pass};
+  return {config_,         state,     parts_,   weights_, scratch_,
+          slots_.states(), products_, options_, launch,   pass};
 }
 
 absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {

@@ -9,6 +9,7 @@
 #include "kernels/cuda/blocks/element_rows_cuda.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/common/launch_cuda.h"
+#include "model/backend_options.h"
 #include "model/config.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
@@ -47,7 +48,7 @@ struct CudaBlockPass {
   const CudaScratch& a;
   float* states;
   const CudaProducts& products;
-  int many_rows;  // from so many on products are of many rows
+  const CudaBackendOptions& options;
   const kernels::CudaLaunch& launch;
   const CudaPass& pass;
 
@@ -56,7 +57,9 @@ struct CudaBlockPass {
   // rounded by the kernel that makes it as they would round it. The bits are the same, and a
   // library may run large ones. Of a hybrid two mixers may read one norm, so its rows are float,
   // and products of many rows round them.
-  bool many() const { return pass.rows >= many_rows && a.half.x.data != nullptr && !kind().hybrid; }
+  bool many() const {
+    return pass.rows >= options.many_rows && a.half.x.data != nullptr && !kind().hybrid;
+  }
   CudaBlockRows Rows(const Array& floats, const CudaScratch::Halves& halves) const {
     return many() ? CudaBlockRows{nullptr, halves.data, halves.ld}
                   : CudaBlockRows{floats.data, nullptr, floats.ld};

@@ -52,6 +52,8 @@ bool Apply(const char* argument, Choice* choice) {
     if (!choice->graphs && std::strcmp(graphs, "off") != 0) Fail("--graphs=on|off", 2);
   } else if (const char* rows = FlagValue(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
+  } else if (const char* norm_rows = FlagValue(argument, "--norm-rows=")) {
+    choice->norm_rows = std::atoi(norm_rows);
   } else if (const char* device = FlagValue(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = FlagValue(argument, "--copy-gb-per-s=")) {
@@ -140,6 +142,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.products = choice.products;
     options.graphs = choice.graphs;
     options.latency_rows = choice.latency_rows;
+    options.norm_rows = choice.norm_rows;
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);
   } else {

@@ -42,7 +42,8 @@ struct CudaHeadVectors {
 // What becomes of y once all of its row are there (kDecay alone, where `done` is set): with z its
 // gate and groups of neighbouring columns, y = norm(y silu(z)) weight, as RmsNormCuda with a gate
 // before the norm, and with its bits. The warp that ends a segment last does it, so it is for
-// segments of a token or few.
+// segments of a token or few, and not for many of them: every warp waits until its part of y is
+// visible to the others.
 struct CudaRecurrenceNorm {
   unsigned* done = nullptr;       // [num_segments], zero before the launch and behind it
   CudaHeadVectors gate;           // [value_dim]
