@@ -17,8 +17,9 @@ bool Aligned(const float* p, int ld) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
-// The largest tile that fills the machine and of whose rows at least half exist; where even the
-// smallest leaves multiprocessors idle, blocks of one warp.
+// The largest tile that fills the machine and of whose rows at least half exist. Instead of the
+// smallest, blocks of one warp: where it leaves multiprocessors idle, and for up to 16 rows where
+// these blocks all run at once, so that all weights are on their way before the predecessor ends.
 template <class Args>
 int TileOf(bool f16, const CudaLaunch& launch, const Args& args, int rows) {
   int tile = tile_for_test;
@@ -28,7 +29,8 @@ int TileOf(bool f16, const CudaLaunch& launch, const Args& args, int rows) {
         FillsMachine(TileBlocks(args, size.rows, size.columns), launch.multiprocessors);
     const bool fits = 2 * int64_t{rows} > size.rows && fills;
     if (fits || i == 0) tile = i;
-    if (tile == 0 && f16 && !fills) tile = kFewRowsTile;
+    const bool few = !fills || (rows <= size.rows && GemmFewRunsAtOnce(launch, args));
+    if (tile == 0 && f16 && few) tile = kFewRowsTile;
   }
   return tile;
 }

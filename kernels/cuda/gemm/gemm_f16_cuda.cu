@@ -169,6 +169,13 @@ size_t FewShared(const CudaProductGroup<float>& group) {
   return most;
 }
 
+template <class Args>
+bool RunsAtOnce(const CudaLaunch& launch, const Args& args) {
+  const int64_t blocks = TileBlocks(args, FewShape::kRows, FewShape::kColumns);
+  return blocks * static_cast<int64_t>(FewShared(args)) <=
+         launch.multiprocessors * static_cast<int64_t>(FewShape::kMostShared);
+}
+
 template <class Weights, class P>
 __device__ __forceinline__ void GemmFewF16Block(const P& p, int block) {
   using Shape = FewShape;
@@ -277,6 +284,13 @@ CudaTileSize GemmF16Tile(int tile) {
   return tile == 0   ? CudaTileSize{F16Shape<1>::kRows, F16Shape<1>::kColumns}
          : tile == 1 ? CudaTileSize{F16Shape<2>::kRows, F16Shape<2>::kColumns}
                      : CudaTileSize{F16Shape<4>::kRows, F16Shape<4>::kColumns};
+}
+
+bool GemmFewRunsAtOnce(const CudaLaunch& launch, const CudaGemmArgs& args) {
+  return RunsAtOnce(launch, args);
+}
+bool GemmFewRunsAtOnce(const CudaLaunch& launch, const CudaProductGroup<float>& group) {
+  return RunsAtOnce(launch, group);
 }
 
 cudaError_t PrepareGemmF16() {

@@ -260,6 +260,9 @@ struct CudaTileSize {
 // Of tile shape 0 .. 2, from small to large.
 CudaTileSize GemmF16Tile(int tile);
 CudaTileSize GemmF32Tile(int tile);
+// Whether a machine holds all blocks of the last tile shape at once. F16 and integers.
+bool GemmFewRunsAtOnce(const CudaLaunch& launch, const CudaGemmArgs& args);
+bool GemmFewRunsAtOnce(const CudaLaunch& launch, const CudaProductGroup<float>& group);
 cudaError_t PrepareGemmF16();
 cudaError_t PrepareGemmF32();
 // REQUIRES: CheckGemmCuda is satisfied, rows >= 1.
