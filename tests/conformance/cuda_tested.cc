@@ -39,8 +39,8 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
     options.patience = Patience();
     options.graphs = graphs && !TurnedOff("graphs");
     options.overlap = !TurnedOff("overlap");
-    // One of the backends launches every norm, the others none of a step.
-    if (!graphs || TurnedOff("norm")) options.norm_rows = 0;
+    // Norms of steps are launches always (without graphs), never, or from some rows on.
+    options.norm_rows = !graphs || TurnedOff("norm") ? 0 : many_rows / 2;
     return CreateCudaBackend(std::move(model), options);
   };
 }
