@@ -1,46 +1,23 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The rival on a GPU for the family: a generation step of RWKV-7 or Mamba-2 by hand in PyTorch, in a CUDA graph, as peer_graph.py.
+"""The rival on a GPU for the family: a generation step of RWKV-7 or Mamba-2 by hand in PyTorch; peers.py measures and checks it.
 
-Matrices are in float16 or another type of --matrices; states, convolutions, norms and the draw are in float32. Products that share an
-input, or a shape, are one. Needs torch and numpy, and a CUDA device except for --check:
-    peer_family.py --model rwkv7-0.4b|rwkv7-1.5b|mamba2-130m [--rows 1,32,256,1024] [--matrices f16,f32] [--compile no,yes] [--steps 8]
-    peer_family.py --model DIR --check      float32 on the CPU against the golden.json of a checkpoint; ends with 1 where they differ
-Prints what peer_graph.py prints. The models have random weights in the shapes of bench_step.
+Matrices are in float16 or another type; states, convolutions, norms and the draw are in float32. Products that share an input, or a
+shape, are one. The models have random weights in the shapes of bench_step.
 """
-import json
 import math
-import pathlib
-import sys
 
 import torch
 from torch.nn.functional import layer_norm, linear, silu, softplus
 
-from peer_graph import difference, draw_category, measure_all, parse, report_check
-from peer_pytorch import read_safetensors
+from peer_graph import GraphStep, RandomWeights, draw_category
 
 # hidden, layers, vocabulary; RWKV-7 also the ranks of its low-rank products, Mamba-2 the rows of a head's state.
 RWKV7 = {"rwkv7-0.4b": (1024, 24, 65536, {"w": 64, "a": 64, "v": 32, "g": 128}), "rwkv7-1.5b": (2048, 24, 65536, {"w": 96, "a": 96, "v": 64, "g": 256})}
 MAMBA2 = {"mamba2-130m": (768, 24, 50288, 128)}
 
 
-class RandomWeights(dict):
-    def __init__(self):
-        super().__init__()
-        self.random = torch.Generator().manual_seed(1)
-
-    def matrix(self, name, *dims):
-        self[name] = torch.randn(dims, generator=self.random) / math.sqrt(dims[-1])
-
-    def vector(self, name, *dims, low=0.0, high=1.0):
-        self[name] = low + (high - low) * torch.rand(dims, generator=self.random)
-
-    def norm(self, name, n):
-        self[name + ".weight"], self[name + ".bias"] = torch.ones(n), torch.zeros(n)
-
-
-def random_rwkv7(hidden, layers, vocab, ranks):
-    weights = RandomWeights()
+def random_rwkv7(device, hidden, layers, vocab, ranks):
+    weights = RandomWeights(device)
     weights.matrix("model.embeddings.weight", vocab, hidden)
     weights.matrix("lm_head.weight", vocab, hidden)
     weights.norm("model.norm", hidden)
@@ -69,8 +46,8 @@ def random_rwkv7(hidden, layers, vocab, ranks):
     return {"model_type": "rwkv7", "hidden_size": hidden, "num_hidden_layers": layers, "head_dim": 64, "norm_eps": 1e-5}, weights
 
 
-def random_mamba2(hidden, layers, vocab, state):
-    weights, inner, heads = RandomWeights(), 2 * hidden, 2 * hidden // 64
+def random_mamba2(device, hidden, layers, vocab, state):
+    weights, inner, heads = RandomWeights(device), 2 * hidden, 2 * hidden // 64
     weights.matrix("backbone.embeddings.weight", vocab, hidden)
     weights.norm("backbone.norm_f", hidden)
     for i in range(layers):
@@ -89,47 +66,41 @@ def random_mamba2(hidden, layers, vocab, state):
             "conv_kernel": 4, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}, weights  # fmt: skip
 
 
-class FamilyStep:
-    """One step of `rows` rows, in place: states and tokens are the same tensors for ever."""
+class FamilyStep(GraphStep):
+    """Keeps account of what a step reads and writes."""
 
-    most_positions = math.inf
-
-    def __init__(self, config, weights, rows, matrices, device):
-        self.config, self.rows, self.type, self.device = config, rows, matrices, device
-        self.w = {name: value.to(device) for name, value in weights.items()}
-        self.matrices = []  # what a step reads of them
-        self.states = []  # what it reads and writes
-        self.token = torch.zeros(rows, dtype=torch.long, device=device)
-        self.position = torch.zeros(1, dtype=torch.long, device=device)
+    def __init__(self, config, weights, rows, matrices):
+        super().__init__(config, weights, rows, matrices)
+        self.read = []  # matrices
+        self.states = []  # read and written
 
     def matrix(self, value):
-        self.matrices.append(value.to(self.type))
-        return self.matrices[-1]
+        self.read.append(value.to(self.matrices))
+        return self.read[-1]
 
     def state(self, *dims):
         self.states.append(torch.zeros(self.rows, *dims, device=self.device))
         return self.states[-1]
 
+    def draw(self, out):
+        return draw_category(out)
+
     def bytes_per_step(self):
-        return sum(t.numel() * t.element_size() for t in self.matrices) + 2 * sum(t.numel() * 4 for t in self.states)
+        return sum(t.numel() * t.element_size() for t in self.read) + 2 * sum(t.numel() * 4 for t in self.states)
 
     def product(self, x, matrix):
-        return linear(x.to(self.type), matrix).float()
+        return linear(x.to(self.matrices), matrix).float()
 
     def products(self, x, matrices):
         """x [n, rows, in], matrices [n, in, out]."""
-        return torch.bmm(x.to(self.type), matrices).float()
-
-    def step(self):
-        self.token.copy_(draw_category(self.outputs()))
-        self.position.add_(1)
+        return torch.bmm(x.to(self.matrices), matrices).float()
 
 
 class Rwkv7Step(FamilyStep):
     """S' = diag(w) S + b (a^T S) + k v^T, y = S'^T r (Peng et al., 2025)."""
 
-    def __init__(self, config, weights, rows, matrices, device):
-        super().__init__(config, weights, rows, matrices, device)
+    def __init__(self, config, weights, rows, matrices):
+        super().__init__(config, weights, rows, matrices)
         self.size = config["head_dim"]
         self.heads = config["hidden_size"] // self.size
         self.eps = config["norm_eps"]
@@ -208,11 +179,9 @@ class Rwkv7Step(FamilyStep):
 class Mamba2Step(FamilyStep):
     """S' = exp(-exp(A) dt) S + dt B x^T, y = S'^T C + D x (Dao and Gu, 2024)."""
 
-    def __init__(self, config, weights, rows, matrices, device):
-        super().__init__(config, weights, rows, matrices, device)
-        limits = config.get("time_step_limit", [0, math.inf])
-        if limits != [0, math.inf]:
-            raise SystemExit(f"time_step_limit {limits} is not known here")
+    def __init__(self, config, weights, rows, matrices):
+        super().__init__(config, weights, rows, matrices)
+        self.limits = config.get("time_step_limit", [0, math.inf])
         self.heads, self.size, self.groups = config["num_heads"], config["head_dim"], config["n_groups"]
         self.inner, self.keys = self.heads * self.size, self.groups * config["state_size"]
         self.embedding = next(self.w[name] for name in ("backbone.embeddings.weight", "backbone.embedding.weight") if name in self.w)
@@ -249,6 +218,8 @@ class Mamba2Step(FamilyStep):
         x = x.view(-1, self.heads, self.size)
         b, c = (y.view(-1, self.groups, self.config["state_size"]).repeat_interleave(self.heads // self.groups, 1) for y in (b, c))
         dt = softplus(dt + layer["dt_bias"])
+        if self.limits != [0, math.inf]:
+            dt = dt.clamp(*self.limits)
         s = layer["s"]
         s.mul_(torch.exp(layer["rate"] * dt)[..., None, None]).add_(b[..., None] * (dt[..., None] * x)[:, :, None])
         y = (torch.einsum("rhk,rhkv->rhv", c, s) + layer["skip"] * x).flatten(1) * silu(z)
@@ -256,32 +227,15 @@ class Mamba2Step(FamilyStep):
         return self.product(y, layer["out"])
 
 
-def check(directory, config, weights):
-    kind = Rwkv7Step if config["model_type"] == "rwkv7" else Mamba2Step
-    golden, worst = json.loads((directory / "golden.json").read_text()), 0.0
-    for sequence in golden["sequences"]:
-        wanted = dict(zip(golden["positions"], sequence["outputs"], strict=False))
-        worst = max(worst, difference(kind(config, weights, 1, torch.float32, "cpu"), sequence["tokens"], wanted))
-    return worst
+KINDS = {"rwkv7": Rwkv7Step, "mamba2": Mamba2Step}  # by model_type
 
 
-def main():
-    args = parse(__doc__)
-    with torch.inference_mode():
-        if args.check:
-            torch.set_num_threads(1)
-            directory, weights = pathlib.Path(args.model), {}
-            for file in directory.glob("*.safetensors"):
-                weights |= read_safetensors(file)
-            return report_check(args, check(directory, json.loads((directory / "config.json").read_text()), weights))
-        if args.model in RWKV7:
-            kind, (config, weights) = Rwkv7Step, random_rwkv7(*RWKV7[args.model])
-        elif args.model in MAMBA2:
-            kind, (config, weights) = Mamba2Step, random_mamba2(*MAMBA2[args.model])
-        else:
-            raise SystemExit(f"--model: {', '.join((*RWKV7, *MAMBA2))}, or a directory with --check; got {args.model!r}")
-        return measure_all(args, args.model, lambda rows, matrices: kind(config, weights, rows, matrices, "cuda"))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def maker(model):
+    """make(rows, matrices): a step of that shape on the device; None where it has another name."""
+    if model in RWKV7:
+        config, weights = random_rwkv7("cuda", *RWKV7[model])
+    elif model in MAMBA2:
+        config, weights = random_mamba2("cuda", *MAMBA2[model])
+    else:
+        return None
+    return lambda rows, matrices: KINDS[config["model_type"]](config, weights, rows, matrices)

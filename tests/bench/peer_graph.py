@@ -1,36 +1,40 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The honest rival on a GPU: the generation step that a good PyTorch programmer would write by hand, in a CUDA graph.
+"""The honest rival on a GPU: the generation step that a good PyTorch programmer would write by hand; peers.py measures and checks it.
 
 Query, key, value (and gate) are one product; matrices are in float16, bfloat16, float32 or TF32; S, z, norms, feature maps, head
-and the draw are in float32; several steps with their draws are one graph; torch.compile may fuse what lies between the products.
-Needs torch and numpy, and a CUDA device except for --check:
-    peer_graph.py --model DIR|cifar-10|110m [--rows 1,64,1024] [--matrices f16,bf16,tf32,f32] [--compile no,yes] [--steps 8]
-    peer_graph.py --model DIR --check      float32 on the CPU against the model's golden.json; ends with 1 where they differ
-Prints one JSON line a setting: microseconds a step (median over graph launches), tokens/s, and GB/s of weights and states, each
-read once and states written once. "cifar-10" (16 layers, hidden 256) and "110m" (12 layers, hidden 768) have random weights.
+and the draw are in float32. "cifar-10" (16 layers, hidden 256) and "110m" (12 layers, hidden 768) have random weights.
 """
-import argparse
 import json
 import math
-import pathlib
-import statistics
-import sys
+import struct
 
 import torch
 from torch.nn.functional import gelu, layer_norm, linear
 
-from peer_pytorch import read_safetensors
-
-CHECKED = 2e-3  # largest difference of raw outputs that --check allows
-MATRICES = {"f16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32, "f32": torch.float32}
 SHAPES = {
     "cifar-10": {"hidden_size": 256, "num_layers": 16, "num_heads": 8, "ffn_size": 1024, "positions": 3072},
     "110m": {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "ffn_size": 3072, "positions": 2048},
 }
 
 
-def random_model(name):
+class RandomWeights(dict):
+    """By name, in float32, made on the device itself: on the host a billion of them takes many seconds."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.random = torch.Generator(device).manual_seed(1)
+
+    def matrix(self, name, *dims):
+        self[name] = torch.randn(dims, generator=self.random, device=self.random.device) / math.sqrt(dims[-1])
+
+    def vector(self, name, *dims, low=0.0, high=1.0):
+        self[name] = low + (high - low) * torch.rand(dims, generator=self.random, device=self.random.device)
+
+    def norm(self, name, n):
+        self[name + ".weight"], self[name + ".bias"] = (fill(n, device=self.random.device) for fill in (torch.ones, torch.zeros))
+
+
+def random_model(name, device):
     """config and weights of a shape: elu + 1, learned positions; a mixture of 10 logistics, or 16,384 tokens for "110m"."""
     shape = SHAPES[name]
     hidden, heads, ffn = shape["hidden_size"], shape["num_heads"], shape["ffn_size"]
@@ -42,12 +46,11 @@ def random_model(name):
         "attention": {"feature_map": {"type": "elu"}, "gate": "none", "normalizer": {"type": "add_eps", "eps": 1e-6}},
         "output": {"type": "categorical"} if text else {"type": "mixture_of_logistics", "num_mixtures": 10},
     }  # fmt: skip
-    random = torch.Generator().manual_seed(1)
-    weights = {}
+    weights = RandomWeights(device)
 
     def add(key, *dims):
-        weights[key + ".weight"] = torch.randn(dims, generator=random) / math.sqrt(dims[-1])
-        weights[key + ".bias"] = torch.zeros(dims[0])
+        weights.matrix(key + ".weight", *dims)
+        weights[key + ".bias"] = torch.zeros(dims[0], device=device)
 
     for i in range(shape["num_layers"]):
         prefix = f"transformer.layers.{i}."
@@ -56,10 +59,10 @@ def random_model(name):
         add(prefix + "linear1", ffn, hidden)
         add(prefix + "linear2", hidden, ffn)
         for norm in ("norm1", "norm2"):
-            weights[prefix + norm + ".weight"], weights[prefix + norm + ".bias"] = torch.ones(hidden), torch.zeros(hidden)
-    weights["transformer.norm.weight"], weights["transformer.norm.bias"] = torch.ones(hidden), torch.zeros(hidden)
-    weights["embedding.weight"] = torch.randn(vocab, hidden, generator=random)
-    weights["position.weight"] = torch.randn(shape["positions"], hidden, generator=random)
+            weights.norm(prefix + norm, hidden)
+    weights.norm("transformer.norm", hidden)
+    weights.matrix("embedding.weight", vocab, hidden)
+    weights.matrix("position.weight", shape["positions"], hidden)
     add("predictor", outputs, hidden)
     return config, weights
 
@@ -69,23 +72,44 @@ def draw_category(logits):
     return (logits.softmax(1) / torch.empty_like(logits).exponential_()).argmax(1)
 
 
-class Step:
+class GraphStep:
     """One step of `rows` rows, in place: states, token and position of each row are the same tensors for ever."""
 
-    def __init__(self, config, weights, rows, matrices, device):
-        self.config, self.rows, self.matrices = config, rows, matrices
+    def __init__(self, config, weights, rows, matrices):
+        self.config, self.w, self.rows, self.matrices = config, weights, rows, matrices
+        self.device = next(iter(weights.values())).device
+        self.token = torch.zeros(rows, dtype=torch.long, device=self.device)
+        self.position = torch.zeros(1, dtype=torch.long, device=self.device)
+
+    def make_room(self, steps):
+        """Called before so many steps."""
+
+    def figures(self, us):
+        """More words for the report, of a step of so many microseconds."""
+        return {"tokens_per_second": round(self.rows / us * 1e6)}
+
+    def step(self):
+        self.token.copy_(self.draw(self.outputs()))
+        self.position.add_(1)
+
+
+class Step(GraphStep):
+    """Of the encoder with our own format of models."""
+
+    def __init__(self, config, weights, rows, matrices):
+        super().__init__(config, weights, rows, matrices)
         kind = config["attention"]["feature_map"]["type"]
         if kind not in ("elu", "rfa") or config["position"]["type"] == "sinusoidal":
-            raise SystemExit(f"--model: feature map {kind!r} with these positions is not known here")
-        self.w = {name: value.to(device) for name, value in weights.items()}
+            raise ValueError(f"feature map {kind!r} with these positions is not known here")
         heads, values = config["num_heads"], config["value_dim"]
         features = config["key_dim"] if kind == "elu" else 2 * config["attention"]["feature_map"]["num_features"]
         self.layers = [self.prepare(i) for i in range(config["num_layers"])]
-        self.s = [torch.zeros(rows * heads, features, values, device=device) for _ in self.layers]
-        self.z = [torch.zeros(rows * heads, features, device=device) for _ in self.layers]
-        self.token = torch.zeros(rows, dtype=torch.long, device=device)
-        self.position = torch.zeros(1, dtype=torch.long, device=device)
-        self.most_positions = self.w["position.weight"].shape[0] if "position.weight" in self.w else math.inf
+        self.s = [torch.zeros(rows * heads, features, values, device=self.device) for _ in self.layers]
+        self.z = [torch.zeros(rows * heads, features, device=self.device) for _ in self.layers]
+
+    def make_room(self, steps):
+        if "position.weight" in self.w and self.position.item() + steps > self.w["position.weight"].shape[0]:
+            self.position.zero_()
 
     def prepare(self, i):
         prefix, w = f"transformer.layers.{i}.", self.w
@@ -165,26 +189,12 @@ class Step:
         value = (mean + scale * (torch.log(u) - torch.log1p(-u))).clamp(-1, 1)
         return torch.round((value + 1) / 2 * 255).long()
 
-    def step(self):
-        self.token.copy_(self.draw(self.outputs()))
-        self.position.add_(1)
 
-
-def check(config, weights, golden):
-    """The largest difference of the raw outputs from the golden ones, in float32 on the CPU."""
-    worst = 0.0
-    for sequence in golden["sequences"]:
-        step = Step(config, weights, 1, torch.float32, "cpu")
-        bos = config["bos_token_id"]
-        fed = sequence["tokens"] if bos is None else [bos, *sequence["tokens"]]
-        wanted = dict(zip(golden["positions"], sequence["outputs"], strict=False))
-        worst = max(worst, difference(step, fed, wanted))
-    return worst
-
-
-def difference(step, fed, wanted):
-    """The largest difference of the outputs after the tokens `fed` from those in `wanted`, by position."""
-    worst = 0.0
+def difference(step, golden, sequence):
+    """The largest difference of the raw outputs from those of a golden sequence."""
+    bos = step.config["bos_token_id"] if isinstance(step, Step) else None
+    fed = sequence["tokens"] if bos is None else [bos, *sequence["tokens"]]
+    wanted, worst = dict(zip(golden["positions"], sequence["outputs"], strict=False)), 0.0
     for position, token in enumerate(fed[: max(wanted) + 1]):
         step.token.fill_(token)
         out = step.outputs()[0].double()
@@ -194,78 +204,26 @@ def difference(step, fed, wanted):
     return worst
 
 
-def measure(step, compiled, steps, launches):
-    """Microseconds of a step: median over the launches of a graph of `steps` steps."""
-    one = torch.compile(step.step, mode="max-autotune-no-cudagraphs") if compiled else step.step
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            one()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(steps):
-            one()
-    times = []
-    for _ in range(launches):
-        if step.position.item() >= step.most_positions - steps:
-            step.position.zero_()
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / steps)
-    return statistics.median(times[launches // 5 :])
+def read_directory(directory):
+    """Every tensor of its safetensors files, in float32."""
+    types, tensors = {"F16": torch.float16, "F32": torch.float32, "BF16": torch.bfloat16}, {}
+    for file in directory.glob("*.safetensors"):
+        content = file.read_bytes()
+        end = 8 + struct.unpack("<Q", content[:8])[0]
+        header = json.loads(content[8:end])
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, stop = (end + offset for offset in entry["data_offsets"])
+            raw = torch.frombuffer(bytearray(content[begin:stop]), dtype=types[entry["dtype"]])
+            tensors[name] = raw.reshape(entry["shape"]).float()
+    return tensors
 
 
-def measure_all(args, model, make):
-    """Prints a line for each setting. make(rows, matrices): a step on the device."""
-    if not torch.cuda.is_available():
-        print("skipped: torch sees no CUDA device", file=sys.stderr)
-        return 77
-    for matrices in args.matrices.split(","):
-        torch.backends.cuda.matmul.allow_tf32 = matrices == "tf32"
-        for compiled in (word == "yes" for word in args.compile.split(",")):
-            for rows in map(int, args.rows.split(",")):
-                step = make(rows, MATRICES[matrices])
-                us = measure(step, compiled, args.steps, args.launches)
-                print(json.dumps({"model": model, "matrices": matrices, "compiled": compiled, "rows": rows, "us": round(us, 1),
-                                  "tokens_per_second": round(rows / us * 1e6),
-                                  "gb_per_s": round(step.bytes_per_step() / us / 1e3, 1)}), flush=True)
-    return 0
-
-
-def parse(about):
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--rows", default="1,64,1024,4096")
-    parser.add_argument("--matrices", default="f16,f32")
-    parser.add_argument("--compile", default="no,yes")
-    parser.add_argument("--steps", type=int, default=8, help="in one graph")
-    parser.add_argument("--launches", type=int, default=60)
-    parser.add_argument("--check", action="store_true")
-    return parser.parse_args()
-
-
-def report_check(args, worst):
-    print(json.dumps({"model": args.model, "largest_difference": worst}))
-    return 0 if worst <= CHECKED else 1
-
-
-def main():
-    args = parse(__doc__)
-    directory = pathlib.Path(args.model)
-    if args.model in SHAPES:
-        config, weights = random_model(args.model)
+def maker(model, directory):
+    """make(rows, matrices): a step of a shape by name or of the model in a directory, on the device."""
+    if model in SHAPES:
+        config, weights = random_model(model, "cuda")
     else:
-        config, weights = json.loads((directory / "config.json").read_text()), read_safetensors(directory / "model.safetensors")
-    with torch.inference_mode():
-        if args.check:
-            torch.set_num_threads(1)
-            return report_check(args, check(config, weights, json.loads((directory / "golden.json").read_text())))
-        return measure_all(args, directory.name, lambda rows, matrices: Step(config, weights, rows, matrices, "cuda"))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        config = json.loads((directory / "config.json").read_text())
+        weights = {name: value.to("cuda") for name, value in read_directory(directory).items()}
+    return lambda rows, matrices: Step(config, weights, rows, matrices)
