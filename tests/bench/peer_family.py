@@ -182,6 +182,8 @@ class Mamba2Step(FamilyStep):
     def __init__(self, config, weights, rows, matrices):
         super().__init__(config, weights, rows, matrices)
         self.limits = config.get("time_step_limit", [0, math.inf])
+        if config.get("use_bias"):
+            raise ValueError("use_bias is not known here")
         self.heads, self.size, self.groups = config["num_heads"], config["head_dim"], config["n_groups"]
         self.inner, self.keys = self.heads * self.size, self.groups * config["state_size"]
         self.embedding = next(self.w[name] for name in ("backbone.embeddings.weight", "backbone.embedding.weight") if name in self.w)

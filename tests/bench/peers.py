@@ -71,23 +71,14 @@ class Peers:
         import torch
 
         if model != self.model:
-            self.make = None
-            self.release()
-            self.model, self.make = model, maker(model)
-        torch.backends.cuda.matmul.allow_tf32 = matrices == "tf32"
-        try:
-            step = self.make(rows, {"f16": torch.float16, "bf16": torch.bfloat16}.get(matrices, torch.float32))
-            us = launch_time(step, self.compiled, self.steps)
-            return {"compiled": self.compiled, "us": round(us, 1), "gb_per_s": round(step.bytes_per_step() / us / 1e3, 1), **step.figures(us)}
-        finally:
-            step = None
-            self.release()
-
-    def release(self):
-        import torch
-
-        gc.collect()
+            self.model, self.make = model, None
+        gc.collect()  # what is left of a setting that failed, too
         torch.cuda.empty_cache()
+        torch.backends.cuda.matmul.allow_tf32 = matrices == "tf32"
+        self.make = self.make or maker(model)
+        step = self.make(rows, {"f16": torch.float16, "bf16": torch.bfloat16}.get(matrices, torch.float32))
+        us = launch_time(step, self.compiled, self.steps)
+        return {"compiled": self.compiled, "us": round(us, 1), "gb_per_s": round(step.bytes_per_step() / us / 1e3, 1), **step.figures(us)}
 
 
 def maker(model):
