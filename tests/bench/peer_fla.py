@@ -141,7 +141,7 @@ class Tuning:
     ALLOWED = {"num_warps": (1, 2, 4, 8), "num_stages": (2, 3), "BK": (32, 64), "BV": (16, 32, 64), "BS": (32, 64)}
 
     def __init__(self):
-        self.tuners = set()
+        self.tuned = set()
         self.run = Autotuner.run
         tuning = self
         Autotuner.run = lambda tuner, *args, **kwargs: tuning.run_tuned(tuner, *args, **kwargs)
@@ -150,8 +150,8 @@ class Tuning:
         return all(config.all_kwargs().get(name, allowed[0]) in allowed for name, allowed in self.ALLOWED.items())
 
     def run_tuned(self, tuner, *args, **kwargs):
-        if tuner not in self.tuners:
-            self.tuners.add(tuner)
+        if tuner not in self.tuned:
+            self.tuned.add(tuner)
             tuner.configs = list(filter(self.allows, tuner.configs)) or tuner.configs
             tuner.do_bench = lambda call, quantiles: triton.testing.do_bench(call, warmup=1, rep=5, quantiles=quantiles)
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as cores, AsyncCompileMode(cores, ignore_errors=True):
@@ -159,8 +159,9 @@ class Tuning:
         return self.run(tuner, *args, **kwargs)
 
     def forget(self):
-        for tuner in self.tuners:
+        for tuner in self.tuned:
             tuner.cache.clear()
+        self.tuned.clear()
 
 
 TUNING = Tuning()
