@@ -131,6 +131,53 @@ std::vector<Tensor> TensorsOf(const GraniteShape& shape) {
   return tensors.list;
 }
 
+constexpr int kDeltaHead = 128, kQwen35Head = 256;  // columns
+
+void AddDelta(const std::string& mixer, const Qwen35Shape& shape, Tensors* tensors) {
+  const int heads = shape.delta_heads, inner = heads * kDeltaHead;
+  tensors->Vector(mixer + "A_log", {heads}, -1, 1);
+  tensors->Vector(mixer + "dt_bias", {heads}, -2, 0.5f);
+  tensors->Vector(mixer + "conv1d.weight", {3 * inner, 1, 4}, -0.7f, 0.7f);
+  tensors->Matrix(mixer + "in_proj_qkv", 3 * inner, shape.hidden);
+  tensors->Matrix(mixer + "in_proj_z", inner, shape.hidden);
+  tensors->Matrix(mixer + "in_proj_a", heads, shape.hidden);
+  tensors->Matrix(mixer + "in_proj_b", heads, shape.hidden);
+  tensors->Vector(mixer + "norm.weight", {kDeltaHead}, 0.9f, 1.1f);
+  tensors->Matrix(mixer + "out_proj", shape.hidden, inner);
+}
+
+void AddAttention(const std::string& attn, const Qwen35Shape& shape, Tensors* tensors) {
+  // Of each head of queries come a query and a gate.
+  tensors->Matrix(attn + "q_proj", 2 * shape.heads * kQwen35Head, shape.hidden);
+  tensors->Matrix(attn + "k_proj", shape.kv_heads * kQwen35Head, shape.hidden);
+  tensors->Matrix(attn + "v_proj", shape.kv_heads * kQwen35Head, shape.hidden);
+  tensors->Matrix(attn + "o_proj", shape.hidden, shape.heads * kQwen35Head);
+  for (const char* norm : {"q_norm.weight", "k_norm.weight"}) {
+    tensors->Vector(attn + norm, {kQwen35Head}, -0.1f, 0.1f);
+  }
+}
+
+std::vector<Tensor> TensorsOf(const Qwen35Shape& shape) {
+  Tensors tensors;
+  tensors.Matrix("model.embed_tokens", shape.vocab, shape.hidden);
+  for (int i = 0; i < shape.layers; ++i) {
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+    // The norms add 1 to their weights.
+    tensors.Vector(prefix + "input_layernorm.weight", {shape.hidden}, -0.1f, 0.1f);
+    tensors.Vector(prefix + "post_attention_layernorm.weight", {shape.hidden}, -0.1f, 0.1f);
+    if (i % shape.attention_every == shape.attention_every - 1) {
+      AddAttention(prefix + "self_attn.", shape, &tensors);
+    } else {
+      AddDelta(prefix + "linear_attn.", shape, &tensors);
+    }
+    tensors.Matrix(prefix + "mlp.gate_proj", shape.ffn, shape.hidden);
+    tensors.Matrix(prefix + "mlp.up_proj", shape.ffn, shape.hidden);
+    tensors.Matrix(prefix + "mlp.down_proj", shape.hidden, shape.ffn);
+  }
+  tensors.Vector("model.norm.weight", {shape.hidden}, -0.1f, 0.1f);
+  return tensors.list;
+}
+
 std::vector<Tensor> TensorsOf(const Mamba2Shape& shape) {
   Tensors tensors;
   tensors.Matrix("backbone.embeddings", shape.vocab, shape.hidden);
@@ -194,6 +241,20 @@ std::string Settings(const GraniteShape& shape) {
       R"(,"num_attention_heads":)", shape.heads, R"(,"num_key_value_heads":)", shape.kv_heads,
       R"(,"intermediate_size":)", shape.ffn, R"(,"shared_intermediate_size":)", shape.ffn,
       R"(,"vocab_size":)", shape.vocab, "}");
+}
+
+std::string Settings(const Qwen35Shape& shape) {
+  return absl::StrCat(
+      R"({"model_type":"qwen3_5_text","hidden_act":"silu","attention_bias":false,)",
+      R"("attn_output_gate":true,"linear_conv_kernel_dim":4,"rms_norm_eps":1e-6,)",
+      R"("max_position_embeddings":262144,"eos_token_id":0,"tie_word_embeddings":true,)",
+      R"("rope_parameters":{"rope_type":"default","rope_theta":1e7,"partial_rotary_factor":0.25},)",
+      R"("full_attention_interval":)", shape.attention_every, R"(,"hidden_size":)", shape.hidden,
+      R"(,"num_hidden_layers":)", shape.layers, R"(,"linear_num_key_heads":)", shape.delta_heads,
+      R"(,"linear_num_value_heads":)", shape.delta_heads, R"(,"linear_key_head_dim":)", kDeltaHead,
+      R"(,"linear_value_head_dim":)", kDeltaHead, R"(,"num_attention_heads":)", shape.heads,
+      R"(,"num_key_value_heads":)", shape.kv_heads, R"(,"head_dim":)", kQwen35Head,
+      R"(,"intermediate_size":)", shape.ffn, R"(,"vocab_size":)", shape.vocab, "}");
 }
 
 // Values between `low` and `high` in F16. Of each the table holds 2^16; as fast as memory, where a
@@ -269,6 +330,10 @@ absl::Status WriteMamba2(const std::string& directory, const Mamba2Shape& shape)
 }
 
 absl::Status WriteGranite(const std::string& directory, const GraniteShape& shape) {
+  return WriteModel(directory, Settings(shape), TensorsOf(shape));
+}
+
+absl::Status WriteQwen35(const std::string& directory, const Qwen35Shape& shape) {
   return WriteModel(directory, Settings(shape), TensorsOf(shape));
 }
 

@@ -31,10 +31,21 @@ struct GraniteShape {
   int ffn = 0;
 };
 
+// Qwen3.5: the gated delta rule, whose heads have 128 columns, and between it layers of gated
+// attention, whose heads have 256; the head tied to the embedding.
+struct Qwen35Shape {
+  int hidden = 0, layers = 0, vocab = 248320;
+  int attention_every = 4;  // the last of so many layers attends
+  int delta_heads = 0;      // as many of keys as of values
+  int heads = 0, kv_heads = 0;
+  int ffn = 0;
+};
+
 // Each writes config.json and model.safetensors, everything in F16, into `directory`, which exists.
 // Nothing larger than a tensor is in memory. Errors: those of writing files.
 absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape);
 absl::Status WriteMamba2(const std::string& directory, const Mamba2Shape& shape);
 absl::Status WriteGranite(const std::string& directory, const GraniteShape& shape);
+absl::Status WriteQwen35(const std::string& directory, const Qwen35Shape& shape);
 
 }  // namespace rivulet::bench
