@@ -5,8 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/cache_type.h"
 #include "tests/bench/family_shape.h"
 #include "tests/support/cuda_patience.h"
@@ -62,6 +65,8 @@ bool Apply(const char* argument, Choice* choice) {
     choice->matrix_tflop_per_s = std::atof(rate_of);
   } else if (const char* models = FlagValue(argument, "--models=")) {
     choice->models = models;
+  } else if (const char* kept = FlagValue(argument, "--keep=")) {
+    choice->kept = kept;
   } else {
     return false;
   }
@@ -158,43 +163,82 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
 
 namespace {
 
-// Writes a model of that name with random weights; false: there is none.
-absl::StatusOr<bool> WriteShape(const std::string& name, const std::string& directory) {
-  absl::Status written;
-  if (name == "cifar-10" || name == "110m") {
-    ModelConfig config = name == "110m" ? Language110M() : Cifar10();
-    config.name = name;
-    written = testing::WriteRandomModel(directory, config, 1, DType::kF16);
-  } else if (name == "rwkv7-0.4b") {
-    written = WriteRwkv7(directory, {.hidden = 1024, .layers = 24});
-  } else if (name == "rwkv7-0.4b-zeros80" || name == "rwkv7-0.4b-zeros95") {
-    const double zeros = name.ends_with("80") ? 0.8 : 0.95;
-    written = WriteRwkv7(directory, {.hidden = 1024, .layers = 24, .zeros = zeros});
-  } else if (name == "rwkv7-1.5b") {
-    written = WriteRwkv7(
-        directory,
-        {.hidden = 2048, .layers = 24, .decay = 96, .rate = 96, .value = 64, .gate = 256});
-  } else if (name == "mamba2-130m") {
-    written = WriteMamba2(directory, {.hidden = 768, .layers = 24});
-  } else if (name == "granite-350m") {
-    written = WriteGranite(directory,
-                           {.hidden = 768, .layers = 32, .heads = 12, .kv_heads = 4, .ffn = 2048});
-  } else {
-    return false;
+using Writer = std::function<absl::Status(const std::string& directory)>;
+
+absl::Status WriteEncoder(const std::string& directory, const std::string& name,
+                          ModelConfig config) {
+  config.name = name;
+  return testing::WriteRandomModel(directory, config, 1, DType::kF16);
+}
+
+// What makes the models with random weights, by name.
+const std::map<std::string, Writer>& Writers() {
+  using Path = const std::string&;
+  const auto rwkv7 = [](const Rwkv7Shape& shape) {
+    return [=](Path to) { return WriteRwkv7(to, shape); };
+  };
+  static const std::map<std::string, Writer>* const writers = new std::map<std::string, Writer>{
+      {"cifar-10", [](Path to) { return WriteEncoder(to, "cifar-10", Cifar10()); }},
+      {"110m", [](Path to) { return WriteEncoder(to, "110m", Language110M()); }},
+      {"rwkv7-0.4b", rwkv7({.hidden = 1024, .layers = 24})},
+      {"rwkv7-0.4b-zeros80", rwkv7({.hidden = 1024, .layers = 24, .zeros = 0.8})},
+      {"rwkv7-0.4b-zeros95", rwkv7({.hidden = 1024, .layers = 24, .zeros = 0.95})},
+      {"rwkv7-1.5b",
+       rwkv7({.hidden = 2048, .layers = 24, .decay = 96, .rate = 96, .value = 64, .gate = 256})},
+      {"rwkv7-7.2b",
+       rwkv7({.hidden = 4096, .layers = 32, .decay = 128, .rate = 128, .value = 96, .gate = 480})},
+      {"mamba2-130m", [](Path to) { return WriteMamba2(to, {.hidden = 768, .layers = 24}); }},
+      {"granite-350m",
+       [](Path to) {
+         return WriteGranite(
+             to, {.hidden = 768, .layers = 32, .heads = 12, .kv_heads = 4, .ffn = 2048});
+       }},
+      {"qwen3.5-0.8b",
+       [](Path to) {
+         return WriteQwen35(to, {.hidden = 1024,
+                                 .layers = 24,
+                                 .delta_heads = 16,
+                                 .heads = 8,
+                                 .kv_heads = 2,
+                                 .ffn = 3584});
+       }},
+  };
+  return *writers;
+}
+
+// Writes the model into `kept`, whole or not at all: it is renamed once it is complete. Another
+// process may do the same at the same time.
+absl::Status Keep(const Writer& write, const std::filesystem::path& kept) {
+  std::error_code error;
+  std::filesystem::create_directories(kept.parent_path(), error);
+  std::string part = kept.string() + ".XXXXXX";
+  if (mkdtemp(part.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot make ", part));
   }
-  if (!written.ok()) return written;
-  return true;
+  const absl::Status written = write(part);
+  if (written.ok()) std::filesystem::rename(part, kept, error);
+  std::filesystem::remove_all(part, error);
+  if (!written.ok() || std::filesystem::is_directory(kept)) return written;
+  return absl::UnavailableError(absl::StrCat("cannot rename ", part, " to ", kept.string()));
 }
 
 }  // namespace
 
 std::shared_ptr<const Model> LoadModel(const Choice& choice, const std::string& name) {
-  testing::TempDir directory;
-  const absl::StatusOr<bool> made = WriteShape(name, directory.path());
-  if (!made.ok()) Fail(made.status().ToString(), 1);
-  const std::string bundled = choice.models + "/" + name;
-  const bool known = std::filesystem::is_directory(bundled);
-  auto model = Model::Load(*made ? directory.path() : known ? bundled : name);
+  testing::TempDir scratch;
+  std::string directory = choice.models + "/" + name;
+  const auto writer = Writers().find(name);
+  if (writer != Writers().end()) {
+    const bool keep = !choice.kept.empty();
+    directory = keep ? choice.kept + "/" + name : scratch.path();
+    absl::Status made;
+    if (!keep) made = writer->second(directory);
+    if (keep && !std::filesystem::is_directory(directory)) made = Keep(writer->second, directory);
+    if (!made.ok()) Fail(made.ToString(), 1);
+  } else if (!std::filesystem::is_directory(directory)) {
+    directory = name;
+  }
+  auto model = Model::Load(directory);
   if (!model.ok()) Fail(model.status().ToString(), 1);
   return *std::move(model);
 }

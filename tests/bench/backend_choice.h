@@ -26,6 +26,7 @@ struct Choice {
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
   std::string models;             // --models=DIR: the bundled models
+  std::string kept;  // --keep=DIR: models with random weights stay in that folder for the next run
 };
 
 // Takes our flags out of the command line; ends the program where one is wrong. `own`: takes those
@@ -45,9 +46,10 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
 
 // "cifar-10" (16 layers, hidden 256, 3072 positions), "110m" (12 layers, hidden 768, 12 heads x
 // 64), "rwkv7-0.4b" (24 layers, hidden 1024; half of the inputs of ffn.value are 0, with "-zeros80"
-// or "-zeros95" behind the name 80 or 95 %), "rwkv7-1.5b" (24 layers, hidden 2048), "mamba2-130m"
-// (24 layers, hidden 768) and "granite-350m" (32 layers, of which 4 attend, hidden 768) have random
-// weights in F16. Any other name is a directory: one of --models, such as "mnist-linear" and
+// or "-zeros95" behind the name 80 or 95 %), "rwkv7-1.5b" (24 layers, hidden 2048), "rwkv7-7.2b"
+// (32 layers, hidden 4096), "mamba2-130m" (24 layers, hidden 768), "granite-350m" (32 layers, of
+// which 4 attend, hidden 768) and "qwen3.5-0.8b" (24 layers, of which 6 attend, hidden 1024) have
+// random weights in F16. Any other name is a directory: one of --models, such as "mnist-linear" and
 // "shakespeare-rfa", or a path. Ends the program where it is no model.
 std::shared_ptr<const Model> LoadModel(const Choice& choice, const std::string& name);
 

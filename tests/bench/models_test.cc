@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that benchmarks make of random numbers: each kind loads and generates.
+// Models that benchmarks make of random numbers: each kind loads and generates, and a kept one is
+// made once.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +23,10 @@
 
 namespace rivulet::bench {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSmallest[] = "cifar-10";  // of the models that LoadModel makes
 
 // Two rows of the model generate on the CPU; returns its settings.
 ModelConfig Generates(const testing::TempDir& directory, const absl::Status& written) {
@@ -71,6 +82,67 @@ TEST(BenchModelsTest, Qwen35Generates) {
                                                                                  .kv_heads = 1,
                                                                                  .ffn = 96}));
   EXPECT_EQ(config.block().softmax->layers, std::vector<bool>({false, false, false, true}));
+}
+
+std::vector<std::string> EntriesOf(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+Choice Keeping(const fs::path& folder) {
+  Choice choice;
+  choice.kept = folder.string();
+  return choice;
+}
+
+TEST(BenchModelsTest, AKeptModelIsMadeOnce) {
+  const testing::TempDir directory;
+  const fs::path folder = fs::path(directory.path()) / "kept" / "models";
+  const Choice choice = Keeping(folder);
+  LoadModel(choice, kSmallest);
+  EXPECT_EQ(EntriesOf(folder), std::vector<std::string>{kSmallest});
+  const fs::path config = folder / kSmallest / "config.json";
+  std::ofstream(config, std::ios::app) << "  ";  // a second making would replace it
+  const auto size = fs::file_size(config);
+  LoadModel(choice, kSmallest);
+  EXPECT_EQ(fs::file_size(config), size);
+  EXPECT_EQ(EntriesOf(folder), std::vector<std::string>{kSmallest});
+}
+
+TEST(BenchModelsTest, TwoThatKeepTheSameModelAtOnceBothHaveIt) {
+  const testing::TempDir directory;
+  const Choice choice = Keeping(directory.path());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) threads.emplace_back([&] { LoadModel(choice, kSmallest); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(EntriesOf(directory.path()), std::vector<std::string>{kSmallest});
+}
+
+TEST(BenchModelsTest, AProcessThatIsKilledLeavesNoHalfOfAModel) {
+  const testing::TempDir directory;
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    LoadModel(Keeping(directory.path()), "mamba2-130m");
+    _exit(0);
+  }
+  while (EntriesOf(directory.path()).empty() && waitpid(child, nullptr, WNOHANG) == 0) {
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const fs::path made = fs::path(directory.path()) / "mamba2-130m";
+  // Whole where this process was slow to kill.
+  EXPECT_TRUE(!fs::exists(made) || Model::Load(made.string()).ok());
+}
+
+TEST(BenchModelsTest, AFolderThatCannotBeMadeEndsTheProgram) {
+  const testing::TempDir directory;
+  const std::string file = directory.File("file");
+  ASSERT_TRUE(testing::WriteFile(file, "no folder").ok());
+  EXPECT_EXIT(LoadModel(Keeping(file), kSmallest), ::testing::ExitedWithCode(1), "cannot make ");
 }
 
 }  // namespace
