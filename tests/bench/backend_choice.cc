@@ -142,6 +142,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.precision = choice.precision;
     options.weights = weights;
     options.cache = choice.cache;
+    options.max_context = choice.max_context;
     options.device = choice.device;
     options.plan = choice.plan;
     options.products = choice.products;
@@ -151,9 +152,13 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);
   } else {
-    backend = CreateCpuBackend(
-        std::move(model),
-        {.num_slots = num_slots, .cache = choice.cache, .weights = weights, .threads = threads});
+    CpuBackendOptions options;
+    options.num_slots = num_slots;
+    options.cache = choice.cache;
+    options.max_context = choice.max_context;
+    options.weights = weights;
+    options.threads = threads;
+    backend = CreateCpuBackend(std::move(model), options);
   }
   if (backend.ok()) return *std::move(backend);
   const bool absent =

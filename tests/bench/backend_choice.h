@@ -2,8 +2,10 @@
 // What a benchmark measures: one backend, chosen on the command line, and models of known shapes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "model/backend.h"
@@ -24,8 +26,9 @@ struct Choice {
   int norm_rows = CudaBackendOptions().norm_rows;         // --norm-rows=N, of CUDA
   int device = 0;                                         // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
-  double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
-  std::string models;             // --models=DIR: the bundled models
+  double matrix_tflop_per_s = 0;       // --matrix-tflop-per-s=X: the limit of products, likewise
+  std::string models;                  // --models=DIR: the bundled models
+  std::optional<int64_t> max_context;  // positions that a slot has room for; nullopt: by memory
   std::string kept;  // --keep=DIR: models with random weights stay in that folder for the next run
 };
 

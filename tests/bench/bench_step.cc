@@ -11,7 +11,8 @@
 //   --sessions=1      CUDA: that each get the prompt
 //   --runs=N          measured runs; by default 200, with more than 64 rows 40; 10 of a prompt
 //   --target=AVX2     CPU: the kernels on that instruction set (SetCpuTargetForTest)
-//   --context=N       tokens that each session has seen before its steps; by default 0
+//   --context=N       tokens that each session has seen before its steps, each of which is behind N
+//                     to N + 1,023; by default 0, and as many as there is room for
 //   --profile         CUDA: one step for each of --rows, and the prompt: a profiler sees no more
 //   --halves          CUDA: steps of two backends with half of the rows each, at once
 //   --soak=N          CUDA: N steps and more, beside the same on graphs: the bits must be the same
@@ -653,7 +654,10 @@ void Register(Subjects* subjects, const Figures& figures) {
 int main(int argc, char** argv) {
   rivulet::Figures figures;
   const auto own = [&](const char* argument) { return rivulet::Apply(argument, &figures); };
-  const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv, own);
+  rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv, own);
+  if (figures.context > 0) {
+    choice.max_context = std::max(figures.context + 1024, figures.prompt + 1);
+  }
   if (choice.cuda && figures.model.empty()) rivulet::bench::Fail("--backend=cuda needs --model", 2);
   if ((figures.profile || figures.halves || figures.soak > 0) && !choice.cuda) {
     rivulet::bench::Fail("--profile, --halves and --soak need --backend=cuda", 2);

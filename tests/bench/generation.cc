@@ -52,7 +52,7 @@ void Generation::Restart(uint64_t round, bool logprobs) {
     Require(backend_->SetSampler(i + 1, sampler));
   }
   std::fill(tokens_.begin(), tokens_.end(), first_);
-  position_ = 0;
+  position_ = behind_ = 0;
 }
 
 void Generation::RestartBehind(int tokens) {
@@ -69,7 +69,7 @@ void Generation::RestartBehind(int tokens) {
     Complete(backend_, run, &records);
   }
   for (size_t i = 1; i < run_.rows.size(); ++i) Require(backend_->CopySlot(1, Slot(i) + 1));
-  position_ = tokens;
+  position_ = behind_ = tokens;
 }
 
 void Generation::Run() {
@@ -78,7 +78,7 @@ void Generation::Run() {
 }
 
 void Generation::Submit() {
-  if (position_ + run_.num_steps > length_) position_ = 0;
+  if (position_ + run_.num_steps > length_) position_ = behind_;
   for (size_t i = 0; i < run_.rows.size(); ++i) {
     RunRow& row = run_.rows[i];
     row.slot = Slot(i) + 1;

@@ -26,7 +26,7 @@ class Generation {
 
   // All sessions anew, with seeds of their own for every `round`.
   void Restart(uint64_t round, bool logprobs = false);
-  // The same, and each has seen the same `tokens` tokens.
+  // The same, and each has seen the same `tokens` tokens, also once the sequence is full.
   void RestartBehind(int tokens);
   // Submit, then Await.
   void Run();
@@ -43,7 +43,7 @@ class Generation {
   std::vector<int32_t> tokens_;
   rivulet::Run run_;
   std::vector<Record> records_;
-  int64_t position_ = 0;
+  int64_t position_ = 0, behind_ = 0;  // the latter: after a full sequence
 };
 
 }  // namespace rivulet::bench

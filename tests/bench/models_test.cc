@@ -84,6 +84,32 @@ TEST(BenchModelsTest, Qwen35Generates) {
   EXPECT_EQ(config.block().softmax->layers, std::vector<bool>({false, false, false, true}));
 }
 
+TEST(BenchModelsTest, AFullSequenceBeginsAgainBehindItsContext) {
+  const testing::TempDir directory;
+  ASSERT_TRUE(WriteGranite(directory.path(), {.hidden = 128,
+                                              .layers = 2,
+                                              .vocab = 64,
+                                              .attention_every = 2,
+                                              .heads = 2,
+                                              .kv_heads = 1,
+                                              .ffn = 96})
+                  .ok());
+  Choice choice;
+  choice.models = directory.path();
+  choice.max_context = 128 + 16;
+  const auto model = LoadModel(choice, ".");
+  const auto backend = NewBackend(choice, model, 2, {}, 1);
+  EXPECT_EQ(backend->limits().context, 128 + 16);
+  Generation generation(backend.get(), model->config().WithContext(backend->limits().context), 2,
+                        4);
+  generation.RestartBehind(128);
+  for (int run = 0; run < 9; ++run) {
+    generation.Run();
+    EXPECT_GT(generation.position(), 128);
+    EXPECT_LE(generation.position(), 128 + 16);
+  }
+}
+
 std::vector<std::string> EntriesOf(const fs::path& folder) {
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
