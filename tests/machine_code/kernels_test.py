@@ -27,7 +27,6 @@ MOST_TEXT_KIB = {
     "DecayRows": 7,
     "Embed": 6,
     "FillProductRows": 5,
-    "GatherProductRows": 4,
     "GemmF16": 52,
     "GemmFewF16": 54,
     "GemmF32": 56,

@@ -92,35 +92,6 @@ TEST(CudaProductRowsTest, TheMarkIsThePrefixAndNothingElse) {
   });
 }
 
-template <class T>
-void ExpectGathered(const std::vector<T>& values) {
-  const DeviceArray<T> from(values);
-  const DeviceArray<int32_t> gather(std::vector<int32_t>{4, 0, 2});
-  ForEachOrder([&](const CudaLaunch& launch) {
-    const DeviceArray<T> to(kSize);
-    const std::vector<T> before = to.Copy();
-    ASSERT_EQ(
-        GatherProductRowsCuda(launch, Rows(from), gather.data(), Rows(to, 3), -kProductPrefix, 7),
-        cudaSuccess);
-    const std::vector<T> got = to.Copy();
-    const int sources[] = {4, 0, 2};
-    for (size_t i = 0; i < kSize; ++i) {
-      const size_t row = i / kLd, column = i % kLd;
-      const bool copied = row < 3 && column < kProductPrefix + 7;
-      const T expected = copied ? values[size_t(sources[row]) * kLd + column] : before[i];
-      ASSERT_EQ(std::memcmp(&got[i], &expected, sizeof(T)), 0) << row << " " << column;
-    }
-  });
-}
-
-TEST(CudaProductRowsTest, GatheredRowsBringTheirPrefix) {
-  const std::vector<float> values = RandomFloats(kSize, 5);
-  ExpectGathered(values);
-  std::vector<uint16_t> halves;
-  for (const float v : values) halves.push_back(F32ToF16(v));
-  ExpectGathered(halves);
-}
-
 TEST(CudaProductRowsTest, ActivationsAreThoseOfAnEpilogue) {
   const std::vector<float> values = RandomFloats(kSize, 6, -3, 3);
   ForEachOrder([&](const CudaLaunch& launch) {
@@ -184,12 +155,7 @@ TEST(CudaProductRowsTest, TestRowsRepeatAndDifferencesAreCounted) {
 TEST(CudaProductRowsTest, WhatCannotBeIsRefused) {
   const DeviceArray<float> full(kSize);
   const DeviceArray<uint16_t> half(kSize);
-  const DeviceArray<int32_t> gather(std::vector<int32_t>{0});
   EXPECT_EQ(MarkProductRowsCuda({}, {}), cudaErrorInvalidValue);
-  EXPECT_EQ(GatherProductRowsCuda({}, Rows(full), gather.data(), Rows(half), 0, 1),
-            cudaErrorInvalidValue);
-  EXPECT_EQ(GatherProductRowsCuda({}, Rows(full), nullptr, Rows(full), 0, 1),
-            cudaErrorInvalidValue);
   EXPECT_EQ(ActivateProductRowsCuda({}, Epilogue::kRelu, Rows(half), Rows(full), 1),
             cudaErrorInvalidValue);
   EXPECT_EQ(FillProductRowsCuda({}, Rows(full), 1, 0), cudaErrorInvalidValue);

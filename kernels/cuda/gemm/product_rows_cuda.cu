@@ -33,22 +33,6 @@ __global__ void __launch_bounds__(kThreads) MarkProductRows(CudaProductRows rows
 }
 
 __global__ void __launch_bounds__(kThreads)
-    GatherProductRows(CudaProductRows from, const int32_t* gather, CudaProductRows to, int begin,
-                      int end) {
-  WaitForPredecessor();
-  const int row = static_cast<int>(blockIdx.x), source = gather[row];
-  for (int c = begin + static_cast<int>(threadIdx.x); c < end; c += kThreads) {
-    if (from.half) {
-      static_cast<uint16_t*>(to.data)[Place(to, row, c)] =
-          static_cast<const uint16_t*>(from.data)[Place(from, source, c)];
-    } else {
-      static_cast<float*>(to.data)[Place(to, row, c)] =
-          static_cast<const float*>(from.data)[Place(from, source, c)];
-    }
-  }
-}
-
-__global__ void __launch_bounds__(kThreads)
     ActivateProductRows(Epilogue activation, CudaProductRows from, CudaProductRows to, int n) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
@@ -124,23 +108,12 @@ bool PackProductRows(WeightType type, const float* w, const float* bias, int n, 
 }
 
 cudaError_t PrepareProductRowsCuda() {
-  return PrepareKernels(MarkProductRows, GatherProductRows, ActivateProductRows, FillProductRows,
-                        CountDifferentRows);
+  return PrepareKernels(MarkProductRows, ActivateProductRows, FillProductRows, CountDifferentRows);
 }
 
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows) {
   if (!Valid(rows)) return cudaErrorInvalidValue;
   return LaunchBlocks(launch, MarkProductRows, rows.rows, kThreads, 0, rows);
-}
-
-cudaError_t GatherProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
-                                  const int32_t* gather, const CudaProductRows& to, int begin,
-                                  int end) {
-  if (!Valid(from) || !Valid(to) || gather == nullptr || from.half != to.half || begin > end) {
-    return cudaErrorInvalidValue;
-  }
-  return LaunchBlocks(launch, GatherProductRows, to.rows, kThreads, 0, from, gather, to, begin,
-                      end);
 }
 
 cudaError_t ActivateProductRowsCuda(const CudaLaunch& launch, Epilogue activation,

@@ -47,12 +47,6 @@ cudaError_t PrepareProductRowsCuda();
 // Writes the prefix of every row. REQUIRES: rows begin kProductPrefix elements into their memory.
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows);
 
-// Row r of `to` := row gather[r] of `from`, columns `begin` to `end` - 1; `begin` may be
-// -kProductPrefix. REQUIRES: both are of one type, memory does not overlap.
-cudaError_t GatherProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
-                                  const int32_t* gather, const CudaProductRows& to, int begin,
-                                  int end);
-
 // to[r][c] = activation(from[r][c]) for c < n: what the epilogue of our own products does. `from`
 // is float32; `to` may be `from`.
 cudaError_t ActivateProductRowsCuda(const CudaLaunch& launch, Epilogue activation,
