@@ -2,11 +2,12 @@
 # Packs the server and the command with the shared libraries that they need, and the licences of all, into one relocatable
 # folder, for machines with glibc 2.36 or newer and without our packages (Debian 12, Ubuntu 24.04).
 # Usage: deploy/bundle.sh [--models] [--build DIR] [OUTPUT.tar.gz|.tar.xz|.tar]    default output: build/rivulet-bundle.tar.gz
-#        deploy/bundle.sh --gpu-tests [OUTPUT.tar.xz]              default output: build/gpu-kit.tar.xz
+#        deploy/bundle.sh --gpu-tests [--build DIR] [OUTPUT.tar.xz]              default output: build/gpu-kit.tar.xz
 #   --models      also the bundled models
 #   --build       the build directory; build/release unless given
-#   --gpu-tests   instead the programs that tests/gpu/run.sh runs beside the source tree on a machine with an H100 or H200: builds
-#                 preset gpu, packs it without models, at most 15 MiB; needs nvcc
+#   --gpu-tests   instead the programs that tests/gpu/run.sh runs beside the source tree on a machine with a GPU, without models: at
+#                 most 15 MiB, 62 with the tree. The build needs nvcc, and tests; RIVULET_CUDA_ARCHITECTURES (CMakeLists.txt) says
+#                 for which GPUs, an H100 or H200 unless given
 # Unpack anywhere, run rivulet-bundle/bin/rivulet-server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,25 +27,40 @@ while (($#)); do
   esac
   shift
 done
+# Of the build: what it lacks to have the programs of the kit; nothing where it has them.
+lacks_kit() {
+  local settings=$build/CMakeCache.txt
+  if ! command -v nvcc >/dev/null; then echo "this machine has no nvcc"
+  elif [[ ! -e $settings ]]; then echo "$build is not configured"
+  elif ! grep -q '^RIVULET_TESTS:.*=ON$' "$settings"; then echo "$build has no tests (RIVULET_TESTS is OFF, as deploy/demo.sh sets it)"
+  elif ! grep -q '^RIVULET_CUDA:.*=ON$' "$settings"; then echo "$build has no CUDA (RIVULET_CUDA is OFF)"
+  elif ! grep -q '^GTest_DIR:.*/' "$settings"; then echo "$build was configured without GoogleTest"
+  elif [[ ! -e build/gpu-peer.stamp ]]; then echo "build/gpu-peer, the Python packages of tests/requirements-gpu.txt, is missing"
+  elif [[ ! -e $build/gpu-kit.txt ]]; then echo "$build is not configured to its end, or without the server"
+  fi
+}
 if $gpu_tests; then
-  build=build/gpu
-  cmake --preset gpu >/dev/null
-  cmake --build --preset gpu >/dev/null || { echo "bundle.sh: preset gpu does not build: cmake --build --preset gpu" >&2; exit 2; }
+  lacks=$(lacks_kit)
+  if [[ -n $lacks ]]; then
+    echo "bundle.sh: $lacks; run: deploy/setup.sh --tests && cmake --preset release -DRIVULET_TESTS=ON -DRIVULET_CUDA=ON && cmake --build --preset release" >&2
+    exit 2
+  fi
+  mapfile -t programs <"$build/gpu-kit.txt"
   output=${output:-build/gpu-kit.tar.xz}
+else
+  programs=("$build"/bin/rivulet{,-server})
 fi
 output=${output:-build/rivulet-bundle.tar.gz}
-bin=$build/bin
-for program in rivulet rivulet-server; do
-  [[ -x $bin/$program ]] || { echo "bundle.sh: $bin/$program is not built; run deploy/demo.sh or deploy/test.sh first" >&2; exit 2; }
+for program in "${programs[@]}"; do
+  [[ -x $program ]] || { echo "bundle.sh: $program is not built; run: cmake --build $build" >&2; exit 2; }
 done
 
 staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
 bundle=$staging/rivulet-bundle
 mkdir -p "$bundle/bin" "$bundle/lib"
-programs=("$bin/rivulet" "$bin/rivulet-server")
 if $gpu_tests; then
-  programs+=("$bin"/{bench_step,copy_rate_cuda} build/gpu/tests/*_cuda_test build/gpu/tests/gpu_*_test)
+  cp -r build/gpu-peer "$bundle/python"
   git rev-parse --short HEAD >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"  # for the tables
 fi
 for program in "${programs[@]}"; do
@@ -55,6 +71,7 @@ for program in "${programs[@]}"; do
     grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv))\.so' |
     while read -r library; do cp -nL "$library" "$bundle/lib/"; done
 done
+strip --strip-debug "$bundle"/lib/*
 cp LICENSE "$bundle/"
 cp third_party/llama.cpp/LICENSE "$bundle/LICENSE.llama.cpp"  # of code in the programs
 # What the distribution made travels with its licence: the libraries, and what is compiled into the programs.
@@ -92,6 +109,7 @@ export XZ_OPT="--lzma2=preset=6,dict=128MiB"
 tar -C "$staging" -caf "$output" rivulet-bundle  # compressed as its name says
 echo "$output: $(du -h "$output" | cut -f1)"
 if $gpu_tests; then
-  # What travels to a lent machine: the tree and the kit together have 64 MiB, the tree at most 44 of them.
-  (($(stat -c %s "$output") <= 15 << 20)) || { echo "bundle.sh: the kit may have at most 15 MiB" >&2; exit 1; }
+  kit=$(stat -c %s "$output")
+  tree=$(git ls-files -z 2>/dev/null | xargs -0r stat -c %s | awk '{sum += $1} END {print sum + 0}')
+  ((kit <= 15 << 20 && kit + tree <= 62 << 20)) || { echo "bundle.sh: the kit has $kit bytes, and the tree $tree: at most 15 MiB, and 62 MiB together" >&2; exit 1; }
 fi

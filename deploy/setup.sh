@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
 # Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
-# --tests also makes build/venv (tests/requirements.txt; tests/requirements-cuda.txt where nvcc is), build/node
-# (tests/e2e/client/grpc_js) and build/typescript (client/typescript).
+# --tests also makes build/venv (tests/requirements.txt; where nvcc is, tests/requirements-cuda.txt too, and build/gpu-peer of
+# tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript (client/typescript).
 # Does nothing where everything is there; otherwise needs root, or sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +16,7 @@ packages=(
 test_packages=(
   libgtest-dev libgmock-dev openssl libbenchmark-dev
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
-  git haproxy buildah debootstrap curl chromium prometheus redis-server logrotate qemu-user
+  git haproxy buildah debootstrap curl chromium prometheus redis-server logrotate qemu-user xz-utils
 )
 
 case "${1:-}" in
@@ -85,6 +85,16 @@ install_cuda_tools() {
   sha256sum "$requirements" >"$venv/stamp-cuda"
 }
 
+# The peer of our kernels on a GPU travels there with the kit (deploy/bundle.sh --gpu-tests).
+install_gpu_peer() {
+  local requirements=tests/requirements-gpu.txt folder=build/gpu-peer
+  command -v nvcc >/dev/null && ! unchanged "$folder.stamp" "$requirements" || return 0
+  echo "setup: Python packages of $requirements into $folder" >&2
+  rm -rf "$folder"
+  logged build/venv/bin/pip install --disable-pip-version-check --target "$folder" --no-deps --no-compile --only-binary=:all: --require-hashes -r "$requirements"
+  sha256sum "$requirements" >"$folder.stamp"
+}
+
 # install_node <source> <node>: the packages that the lock file in <source> names.
 install_node() {
   local source=$1 node=$2
@@ -100,6 +110,7 @@ install_packages
 if [[ ${1:-} == --tests ]]; then
   install_venv
   install_cuda_tools
+  install_gpu_peer
   install_node tests/e2e/client/grpc_js build/node
   install_node client/typescript build/typescript
 fi

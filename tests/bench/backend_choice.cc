@@ -53,6 +53,9 @@ bool Apply(const char* argument, Choice* choice) {
   } else if (const char* graphs = FlagValue(argument, "--graphs=")) {
     choice->graphs = std::strcmp(graphs, "on") == 0;
     if (!choice->graphs && std::strcmp(graphs, "off") != 0) Fail("--graphs=on|off", 2);
+  } else if (const char* overlap = FlagValue(argument, "--overlap=")) {
+    choice->overlap = std::strcmp(overlap, "on") == 0;
+    if (!choice->overlap && std::strcmp(overlap, "off") != 0) Fail("--overlap=on|off", 2);
   } else if (const char* rows = FlagValue(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
   } else if (const char* norm_rows = FlagValue(argument, "--norm-rows=")) {
@@ -147,6 +150,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.plan = choice.plan;
     options.products = choice.products;
     options.graphs = choice.graphs;
+    options.overlap = choice.overlap;
     options.latency_rows = choice.latency_rows;
     options.norm_rows = choice.norm_rows;
     options.patience = testing::Patience();

@@ -22,6 +22,7 @@ struct Choice {
   CudaProductChoice products = CudaProductChoice::kAuto;  // --products=auto|own
   kernels::CacheType cache = kernels::CacheType::kF32;    // --kv-cache=f32|f16|bf16
   bool graphs = true;                                     // --graphs=on|off, of CUDA
+  bool overlap = true;                                    // --overlap=on|off, of CUDA
   int latency_rows = 8;                                   // --latency-rows=N, of CUDA
   int norm_rows = CudaBackendOptions().norm_rows;         // --norm-rows=N, of CUDA
   int device = 0;                                         // --device=N

@@ -1,35 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What to expect of a GPU before one was measured: the estimates of deploy/BENCHMARKS.md (rehearsal_test.py compares them) and limits."""
 
-import re
-
-DEVICE = "H200"  # which the estimates are of
-MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # by a part of the device's name
-# Tokens/s, lowest and highest, by rows of a step, and of a prompt.
-FAMILY = {
-    "rwkv7-0.4b": {"1": (750, 1200), "32": (20e3, 32e3), "256": (80e3, 135e3), "1024": (108e3, 157e3), "prompt of 4096": (125e3, 165e3)},
-    "granite-350m": {"1": (750, 1100), "32": (17e3, 24e3), "256": (47e3, 67e3), "1024": (55e3, 74e3), "prompt of 4096": (85e3, 115e3)},
-    "mamba2-130m": {"1": (1700, 2600), "32": (32e3, 47e3), "256": (67e3, 87e3), "1024": (78e3, 97e3), "prompt of 4096": (158e3, 205e3)},
-}
-# Microseconds of a step or prompt, under the names of report.py. One row is that of plan latency.
-MICROSECONDS = {"mnist-linear 1": (45, 60), "mnist-linear 64": (95, 135), "mnist-linear 1024": (260, 340), "mnist-linear 4096": (730, 880),
-                "mnist-linear prompt of 784": (190, 210)}  # fmt: skip
+MEMORY_GB_PER_S = {"H200": 4800, "H100": 3350}  # as the maker says, by a part of the device's name
+# Of an H100: MB that a step moves through memory, and us, lowest and highest. Of a prompt: us.
+STEPS = {
+    "mnist-linear": {"1 latency": (0, 45, 60), "1": (0, 95, 115), "64": (47, 100, 140), "1024": (566, 340, 430), "4096": (2225, 930, 1080),
+                     "prompt of 784": (0, 190, 210)},
+    "rwkv7-0.4b": {"1": (780, 850, 1200), "64": (1600, 1200, 1600), "1024": (14100, 7900, 10000), "prompt of 4096": (0, 24800, 32800)},
+    "mamba2-130m": {"1": (296, 420, 600), "64": (2740, 1250, 1600), "1024": (40000, 15000, 18000), "prompt of 4096": (0, 20000, 25900)},
+    "granite-350m": {"1": (775, 950, 1300), "64": (3600, 2000, 2600), "1024": (47000, 19000, 24000), "prompt of 4096": (0, 35600, 48200)},
+}  # fmt: skip
 CLUSTERS = (65, 80)  # us a step of mnist-linear at 64 rows with one cluster kernel a layer
+# Tokens/s that others have published (deploy/BENCHMARKS.md): RWKV-7 7.2B of Albatross on an RTX 5090, Qwen3.5 0.8B of SGLang on an H100.
+RECORDS = {"rwkv7-7.2b 1": 145.8, "rwkv7-7.2b 8": 938, "rwkv7-7.2b 64": 5483, "rwkv7-7.2b 256": 13134, "qwen3.5-0.8b 1 after 8192 tokens": 1147,
+           "qwen3.5-0.8b 16 after 8192 tokens": 7819, "qwen3.5-0.8b 1024 after 8192 tokens": 9965}  # fmt: skip
 
 
-def microseconds(what: str) -> tuple[float, float] | None:
-    """The estimate for a step or prompt, lowest and highest."""
-    if what == "mnist-linear 1 throughput":
-        return None
-    what = re.sub(" (latency|throughput)$", "", what)
-    if what in MICROSECONDS:
-        return MICROSECONDS[what]
+def microseconds(what: str, device: str) -> tuple[float, float] | None:
+    """The estimate for a step or prompt, lowest and highest: that of an H100, less what the device's memory is faster."""
     model, _, which = what.partition(" ")
-    if which not in FAMILY.get(model, {}):
+    rate = memory(device)
+    if rate is None or which not in STEPS.get(model, {}):
         return None
-    lowest, highest = FAMILY[model][which]
-    tokens = 1e6 * int(which.split()[-1])
-    return tokens / highest, tokens / lowest
+    mb, lowest, highest = STEPS[model][which]
+    faster = mb * (1000 / MEMORY_GB_PER_S["H100"] - 1000 / rate)
+    return lowest - faster, highest - faster
 
 
 def memory(device: str) -> int | None:

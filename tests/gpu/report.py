@@ -7,39 +7,40 @@ With --before, a folder of earlier results, each figure stands beside the earlie
 
 import argparse
 import pathlib
-import re
 import sys
 
 import decisions
 import estimates
-from phases import SOAK, read_lines
+import phases
+from results import NOT_DONE, read_lines
 
-PHASES = ("smoke", "facts", "parity", "speed", "soak", "profile", "sanitizer")
+PHASES = ("smoke", "first", "second")
+TESTS = ("smoke", "backend", "memcheck", "short soak", "soak", "again", "again without", "again sanitized")  # steps that say whether it is right
 BAD = ("failed", "crashed", "timed_out")
 
 
-class Phase:
-    """The last run of one phase in a folder. `lines` is empty where there is none."""
+class Report:
+    """The last run of each phase in a folder."""
 
-    def __init__(self, folder: pathlib.Path, name: str):
-        self.name = name
-        self.about: dict = {}
-        self.lines: list[dict] = []
-        for line in read_lines(folder / f"{name}.jsonl"):
-            if "machine" in line:
-                self.about, self.lines = line, []
-            else:
-                self.lines.append(line)
+    def __init__(self, folder: pathlib.Path | None):
+        found = {} if folder is None else {name: phases.last_run(read_lines(folder / f"{name}.jsonl")) for name in PHASES}
+        self.phases = {name: lines for name, lines in found.items() if lines}
+        self.lines = [line for lines in self.phases.values() for line in lines]
+        self.about = next((line for line in self.lines if "machine" in line), {})
+        self.device = self.about.get("machine", {}).get("name", "no device")
 
-    def outcomes(self) -> dict[str, list[dict]]:
-        kinds: dict[str, list[dict]] = {}
-        for line in self.lines:
-            if "outcome" in line:
-                kinds.setdefault(line["outcome"], []).append(line)
-        return kinds
+    def outcomes(self, *steps: str) -> list[dict]:
+        return [line for line in self.lines if "outcome" in line and line.get("step", "") in steps]
 
-    def figures(self) -> list[dict]:
-        return [line for line in self.lines if "figures" in line]
+    def figures(self, *steps: str) -> list[tuple[str, dict]]:
+        return [(line["name"], line["figures"]) for line in self.lines if "figures" in line and (not steps or line.get("step", "") in steps)]
+
+    def measured(self) -> dict[tuple[str, str], dict]:
+        """Figures of bench_step by what they are of, and products."""
+        return {(values["of"], values.get("products", "own")): values for _, values in self.figures() if "of" in values and "steps" not in values}
+
+    def failed(self) -> list[str]:
+        return [step for step in TESTS if any(line["outcome"] in BAD for line in self.outcomes(step))]
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -55,26 +56,28 @@ def share(value) -> str:
     return "" if value is None else f"{100 * value:.0f} %"
 
 
-def tests(phase: Phase) -> str:
-    """How many of each outcome, and by name what is not good."""
-    kinds = phase.outcomes()
-    counts = ", ".join(f"{len(lines)} {kind}" for kind, lines in sorted(kinds.items())) or "no result"
-    text = f"**{phase.name}**: {counts}.\n"
-    for kind in (*BAD, "skipped", "not_run"):
-        for line in kinds.get(kind, []):
-            last = line.get("output", "").strip().rsplit("\n", 1)[-1]
-            text += f"- {kind} `{line['name']}`: {last[:200]}\n"
+def steps_of(lines: list[dict], phase: str) -> str:
+    """Each step of a phase: whole, cut or missing, how many of each outcome, and by name what is not good."""
+    red = any(line.get("step", "").startswith("again") for line in lines)
+    wanted = {"smoke": phases.SMOKE, "first": phases.FIRST, "second": phases.RED if red else phases.GREEN}[phase]
+    text = f"**{phase}**\n"
+    for step in [""] * any("outcome" in line and not line.get("step", "") for line in lines) + [step.name for step in wanted]:
+        mine = [line for line in lines if line.get("step", "") == step]
+        ended = next((line for line in mine if "ended" in line), {"ended": "" if not step else "missing" if not mine else "cut by the machine"})
+        kinds: dict[str, list[dict]] = {}
+        for line in mine:
+            if "outcome" in line:
+                kinds.setdefault(line["outcome"], []).append(line)
+        counts = ", ".join(f"{len(ones)} {kind}" for kind, ones in sorted(kinds.items()))
+        text += f"- {', '.join(filter(None, (step, ended['ended'], counts, f'''{ended['seconds']} s''' if 'seconds' in ended else '')))}\n"
+        for kind in (*BAD, *NOT_DONE):
+            for line in kinds.get(kind, []):
+                text += f"  - {kind} `{line['name']}`: {line.get('output', '').strip().rsplit(chr(10), 1)[-1][:200]}\n"
     return text
 
 
 def time(values: dict) -> float | None:
     return values.get("us/step", values.get("real_time"))
-
-
-def measured(phase: Phase) -> dict[tuple[str, str], dict]:
-    """Figures of bench_step by what they are of, and products."""
-    found = [line["figures"] for line in phase.figures() if "of" in line["figures"]]
-    return {(values["of"], values.get("products", "own")): values for values in found}
 
 
 def limit(values: dict, device: str) -> float | None:
@@ -83,133 +86,102 @@ def limit(values: dict, device: str) -> float | None:
     return values["GB/s"] * values["us/step"] / rate if rate and {"GB/s", "us/step"} <= set(values) else None
 
 
-def estimate(what: str) -> str:
-    low_high = estimates.microseconds(what)
-    return "" if low_high is None else f"{low_high[0]:,.0f} to {low_high[1]:,.0f}"
-
-
-def fastest_peers(phase: Phase) -> dict[str, float]:
+def fastest_peers(report: Report) -> dict[str, float]:
     """us of the fastest peer by model and rows."""
     fastest: dict[str, float] = {}
-    for line in phase.figures():
-        if line["name"].startswith("peer") and "us" in line["figures"]:
-            values = line["figures"]
-            what = f"{values.get('model', 'mnist-linear')} {values.get('rows')}"  # peer_pytorch has one model
+    for _, values in report.figures("peers"):
+        if "us" in values:
+            what = f"{values.get('model')} {values.get('rows')}"
             fastest[what] = min(values["us"], fastest.get(what, values["us"]))
     return fastest
 
 
-def steps(phase: Phase, before: Phase, peer_us: dict[str, float]) -> str:
-    """Steps and prompts of bench_step: our own kernels beside limit, estimate and peer, cuBLASLt for all products, and the mixture that
-    users get."""
-    now, earlier = measured(phase), measured(before)
-    device = phase.about.get("machine", {}).get("name", "")
+def steps(report: Report, before: Report) -> str:
+    """Steps and prompts of bench_step: our own kernels beside limit, estimate, peer and published record, and with --products auto."""
+    now, earlier, peers = report.measured(), before.measured(), fastest_peers(report)
     rows = []
     for (what, products), values in now.items():
         if products != "own":
             continue
-        us, old_us = time(values), time(earlier.get((what, products), {}))
-        library, mixed = (time(now.get((what, other), {})) for other in ("cublaslt", "auto"))
-        change = f"{us / old_us:.2f}" if us and old_us else ""
-        peer = peer_us.get(re.sub(" (latency|throughput)$", "", what))
-        rows.append([what, number(us), number(limit(values, device)), estimate(what), number(peer), number(library), number(mixed),
-                     number(values.get("tok/s", 0) / 1000),
-                     number(values.get("GB/s"), 0), number(values.get("TFLOP/s")), share(values.get("share")), change])  # fmt: skip
-    header = ["model, rows, plan", "us", "limit, us", f"estimate for an {estimates.DEVICE}, us", "fastest peer, us", "cuBLASLt, us", "auto, us",
-              "thousand tok/s", "GB/s", "TFLOP/s", "share of the copy rate", "time / before"]  # fmt: skip
-    if not rows:
-        return "No figures of steps.\n"
-    ran: dict[tuple[str, str], list[str]] = {}
+        us, old_us, least = time(values), time(earlier.get((what, products), {})), limit(values, report.device)
+        expected = estimates.microseconds(what, report.device)
+        rows.append([what, number(us), number(least), share(least / us if least and us else None), share(values.get("share")),
+                     "" if expected is None else f"{expected[0]:,.0f} to {expected[1]:,.0f}", number(peers.get(what.removesuffix(" latency"))),
+                     number(time(now.get((what, "auto"), {}))), number(values.get("tok/s", 0) / 1000), number(estimates.RECORDS[what] / 1000) if what in estimates.RECORDS else "",
+                     f"{us / old_us:.2f}" if us and old_us else ""])  # fmt: skip
+    header = ["model, rows, plan", "us", "limit, us", "share of the limit", "share of the copy rate", "estimate, us", "fastest peer, us", "auto, us",
+              "thousand tok/s", "published, thousand tok/s", "time / before"]  # fmt: skip
+    ran: dict[str, list[str]] = {}
     for (what, products), values in now.items():
         if products != "own" and values.get("label"):
-            ran.setdefault((products, values["label"]), []).append(what)
-    return table(header, rows) + "".join(f"- {products} ran `{label}` for {', '.join(whats)}\n" for (products, label), whats in ran.items())
+            ran.setdefault(values["label"], []).append(what)
+    return (table(header, rows) if rows else "No figures of steps.\n") + "".join(f"- auto ran `{label}` for {', '.join(whats)}\n" for label, whats in ran.items())
 
 
-def kernels(phase: Phase) -> str:
+def kernels(report: Report) -> str:
     """Every kernel of a step or a prompt, the longest first."""
     text = ""
-    for line in phase.figures():
-        values = line["figures"]
-        if "kernels" not in values:
-            continue
-        rows = [[f"`{short(one['kernel'])}`", one["grid"], str(one["launches"]), number(one["us"]), share(one["us"] / values["us"] if values["us"] else None)]
+    for name, values in report.figures("kernels"):
+        rows = [[f"`{phases.short(one['kernel'])}`", one["grid"], str(one["launches"]), number(one["us"]), share(one["us"] / values["us"] if values["us"] else None)]
                 for one in values["kernels"]]  # fmt: skip
-        what = line["name"].removeprefix("kernels ")
+        what = name.removeprefix("kernels ")
         text += f"\n{what if 'prompt' in what else f'Step of {what} rows'}: {number(values['us'])} us of kernels, one after another\n\n"
         text += table(["kernel", "grid", "launches", "us", "share"], rows)
     return text
 
 
-def short(kernel: str) -> str:
-    """A kernel's name without its arguments and namespaces."""
-    return re.sub(r"\(anonymous namespace\)::|\b[a-z_]+::|^void ", "", kernel).split("(")[0].strip()
+def sections(report: Report) -> str:
+    """What ncu says of the longest kernels."""
+    text = ""
+    for name, values in report.figures("sections"):
+        text += f"\n`{name.removeprefix('sections ')}`, why it waits\n\n"
+        text += table(["metric", "unit", "value"], [[str(part or "") for part in (row[2], row[3], row[4])] for row in values["rows"]])
+    return text
 
 
-def peers(phase: Phase) -> str:
-    rows = [
-        [values.get("model", ""), str(values.get("rows", "")), values.get("matrices", ""), number(values.get("us")), number(values.get("gb_per_s"), 0)]
-        for line in phase.figures()
-        if line["name"].startswith("peer") and (values := line["figures"])
-    ]
-    return table(["peer: the step by hand in PyTorch, in a CUDA graph", "rows", "matrices", "us", "GB/s"], rows) if rows else "No figures of peers.\n"
+def peers(report: Report) -> str:
+    rows = [[values.get("model", ""), str(values.get("rows", "")), values.get("matrices", ""), number(values["us"]), number(values.get("gb_per_s"), 0)]
+            for _, values in report.figures("peers") if "us" in values]  # fmt: skip
+    left = [f"- not measured: {values.get('model', '')} {values.get('rows', '')} {values.get('error', values.get('left_out', ''))}\n"
+            for _, values in report.figures("peers") if "us" not in values]  # fmt: skip
+    header = ["peer: the step by hand in PyTorch, in a CUDA graph; kernels of flash-linear-attention", "rows", "matrices", "us", "GB/s"]
+    return (table(header, rows) if rows else "No figures of peers.\n") + "".join(left)
 
 
-def streams(phase: Phase) -> str:
+def streams(report: Report) -> str:
     rows = []
-    for line in phase.figures():
-        if not line["name"].startswith("server "):
-            continue
-        values = line["figures"]
-        latency = values.get("latency_ms", {})
-        first, gap = latency.get("first_token", {}), latency.get("message_gap", {})
+    for name, values in report.figures("server"):
+        first, gap = (values.get("latency_ms", {}).get(what, {}) for what in ("first_token", "message_gap"))
         rate = values.get("window", {}).get("tokens_per_second")
-        rows.append([line["name"].removeprefix("server "), number(rate, 0), *(number(x, 2) for x in
-                     (first.get("p50"), first.get("p99"), gap.get("p50"), gap.get("p99")))])  # fmt: skip
+        rows.append([name.removeprefix("server "), number(rate, 0), *(number(one.get(which), 2) for one in (first, gap) for which in ("p50", "p99"))])
     header = ["streams through gRPC", "tok/s", "first token p50, ms", "p99", "gap p50, ms", "p99"]
     return table(header, rows) if rows else "No figures of the server.\n"
 
 
-def soak(phase: Phase) -> str:
+def soak(report: Report) -> str:
     """Steps that had the same bits twice, and what two processes were called."""
-    text = ""
-    for plan in dict.fromkeys(plan for *_, plan in SOAK):
-        parts = [(values["of"].removesuffix(f" {plan}"), values["steps"]) for values in (line["figures"] for line in phase.figures())
-                 if "steps" in values and values["of"].endswith(plan)]  # fmt: skip
-        wanted = sum(steps for _, _, steps, of_plan in SOAK if of_plan == plan)
-        done = ", ".join(f"{what} rows {steps:,.0f}" for what, steps in parts) or "none"
-        text += f"- plan {plan}: {sum(steps for _, steps in parts):,.0f} of {wanted:,} steps had the bits of a second run on graphs ({done})\n"
-    ids = [line for line in phase.figures() if "numerics_id" in line["figures"]]
-    return text + "".join(f"- {line['name']}: `{line['figures']['numerics_id']}`, {line['figures']['products']}\n" for line in ids)
+    wanted = [*phases.SHORT_SOAK, *phases.SOAK]
+    done = [values for _, values in report.figures("short soak", "soak") if "steps" in values]
+    parts = ", ".join(f"{values['of'].removesuffix(' soaked')} rows {values['steps']:,.0f}" for values in done) or "none"
+    text = f"- {sum(values['steps'] for values in done):,.0f} of {sum(steps for _, _, steps, _ in wanted):,} steps had the bits of a second run on graphs ({parts})\n"
+    return text + "".join(f"- {name}: `{values['numerics_id']}`, {values['products']}\n" for name, values in report.figures("ids"))
 
 
-def report(folder: pathlib.Path, earlier: pathlib.Path | None) -> str:
-    phases = {name: Phase(folder, name) for name in PHASES}
-    old = {name: Phase(earlier, name) if earlier is not None else Phase(folder, "") for name in ("facts", "speed")}
-    about = next((phase.about for phase in phases.values() if phase.about), {})
-    machine = about.get("machine", {})
-    rate = next((line["figures"]["gb_per_s"] for line in phases["smoke"].figures() if "gb_per_s" in line["figures"]), None)
-    text = f"### {machine.get('name', 'no device')}, {about.get('began', '')[:10]}, commit {machine.get('commit', 'unknown')}\n\n"
+def render(report: Report, before: Report) -> str:
+    machine = report.about.get("machine", {})
+    rate = next((values["gb_per_s"] for name, values in report.figures("copy rate") if "gb_per_s" in values), None)
+    text = f"### {report.device}, {report.about.get('began', '')[:10]}, commit {machine.get('commit', 'unknown')}\n\n"
     text += f"Driver {machine.get('driver_version', 'unknown')}, {machine.get('clocks.max.sm', '?')}. "
     text += f"Copy rate, read and written: {number(rate, 0) or 'not measured'} GB/s. Bytes of a step: all weights once, every state read and written\n"
     text += "once; above 100 % the caches answered. The limit moves them at the rate that the device's maker says.\n\n"
-    failed = [name for name in ("smoke", "parity", "soak") for kind in BAD if phases[name].outcomes().get(kind)]
+    failed = report.failed()
     if failed:
-        text += f"**Tests failed ({', '.join(sorted(set(failed)))}): the figures below are of a program that is not known to be right.**\n\n"
-    for name in PHASES:
-        if phases[name].about:
-            text += tests(phases[name]) + "\n"
-    peer_us = fastest_peers(phases["speed"])
-    if phases["facts"].about:
-        text += steps(phases["facts"], old["facts"], peer_us) + kernels(phases["facts"]) + "\n"
-    if phases["speed"].about:
-        text += "\n".join((steps(phases["speed"], old["speed"], peer_us), peers(phases["speed"]), streams(phases["speed"]))) + "\n"
-    if phases["soak"].about:
-        text += soak(phases["soak"]) + "\n"
-    both = measured(phases["speed"]) | measured(phases["facts"])
-    figures = {key: us for key, values in both.items() if (us := time(values))}
-    tables = {line["name"].removeprefix("kernels "): line["figures"]["kernels"] for line in phases["facts"].figures() if "kernels" in line["figures"]}
-    return text + ("Nothing is decided, because tests failed.\n" if failed else decisions.decisions(figures, tables) if figures else "")
+        text += f"**Tests failed ({', '.join(failed)}): the figures below are of a program that is not known to be right.**\n\n"
+    text += "\n".join(steps_of(lines, phase) for phase, lines in report.phases.items()) + "\n"
+    text += "\n".join((steps(report, before), peers(report), kernels(report), sections(report), streams(report), soak(report))) + "\n"
+    figures = {key: us for key, values in report.measured().items() if (us := time(values))}
+    tables = {name.removeprefix("kernels "): values["kernels"] for name, values in report.figures("kernels")}
+    return text + ("Nothing is decided, because tests failed.\n" if failed else decisions.decisions(figures, tables))
 
 
 def main() -> int:
@@ -221,7 +193,7 @@ def main() -> int:
         if not any((folder / f"{name}.jsonl").is_file() for name in PHASES):
             print(f"report.py: {folder} holds no results of run.py", file=sys.stderr)
             return 2
-    print(report(options.results, options.before), end="")
+    print(render(Report(options.results), Report(options.before)), end="")
     return 0
 
 
