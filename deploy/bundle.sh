@@ -71,7 +71,7 @@ for program in "${programs[@]}"; do
     grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv))\.so' |
     while read -r library; do cp -nL "$library" "$bundle/lib/"; done
 done
-strip --strip-debug "$bundle"/lib/*
+if $gpu_tests; then strip "$bundle"/lib/librivulet_*; fi  # the others are as their packages have them
 cp LICENSE "$bundle/"
 cp third_party/llama.cpp/LICENSE "$bundle/LICENSE.llama.cpp"  # of code in the programs
 # What the distribution made travels with its licence: the libraries, and what is compiled into the programs.
