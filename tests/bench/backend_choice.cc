@@ -34,6 +34,12 @@ CudaProductChoice ProductsOf(const std::string& name) {
   return CudaProductChoice::kAuto;
 }
 
+bool IsOn(const char* flag, const char* value) {
+  if (std::strcmp(value, "on") == 0) return true;
+  if (std::strcmp(value, "off") != 0) Fail(absl::StrCat(flag, "on|off"), 2);
+  return false;
+}
+
 bool Apply(const char* argument, Choice* choice) {
   if (const char* value = FlagValue(argument, "--backend=")) {
     choice->cuda = std::strcmp(value, "cuda") == 0;
@@ -51,11 +57,9 @@ bool Apply(const char* argument, Choice* choice) {
     if (!type.ok()) Fail(std::string(type.status().message()), 2);
     choice->cache = *type;
   } else if (const char* graphs = FlagValue(argument, "--graphs=")) {
-    choice->graphs = std::strcmp(graphs, "on") == 0;
-    if (!choice->graphs && std::strcmp(graphs, "off") != 0) Fail("--graphs=on|off", 2);
+    choice->graphs = IsOn("--graphs=", graphs);
   } else if (const char* overlap = FlagValue(argument, "--overlap=")) {
-    choice->overlap = std::strcmp(overlap, "on") == 0;
-    if (!choice->overlap && std::strcmp(overlap, "off") != 0) Fail("--overlap=on|off", 2);
+    choice->overlap = IsOn("--overlap=", overlap);
   } else if (const char* rows = FlagValue(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
   } else if (const char* norm_rows = FlagValue(argument, "--norm-rows=")) {
