@@ -13,10 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 
-import results as clock
-from results import Outcome, Results, json_lines
+from results import NOT_DONE, Outcome, Results, json_lines, read_lines
 
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT, BENCH_LIMIT, PROFILE_LIMIT = 20, 60, 10, 60, 30  # seconds of one program
 # Tests of the whole backend, the most telling first, and the tests of kernels without which they say nothing.
@@ -167,7 +167,7 @@ def backend(kit: Kit) -> None:
 
 def read_back(results: Results) -> list[dict]:
     """The lines of this run of the phase."""
-    return last_run(clock.read_lines(pathlib.Path(results.file.name)))
+    return last_run(read_lines(pathlib.Path(results.file.name)))
 
 
 def last_run(lines: list[dict]) -> list[dict]:
@@ -328,7 +328,7 @@ def ncu(kit: Kit, name: str, flags: list, model: str, rows: int, prompt: int = 0
         if outcome.good and not (found and {"Kernel Name", "Metric Name", "Metric Value"} <= set(found[0])):
             outcome.kind, found = "failed", []
         kit.results.record(name if kit.graphs else f"{name} without graphs", outcome)
-        if found or not kit.graphs or outcome.kind in clock.NOT_DONE:
+        if found or not kit.graphs or outcome.kind in NOT_DONE:
             return found
         kit.graphs = False
 
@@ -352,7 +352,7 @@ def sanitize(kit: Kit, kind: str, programs: list[tuple[str, str]]) -> None:
     probe = kit.results.attempt([*command, kit.programs["copy_rate_cuda"]], SMOKE_LIMIT)
     if not probe.good:
         no_use = Outcome("skipped", f"it does not run here ({probe.kind}): {probe.output}")
-        kit.results.record(kind, probe if probe.kind in clock.NOT_DONE else no_use)
+        kit.results.record(kind, probe if probe.kind in NOT_DONE else no_use)
         return
     for program, pattern in programs:
         outcome = kit.results.attempt([*command, kit.programs[program], f"--gtest_filter={pattern}"], SMOKE_LIMIT, {"RIVULET_TESTS_SMALL": "1", **PATIENT})
@@ -443,12 +443,12 @@ def log_of(file) -> str:
 
 def await_listening(process: subprocess.Popen, log, seconds: float) -> dict[str, dict]:
     """The lines of the log by event, once it says where the server listens; none where it ends before, or says nothing for so long."""
-    end = clock.time.monotonic() + seconds
-    while clock.time.monotonic() < end and process.poll() is None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
         lines = {line["event"]: line for line in json_lines(log_of(log)) if "event" in line}
         if "address" in lines.get("listening", {}):
             return lines
-        clock.time.sleep(0.1)
+        time.sleep(0.1)
     return {}
 
 

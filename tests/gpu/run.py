@@ -28,8 +28,7 @@ import tempfile
 import traceback
 
 import phases
-import results as clock
-from results import MOST_FILES, NOT_DONE, SKIPPED, Outcome, Results
+from results import MOST_FILES, NOT_DONE, SKIPPED, Outcome, Results, read_lines
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEADLINES = {"smoke": 85, "first": 540, "second": 170}  # seconds
@@ -132,7 +131,7 @@ def steps_of(phase: str, before: list[dict]) -> tuple[phases.Step, ...]:
 def run_phase(options: argparse.Namespace, found: dict | None) -> Results:
     phase = options.phase
     seconds = options.deadline or DEADLINES[phase]
-    before = phases.last_run(clock.read_lines(KEPT)) if phase == "second" else []
+    before = phases.last_run(read_lines(KEPT)) if phase == "second" else []
     about = {"commit": commit(options.programs), **(found or {})}
     kept = KEPT if phase == "first" and found is not None else None
     results = Results(phase, options.results, seconds, about, lambda line: print(line, flush=True), kept)
