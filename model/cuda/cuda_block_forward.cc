@@ -159,9 +159,8 @@ absl::Status CudaBlockPass::Rounded(const CudaWeightMatrix& w, const float* x, i
                                     int ld_out, const float* residual) const {
   const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
   const kernels::CudaProductRows rounded = {a.half.x.data, true, a.half.x.ld, pass.rows};
-  RIVULET_RETURN_IF_ERROR(CudaStatus(
-      kernels::ActivateProductRowsCuda(launch, kernels::Epilogue::kNone, given, rounded, w.k),
-      "launching a rounding"));
+  RIVULET_RETURN_IF_ERROR(CudaStatus(kernels::RoundProductRowsCuda(launch, given, rounded, w.k),
+                                     "launching a rounding"));
   return Product(w, {nullptr, a.half.x.data, a.half.x.ld}, out, ld_out, residual);
 }
 

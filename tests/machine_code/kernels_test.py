@@ -16,7 +16,6 @@ import launches
 # Most KiB of instructions of a kernel, by its name without template arguments. A multiprocessor's cache of instructions has
 # some 128 KiB and what lies closer to its schedulers 32 KiB, so code beyond that is fetched again in every step.
 MOST_TEXT_KIB = {
-    "ActivateProductRows": 7,
     "ActivateRows": 7,
     "Attention": 40,
     "AttentionFeatures": 44,
@@ -49,6 +48,7 @@ MOST_TEXT_KIB = {
     "Recurrence": 54,
     "RecurrenceFew": 26,
     "RotateHeads": 7,
+    "RoundProductRows": 3,
     "Rwkv7Heads": 14,
     "Rwkv7Outputs": 24,
     "Sample": 88,

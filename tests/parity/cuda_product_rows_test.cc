@@ -92,33 +92,16 @@ TEST(CudaProductRowsTest, TheMarkIsThePrefixAndNothingElse) {
   });
 }
 
-TEST(CudaProductRowsTest, ActivationsAreThoseOfAnEpilogue) {
-  const std::vector<float> values = RandomFloats(kSize, 6, -3, 3);
+TEST(CudaProductRowsTest, RowsAreRoundedToF16) {
+  const DeviceArray<float> from(RandomFloats(kSize, 6, -3, 3));
+  const std::vector<float> values = from.Copy();
   ForEachOrder([&](const CudaLaunch& launch) {
-    for (const Epilogue activation : {Epilogue::kRelu, Epilogue::kGelu}) {
-      const DeviceArray<float> from(values), out(kSize);
-      const DeviceArray<uint16_t> half(kSize);
-      ASSERT_EQ(ActivateProductRowsCuda(launch, activation, Rows(from), Rows(half), 9),
-                cudaSuccess);
-      ASSERT_EQ(ActivateProductRowsCuda(launch, activation, Rows(from), Rows(out), 9), cudaSuccess);
-      ASSERT_EQ(ActivateProductRowsCuda(launch, activation, Rows(from), Rows(from), 9),
-                cudaSuccess);
-      const std::vector<float> got = out.Copy(), in_place = from.Copy();
-      const std::vector<uint16_t> halves = half.Copy();
-      for (size_t i = 0; i < kSize; ++i) {
-        const int column = int(i % kLd) - kProductPrefix;
-        if (column < 0 || column >= 9) {
-          ASSERT_TRUE(std::isnan(got[i]));
-          ASSERT_EQ(halves[i], 0xFFFF);
-          ASSERT_EQ(in_place[i], values[i]);
-          continue;
-        }
-        const float v = values[i];
-        const double gelu = 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
-        ASSERT_NEAR(got[i], activation == Epilogue::kGelu ? gelu : std::fmax(v, 0.0), 1e-6);
-        ASSERT_EQ(halves[i], F32ToF16(got[i]));
-        ASSERT_EQ(in_place[i], got[i]);
-      }
+    const DeviceArray<uint16_t> half(kSize);
+    ASSERT_EQ(RoundProductRowsCuda(launch, Rows(from), Rows(half), 9), cudaSuccess);
+    const std::vector<uint16_t> halves = half.Copy();
+    for (size_t i = 0; i < kSize; ++i) {
+      const int column = int(i % kLd) - kProductPrefix;
+      ASSERT_EQ(halves[i], column < 0 || column >= 9 ? 0xFFFF : F32ToF16(values[i]));
     }
   });
 }
@@ -156,8 +139,8 @@ TEST(CudaProductRowsTest, WhatCannotBeIsRefused) {
   const DeviceArray<float> full(kSize);
   const DeviceArray<uint16_t> half(kSize);
   EXPECT_EQ(MarkProductRowsCuda({}, {}), cudaErrorInvalidValue);
-  EXPECT_EQ(ActivateProductRowsCuda({}, Epilogue::kRelu, Rows(half), Rows(full), 1),
-            cudaErrorInvalidValue);
+  EXPECT_EQ(RoundProductRowsCuda({}, Rows(half), Rows(half), 1), cudaErrorInvalidValue);
+  EXPECT_EQ(RoundProductRowsCuda({}, Rows(full), Rows(full), 1), cudaErrorInvalidValue);
   EXPECT_EQ(FillProductRowsCuda({}, Rows(full), 1, 0), cudaErrorInvalidValue);
   EXPECT_EQ(CountDifferentRowsCuda({}, Rows(half), Rows(full), 1, 1, nullptr),
             cudaErrorInvalidValue);

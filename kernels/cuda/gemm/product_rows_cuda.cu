@@ -33,12 +33,12 @@ __global__ void __launch_bounds__(kThreads) MarkProductRows(CudaProductRows rows
 }
 
 __global__ void __launch_bounds__(kThreads)
-    ActivateProductRows(Epilogue activation, CudaProductRows from, CudaProductRows to, int n) {
+    RoundProductRows(CudaProductRows from, CudaProductRows to, int n) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
   for (int c = static_cast<int>(threadIdx.x); c < n; c += kThreads) {
     const float v = static_cast<const float*>(from.data)[Place(from, row, c)];
-    Store(to, row, c, Activated(activation, v));
+    static_cast<uint16_t*>(to.data)[Place(to, row, c)] = RoundF16(v);
   }
 }
 
@@ -108,7 +108,7 @@ bool PackProductRows(WeightType type, const float* w, const float* bias, int n, 
 }
 
 cudaError_t PrepareProductRowsCuda() {
-  return PrepareKernels(MarkProductRows, ActivateProductRows, FillProductRows, CountDifferentRows);
+  return PrepareKernels(MarkProductRows, RoundProductRows, FillProductRows, CountDifferentRows);
 }
 
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows) {
@@ -116,10 +116,10 @@ cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows&
   return LaunchBlocks(launch, MarkProductRows, rows.rows, kThreads, 0, rows);
 }
 
-cudaError_t ActivateProductRowsCuda(const CudaLaunch& launch, Epilogue activation,
-                                    const CudaProductRows& from, const CudaProductRows& to, int n) {
-  if (!Valid(from) || !Valid(to) || from.half || n < 1) return cudaErrorInvalidValue;
-  return LaunchBlocks(launch, ActivateProductRows, to.rows, kThreads, 0, activation, from, to, n);
+cudaError_t RoundProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
+                                 const CudaProductRows& to, int n) {
+  if (!Valid(from) || !Valid(to) || from.half || !to.half || n < 1) return cudaErrorInvalidValue;
+  return LaunchBlocks(launch, RoundProductRows, to.rows, kThreads, 0, from, to, n);
 }
 
 cudaError_t FillProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows, int n,
