@@ -15,7 +15,7 @@ BESIDE = {
     "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
     "grpc/calls/reflection_guard": "reflection", "grpc/calls/unknown_methods": "unknown methods",
     "engine/loop/loop_mailbox": "the shared store", "engine/loop/shared_lookups": "sessions", "engine/loop/shared_records": "the shared store", "engine/loop/shared_sessions": "the shared store", "engine/loop/shared_states": "the shared store",
-    "grpc/wire/convert_session": "sessions", "grpc/wire/error_counts": "errors", "grpc/wire/wire_field": "errors",
+    "grpc/wire/convert_session": "sessions", "grpc/wire/error_counts": "errors", "grpc/wire/serialized": "snapshots", "grpc/wire/wire_field": "errors",
 }
 
 

@@ -128,8 +128,8 @@ grpc::ServerUnaryReactor* SessionService::RewindSession(grpc::CallbackServerCont
   });
 }
 
-grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSession(
-    grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
+SnapshotWriter* SessionService::SnapshotSession(grpc::CallbackServerContext* context,
+                                                const v1::SnapshotSessionRequest* request) {
   auto* reactor = new SnapshotReactor(context, restores_.key, calls_);
   const auto start = [&]() -> absl::Status {
     CallContext& call = CallContext::Of(context);

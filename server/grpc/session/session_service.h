@@ -32,8 +32,8 @@ class SessionService final : public RpcService {
   grpc::ServerUnaryReactor* RewindSession(grpc::CallbackServerContext* context,
                                           const v1::RewindSessionRequest* request,
                                           v1::RewindSessionReply* reply);
-  grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SnapshotSession(
-      grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request);
+  SnapshotWriter* SnapshotSession(grpc::CallbackServerContext* context,
+                                  const v1::SnapshotSessionRequest* request);
   grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* RestoreSession(
       grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply);
   grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,

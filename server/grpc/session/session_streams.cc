@@ -88,7 +88,9 @@ absl::Status SnapshotReactor::Encode() {
 void SnapshotReactor::WriteNext() {
   const size_t count = std::min(kSnapshotChunkBytes, bytes_.size() - sent_);
   const absl::Status status = Guarded([this, count] {
-    message_.set_chunk(bytes_.substr(sent_, count));
+    v1::SnapshotSessionReply part;
+    part.set_chunk(bytes_.data() + sent_, count);
+    message_.Set(part);
     return absl::OkStatus();
   });
   if (!status.ok()) return End(status);

@@ -24,14 +24,18 @@
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/wire/received.h"
+#include "server/grpc/wire/serialized.h"
 
 namespace rivulet {
 
 // The most bytes of a snapshot in one message, in either direction.
 inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
 
+// What writes a snapshot to its client, kSnapshotChunkBytes a message.
+using SnapshotWriter = grpc::ServerWriteReactor<Serialized<v1::SnapshotSessionReply>>;
+
 // One SnapshotSession call. Owns itself, as EngineCall does.
-class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessionReply> {
+class SnapshotReactor final : public SnapshotWriter {
  public:
   // All is borrowed: `context` for the call, the others outlive the gRPC server.
   SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key, ServerCalls* calls);
@@ -59,7 +63,7 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   SessionImage image_;
   std::string bytes_;
   size_t sent_ = 0;
-  v1::SnapshotSessionReply message_;
+  Serialized<v1::SnapshotSessionReply> message_;
 };
 
 // The limits for incoming snapshots.
