@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serialized: a message to a client that is serialized before gRPC gets it. gRPC serializes a
 // message type itself while a write starts, and if an exception ends that, the call never ends.
+// Thread: one at a time.
 #pragma once
 
 #include <grpcpp/impl/serialization_traits.h>
