@@ -157,11 +157,10 @@ absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const float* x, i
 
 absl::Status CudaBlockPass::Rounded(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
                                     int ld_out, const float* residual) const {
-  const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
-  const kernels::CudaProductRows rounded = {a.half.x.data, true, a.half.x.ld, pass.rows};
-  RIVULET_RETURN_IF_ERROR(CudaStatus(kernels::RoundProductRowsCuda(launch, given, rounded, w.k),
-                                     "launching a rounding"));
-  return Product(w, {nullptr, a.half.x.data, a.half.x.ld}, out, ld_out, residual);
+  const CudaBlockRows rounded = {nullptr, a.half.x.data, a.half.x.ld};
+  RIVULET_RETURN_IF_ERROR(Activate(kernels::Activation::kIdentity, {const_cast<float*>(x), ldx},
+                                   w.k, nullptr, rounded));  // only reads x
+  return Product(w, rounded, out, ld_out, residual);
 }
 
 // A launch for products with weights in float32, and one for all others.

@@ -48,7 +48,6 @@ MOST_TEXT_KIB = {
     "Recurrence": 54,
     "RecurrenceFew": 26,
     "RotateHeads": 7,
-    "RoundProductRows": 3,
     "Rwkv7Heads": 14,
     "Rwkv7Outputs": 24,
     "Sample": 88,

@@ -92,20 +92,6 @@ TEST(CudaProductRowsTest, TheMarkIsThePrefixAndNothingElse) {
   });
 }
 
-TEST(CudaProductRowsTest, RowsAreRoundedToF16) {
-  const DeviceArray<float> from(RandomFloats(kSize, 6, -3, 3));
-  const std::vector<float> values = from.Copy();
-  ForEachOrder([&](const CudaLaunch& launch) {
-    const DeviceArray<uint16_t> half(kSize);
-    ASSERT_EQ(RoundProductRowsCuda(launch, Rows(from), Rows(half), 9), cudaSuccess);
-    const std::vector<uint16_t> halves = half.Copy();
-    for (size_t i = 0; i < kSize; ++i) {
-      const int column = int(i % kLd) - kProductPrefix;
-      ASSERT_EQ(halves[i], column < 0 || column >= 9 ? 0xFFFF : F32ToF16(values[i]));
-    }
-  });
-}
-
 TEST(CudaProductRowsTest, TestRowsRepeatAndDifferencesAreCounted) {
   ForEachOrder([](const CudaLaunch& launch) {
     DeviceArray<float> rows(kSize);
@@ -139,8 +125,6 @@ TEST(CudaProductRowsTest, WhatCannotBeIsRefused) {
   const DeviceArray<float> full(kSize);
   const DeviceArray<uint16_t> half(kSize);
   EXPECT_EQ(MarkProductRowsCuda({}, {}), cudaErrorInvalidValue);
-  EXPECT_EQ(RoundProductRowsCuda({}, Rows(half), Rows(half), 1), cudaErrorInvalidValue);
-  EXPECT_EQ(RoundProductRowsCuda({}, Rows(full), Rows(full), 1), cudaErrorInvalidValue);
   EXPECT_EQ(FillProductRowsCuda({}, Rows(full), 1, 0), cudaErrorInvalidValue);
   EXPECT_EQ(CountDifferentRowsCuda({}, Rows(half), Rows(full), 1, 1, nullptr),
             cudaErrorInvalidValue);

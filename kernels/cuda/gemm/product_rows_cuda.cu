@@ -10,11 +10,8 @@ namespace {
 constexpr int kThreads = 128;  // a block is one row
 constexpr float kPartScale = 2048;
 
-__device__ __forceinline__ size_t Place(const CudaProductRows& rows, int row, int column) {
-  return static_cast<size_t>(static_cast<int64_t>(At(row, rows.ld)) + column);
-}
 __device__ __forceinline__ void Store(const CudaProductRows& rows, int row, int column, float v) {
-  const size_t at = Place(rows, row, column);
+  const auto at = static_cast<size_t>(static_cast<int64_t>(At(row, rows.ld)) + column);
   if (rows.half) {
     static_cast<uint16_t*>(rows.data)[at] = RoundF16(v);
   } else {
@@ -30,16 +27,6 @@ __global__ void __launch_bounds__(kThreads) MarkProductRows(CudaProductRows rows
   float v = 1;
   for (int j = 0; j < i; ++j) v /= kPartScale;
   Store(rows, static_cast<int>(blockIdx.x), i - kProductPrefix, i < parts ? v : 0.0f);
-}
-
-__global__ void __launch_bounds__(kThreads)
-    RoundProductRows(CudaProductRows from, CudaProductRows to, int n) {
-  WaitForPredecessor();
-  const int row = static_cast<int>(blockIdx.x);
-  for (int c = static_cast<int>(threadIdx.x); c < n; c += kThreads) {
-    const float v = static_cast<const float*>(from.data)[Place(from, row, c)];
-    static_cast<uint16_t*>(to.data)[Place(to, row, c)] = RoundF16(v);
-  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -108,18 +95,12 @@ bool PackProductRows(WeightType type, const float* w, const float* bias, int n, 
 }
 
 cudaError_t PrepareProductRowsCuda() {
-  return PrepareKernels(MarkProductRows, RoundProductRows, FillProductRows, CountDifferentRows);
+  return PrepareKernels(MarkProductRows, FillProductRows, CountDifferentRows);
 }
 
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows) {
   if (!Valid(rows)) return cudaErrorInvalidValue;
   return LaunchBlocks(launch, MarkProductRows, rows.rows, kThreads, 0, rows);
-}
-
-cudaError_t RoundProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
-                                 const CudaProductRows& to, int n) {
-  if (!Valid(from) || !Valid(to) || from.half || !to.half || n < 1) return cudaErrorInvalidValue;
-  return LaunchBlocks(launch, RoundProductRows, to.rows, kThreads, 0, from, to, n);
 }
 
 cudaError_t FillProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows, int n,

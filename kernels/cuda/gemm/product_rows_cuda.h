@@ -47,10 +47,6 @@ cudaError_t PrepareProductRowsCuda();
 // Writes the prefix of every row. REQUIRES: rows begin kProductPrefix elements into their memory.
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows);
 
-// to[r][c] = from[r][c] for c < n, to nearest even. `from` is float32, `to` F16.
-cudaError_t RoundProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
-                                 const CudaProductRows& to, int n);
-
 // For checks of a library. Fills columns 0 to n - 1 with numbers in [-1, 1) that depend on column
 // and row modulo `period` alone.
 cudaError_t FillProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows, int n,
