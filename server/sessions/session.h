@@ -121,6 +121,7 @@ class Session {
   Request* active = nullptr;     // the request that has it now
   std::deque<Request*> waiters;  // those that come after it, oldest first
   bool closed = false;           // ends with its active request
+  bool pinned = false;           // SessionTable::Pin
   // Set while the history ends with the tokens, given and generated, of a cancelled Generate: where
   // they begin. Its client may have seen only some of them, or none.
   std::optional<int64_t> abandoned_from;

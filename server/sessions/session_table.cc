@@ -163,6 +163,7 @@ std::pair<absl::Time, uint64_t> SessionTable::ExpiryOf(const Session& session) {
 
 void SessionTable::EnterIdle(const Entry& entry) {
   Session* const session = entry.session.get();
+  if (session->pinned) return;
   entry.tenant->idle.emplace(ExpiryOf(*session), session);
   if (entry.key != nullptr) entry.key->second.idle.emplace(ExpiryOf(*session), session);
   idle_.emplace(ExpiryOf(*session), session);
@@ -197,6 +198,18 @@ void SessionTable::Erase(Session* session) {
   owner->order.erase(found->second.place);
   if (owner->order.empty()) tenants_.erase(session->tenant);
   sessions_.erase(found);
+}
+
+void SessionTable::Pin(Session* session) {
+  LeaveIdle(sessions_.at(session->id));
+  session->pinned = true;
+}
+
+void SessionTable::Unpin(Session* session, absl::Time now) {
+  session->pinned = false;
+  if (session->active != nullptr) return;
+  session->last_used = now;
+  EnterIdle(sessions_.at(session->id));
 }
 
 absl::StatusOr<bool> SessionTable::Enter(Session* session, Request* request) {

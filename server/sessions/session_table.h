@@ -75,6 +75,11 @@ class SessionTable {
   // the first few.
   bool EvictIdle(absl::FunctionRef<bool(const Session&)> may_go);
 
+  // A pinned session, which somebody still needs, neither expires nor is evicted. Its idle time
+  // begins anew when it is unpinned.
+  void Pin(Session* session);
+  void Unpin(Session* session, absl::Time now);
+
   // Requests of one session take effect one after another, in the order in which they arrived: one
   // has the session, which then does not expire, and the others wait. Requests are borrowed: call
   // Leave before one that waits ends, and Release after one that has the session has ended.

@@ -30,6 +30,8 @@ class Replicas::Client {
     if (!world_->choices_.OneIn(3)) return;
     if (!open_) {
       lossy_ = world_->lossy_;
+      const bool expires = world_->choices_.OneIn(2);
+      idle_ = expires ? absl::Seconds(world_->choices_.Between(1, 5)) : absl::Hours(100);
       return Begin(Kind::kOpen);
     }
     const int choice = world_->choices_.Below(20);
@@ -115,6 +117,7 @@ class Replicas::Client {
     replica_ = static_cast<size_t>(world_->choices_.Below(kReplicas));
     gone_ = false;
     waited_ = 0;
+    sent_ = world_->now_;
     attempts_.push_back(std::make_unique<Attempt>());
     Attempt* const attempt = attempts_.back().get();
     SteppedEngine* const engine = world_->replicas_[replica_].engine.get();
@@ -130,11 +133,10 @@ class Replicas::Client {
       case Kind::kNone:
         break;
       case Kind::kOpen:
-        id = OpenSession(engine, {"t", seed_, absl::Hours(100)},
-                         [attempt](absl::StatusOr<SessionInfo> info) {
-                           attempt->status = info.status();
-                           if (info.ok()) attempt->infos = {*info};
-                         });
+        id = OpenSession(engine, {"t", seed_, idle_}, [attempt](absl::StatusOr<SessionInfo> info) {
+          attempt->status = info.status();
+          if (info.ok()) attempt->infos = {*info};
+        });
         break;
       case Kind::kGenerate:
         return SubmitGenerate(engine, attempt);
@@ -264,6 +266,11 @@ class Replicas::Client {
         reason == "CANCELLED") {
       return Repeat(attempt);
     }
+    // Stale copies and forks count, too, until they expire.
+    if (reason == "SESSION_LIMIT" || reason == "TENANT_SESSION_LIMIT") {
+      kind_ = Kind::kNone;
+      return;
+    }
     const bool gone = reason == "SESSION_NOT_FOUND" || reason == "SESSION_CLOSED";
     if (kind_ == Kind::kClose && gone && repeated_) return Closed();  // the first one did it
     const bool differs = reason == "SESSION_HASH_MISMATCH" || reason == "POSITION_OUT_OF_RANGE" ||
@@ -272,6 +279,11 @@ class Replicas::Client {
     const bool damaged = reason == "SESSION_RECORD_DAMAGED";
     if (!gone && !differs && !damaged)
       return world_->Break(absl::StrCat("unexpected: ", status.message()));
+    // It has expired. A late write may then bring an early record of it.
+    if (world_->now_ - durable_at_ >= idle_) {
+      world_->Count("expired");
+      return Closed();
+    }
     if (lossy_ != world_->lossy_) {
       world_->Count("reported loss");
       return Closed();
@@ -286,11 +298,14 @@ class Replicas::Client {
   void Succeed(Attempt* attempt) {
     switch (kind_) {
       case Kind::kNone:
+        break;
       case Kind::kFork:
+        CloseFork(attempt->infos[0].id);
         break;
       case Kind::kOpen:
         id_ = attempt->infos[0].id;
         open_ = true;
+        durable_at_ = sent_;
         break;
       case Kind::kGenerate:
         tokens_.insert(tokens_.end(), asked_.given.begin(), asked_.given.end());
@@ -316,12 +331,22 @@ class Replicas::Client {
       Note(absl::StrCat(attempt->durable->durable ? "durable" : "not durable", " up to ",
                         attempt->durable->position, " of ", tokens_.size()));
       world_->Count(attempt->durable->durable ? "durable" : "not durable");
-      if (attempt->durable->durable) durable_ = tokens_.size();
+      if (attempt->durable->durable) {
+        durable_ = tokens_.size();
+        durable_at_ = sent_;
+      }
     } else if (kind_ == Kind::kGenerate || kind_ == Kind::kAppend) {
       world_->Break("a reply does not say whether it is durable");
     }
     checked_ = 0;
     kind_ = Kind::kNone;
+  }
+
+  // Nobody uses it: else forks would soon be all that may be open. Where the call is lost, one stays.
+  void CloseFork(const SessionId& id) {
+    Replica& replica = world_->replicas_[replica_];
+    (void)CloseSession(replica.engine.get(), {id, "t", std::nullopt, ""},
+                       [](const absl::Status&) {});
   }
 
   void CheckProgress(const std::optional<SessionProgress>& progress) {
@@ -370,11 +395,14 @@ class Replicas::Client {
   std::vector<int32_t> tokens_;  // that the session has, as its client knows
   size_t durable_ = 0;           // of these
   int lossy_ = 0;                // Replicas::lossy_ when it was opened
+  absl::Duration idle_;          // its idle time-out
+  absl::Time durable_at_;        // the store has had it since then, unless it lost it
 
   Kind kind_ = Kind::kNone;
   size_t replica_ = 0;
   bool gone_ = false, repeated_ = false;
   int waited_ = 0;
+  absl::Time sent_;  // the last attempt
   struct Asked {
     std::vector<int32_t> given;
     int64_t max_tokens = 0, rewind_to = 0;
@@ -387,6 +415,7 @@ class Replicas::Client {
 
 Replicas::Replicas(uint64_t seed, const ReplicasOptions& options)
     : options_(options), choices_(seed), server_([this] { return now_; }), replicas_(kReplicas) {
+  if (choices_.OneIn(2)) max_open_ = choices_.Between(2, 12);
   archive_->holds = true;
   for (size_t i = 0; i < kReplicas; ++i) StartReplica(i);
   for (size_t i = 0; i < kClients; ++i) {
@@ -420,6 +449,7 @@ void Replicas::StartReplica(size_t index) {
   options.state_archive = archive_;
   options.publish.after_tokens = choices_.Between(1, 12);
   options.sessions.max_idle = absl::Hours(1000);
+  if (max_open_ > 0) options.sessions.max_open_sessions = max_open_;
   replica.engine = CreateSteppedEngine(
       config_, nullptr,
       std::make_unique<FakeBackend>(config_, FakeBackendOptions(), std::make_shared<FakeProbe>()),
@@ -458,8 +488,14 @@ void Replicas::HarmStore() {
       Count("store harmed");
       break;
     case 1:
+      harm_ = 0;
+      break;
     case 2:
       harm_ = 0;
+      if (!choices_.OneIn(4) || server_.chunks() == 0) break;
+      server_.LoseChunk(static_cast<size_t>(choices_.Below(static_cast<int>(server_.chunks()))));
+      ++lossy_;
+      Count("lost chunk");
       break;
     case 3:
       if (server_.writes() > 0) {
@@ -550,9 +586,11 @@ void Replicas::Heal() {
       if (!client->idle()) client->Act();
       idle &= client->idle();
     }
+    // Also requests whose client has gone away.
+    for (const Replica& replica : replicas_) idle &= replica.engine->GetLoad().queued == 0;
     if (idle) return;
   }
-  if (broken_.empty()) Break("a client gets no answer although nothing fails any more");
+  if (broken_.empty()) Break("a request gets no answer although nothing fails any more");
 }
 
 std::string Replicas::Run() {

@@ -6,7 +6,7 @@
 // What must hold, whatever happens:
 // - Every token that a client gets is that of a lone run of its session.
 // - What a reply called durable is never lost, unless the store lost what it had acknowledged.
-// - A client that repeats its request is answered in the end.
+// - A client that repeats its request is answered in the end, and every request ends.
 #pragma once
 
 #include <cstdint>
@@ -74,6 +74,7 @@ class Replicas {
   std::optional<MemoryStoreImage> image_;  // what a failover goes back to
   int harm_ = 0;                           // percent of the store's calls that are lost
   int lossy_ = 0;                          // how often the store lost what it had acknowledged
+  int max_open_ = 0;                       // sessions, of each replica and of all; 0: any
   std::string broken_;
   std::map<std::string, int64_t> counts_;
 };

@@ -129,6 +129,15 @@ class MemoryStoreServer {
     empty.number_of_id = image_.number_of_id + 1;
     image_ = std::move(empty);
   }
+  // How many chunks there are, and one of them is lost.
+  size_t chunks() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return image_.chunks.size();
+  }
+  void LoseChunk(size_t index) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    image_.chunks.erase(std::next(image_.chunks.begin(), static_cast<std::ptrdiff_t>(index)));
+  }
   // At most so many records; a write that would make it more is RESOURCE_EXHAUSTED.
   void SetMostRecords(size_t most) {
     std::lock_guard<std::mutex> lock(mutex_);

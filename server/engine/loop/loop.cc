@@ -255,7 +255,7 @@ void Loop::Enter(Request* request) {
   const SessionRef& ref = *request->session_ref;
   absl::StatusOr<Session*> session = sessions_.Find(ref.id, ref.tenant);
   if (!session.ok() && sharing_ != nullptr) {
-    sharing_->sessions.MakeRoom();
+    sharing_->sessions.MakeRoom(1);
     session = sessions_.Adopt(ref.id, ref.tenant, now_);
   }
   if (!session.ok()) return EndRequest(request, session.status());

@@ -99,9 +99,7 @@ SharedCopy* SharedSessions::CopyOf(Session* session) {
 
 void SharedSessions::SetDue(Session* session, absl::Time due) {
   SharedCopy* const copy = session->shared.get();
-  for (const auto& end : {copy->end, copy->sent_end}) {
-    if (end != nullptr) due = std::min(due, end->until);
-  }
+  if (copy->owes != 0) due = std::min(due, ends_.at(copy->owes)->until);
   if (copy->due == due) return;
   due_.erase({copy->due, session->id});
   copy->due = due;
@@ -115,12 +113,19 @@ absl::Time SharedSessions::next_due() const {
 
 // What the loop asks for.
 
-void SharedSessions::MakeRoom() {
-  if (table_->size() < table_->limits().max_open_sessions) return;
-  table_->EvictIdle([](const Session& session) {
+void SharedSessions::MakeRoom(int more) {
+  const auto may_go = [](const Session& session) {
     const SharedCopy* const copy = session.shared.get();
     return copy == nullptr || (copy->call == SharedCopy::Call::kNone && !copy->wants_write);
-  });
+  };
+  while (table_->size() + more > table_->limits().max_open_sessions && table_->EvictIdle(may_go)) {
+  }
+}
+
+void SharedSessions::Owe(Session* session, uint64_t end) {
+  session->shared->owes = end;
+  session->shared->wants_write = true;
+  table_->Pin(session);
 }
 
 void SharedSessions::Claim(Request* request, absl::Time now) {
@@ -153,7 +158,7 @@ void SharedSessions::NoteTokens(Session* session, absl::Time now) {
 void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
                          const std::vector<Session*>& opened, absl::Time now) {
   now_ = now;
-  const auto end = std::make_shared<HeldEnd>();
+  auto end = std::make_unique<HeldEnd>();
   end->request = std::move(request);
   end->session = session;
   // A new session must be in the store before its client learns of it.
@@ -162,7 +167,6 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   SharedCopy* const parent = session == nullptr ? nullptr : CopyOf(session);
   if (parent != nullptr) NoteChanges(session);
   for (Session* const session_opened : opened) {
-    MakeRoom();
     end->opened.push_back(session_opened->id);
     SharedCopy* const copy = CopyOf(session_opened);
     copy->known = copy->is_new = true;
@@ -186,13 +190,14 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   }
   end->writes = static_cast<int>(written.size());
   if (written.empty()) {
-    events_.push_back({.kind = Event::Kind::kEnded, .end = end});
+    events_.push_back({.kind = Event::Kind::kEnded, .end = std::move(end)});
     return;
   }
+  const uint64_t number = ++last_end_;
+  ends_.emplace(number, std::move(end));
+  for (Session* const changed : written) Owe(changed, number);
+  MakeRoom(0);  // none of these: they are pinned
   for (Session* const changed : written) {
-    SharedCopy* const copy = changed->shared.get();
-    copy->end = end;
-    copy->wants_write = true;
     SetDue(changed, absl::InfiniteFuture());
     Advance(changed);
   }
@@ -219,25 +224,20 @@ void SharedSessions::NotePublished(const SharedStates::Published& state, absl::T
   Advance(session);
 }
 
-std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
-  std::vector<std::shared_ptr<HeldEnd>> ends;
+std::vector<std::unique_ptr<HeldEnd>> SharedSessions::Abandon() {
+  std::vector<std::unique_ptr<HeldEnd>> ends;
   for (Event& event : events_) {
     if (event.kind == Event::Kind::kEnded) ends.push_back(std::move(event.end));
   }
   events_.clear();
-  table_->ForEach([&](Session* session) {
-    if (session->shared == nullptr) return;
-    for (auto* end : {&session->shared->end, &session->shared->sent_end}) {
-      if (*end != nullptr && --(*end)->writes == 0) {
-        std::optional<Durability>& durable = (*end)->request->sharing.durable;
-        if (!durable) durable.emplace();
-        durable->durable = false;
-        durable->position = SafePosition(*session->shared);
-        ends.push_back(*end);
-      }
-      end->reset();
-    }
-  });
+  for (auto& [number, end] : ends_) {
+    std::optional<Durability>& durable = end->request->sharing.durable;
+    if (!durable) durable.emplace();
+    durable->durable = false;
+    if (end->session != nullptr) durable->position = SafePosition(*end->session->shared);
+    ends.push_back(std::move(end));
+  }
+  ends_.clear();
   return ends;
 }
 
@@ -276,7 +276,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   copy->sent_kept = copy->sent.position;
   copy->sent_claim = NewStoreClaim();
   copy->sent_lease = lease;
-  copy->sent_end = std::exchange(copy->end, nullptr);
+  copy->sent_owed = copy->owes != 0;
   copy->wants_write = false;
   copy->sent.states = copy->published;
   write.session = session->id.ToString();
@@ -313,10 +313,8 @@ std::vector<SharedSessions::Event> SharedSessions::Collect(absl::Time now) {
 
 void SharedSessions::TakeDue(Session* session) {
   SharedCopy* const copy = session->shared.get();
-  for (auto* end : {&copy->end, &copy->sent_end}) {
-    if (*end != nullptr && (*end)->until <= now_) {
-      DecideEnd(end, session, /*durable=*/false, absl::OkStatus());
-    }
+  if (copy->owes != 0 && ends_.at(copy->owes)->until <= now_) {
+    DecideEnd(session, /*durable=*/false, absl::OkStatus());
   }
   if (copy->held) copy->wants_write = true;  // the lease
   Advance(session);
@@ -333,7 +331,6 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
     ++totals_->rewritten;
     copy->stored.chunks.clear();
     copy->kept = 0;
-    copy->end = std::exchange(copy->sent_end, nullptr);
     copy->wants_write |= copy->claiming == nullptr;
     return Advance(session);
   }
@@ -341,9 +338,7 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
     copy->unsure.push_back(copy->sent_claim);
     return OnUnavailable(session, answer.status());
   }
-  if (copy->sent_end != nullptr && answer->kind != Kind::kDone && answer->kind != Kind::kFull) {
-    copy->end = std::exchange(copy->sent_end, nullptr);  // it waits for the next write
-  }
+  if (answer->kind != Kind::kDone) copy->sent_owed = false;  // the next write may have it
   switch (answer->kind) {
     case Kind::kDone:
       copy->store_id = answer->store_id;
@@ -373,9 +368,7 @@ void SharedSessions::OnWritten(Session* session) {
   } else if (copy->sent_lease && !copy->held) {
     copy->wants_write = true;  // the request has left: give the lease back
   }
-  if (copy->sent_end != nullptr) {
-    DecideEnd(&copy->sent_end, session, /*durable=*/true, absl::OkStatus());
-  }
+  if (copy->sent_owed) DecideEnd(session, /*durable=*/true, absl::OkStatus());
   if (copy->held) SetDue(session, now_ + options_.renewal);
   Advance(session);
 }
@@ -488,9 +481,7 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
     const bool usable = copy->known && IsAsExpected(*session, *copy->claiming);
     Claimed(session, usable ? absl::OkStatus() : StoreUnavailable(status));
   }
-  if (copy->sent_end != nullptr) {
-    DecideEnd(&copy->sent_end, session, /*durable=*/false, absl::OkStatus());
-  }
+  if (copy->sent_owed) DecideEnd(session, /*durable=*/false, absl::OkStatus());
   if (!copy->known) return;
   copy->wants_write = true;
   SetDue(session, now_ + options_.retry);
@@ -506,9 +497,7 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
   const bool running = session->active != nullptr && session->active->life.begun();
   copy->lost = status;
   copy->known = copy->held = copy->wants_write = false;
-  for (auto* end : {&copy->end, &copy->sent_end}) {
-    if (*end != nullptr) DecideEnd(end, session, /*durable=*/false, status);
-  }
+  if (copy->owes != 0) DecideEnd(session, /*durable=*/false, status);
   if (copy->claiming != nullptr) return Claimed(session, status);
   if (running) {
     events_.push_back(
@@ -518,9 +507,11 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
   }
 }
 
-void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, bool durable,
-                               const absl::Status& status) {
-  const std::shared_ptr<HeldEnd> held = std::exchange(*end, nullptr);
+void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Status& status) {
+  const uint64_t number = std::exchange(session->shared->owes, 0);
+  session->shared->sent_owed = false;
+  table_->Unpin(session, now_);
+  HeldEnd* const held = ends_.at(number).get();
   Request* const request = held->request.get();
   if (!status.ok() && request->status.ok()) request->status = status;
   if (!request->sharing.durable) request->sharing.durable.emplace();
@@ -536,7 +527,8 @@ void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, 
     Session* const opened = request->status.ok() ? nullptr : table_->Get(id);
     if (opened != nullptr && opened->shared->known) Discard(opened);
   }
-  events_.push_back({.kind = Event::Kind::kEnded, .end = held});
+  events_.push_back(
+      {.kind = Event::Kind::kEnded, .end = std::move(ends_.extract(number).mapped())});
 }
 
 void SharedSessions::Discard(Session* session) {

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,9 +45,10 @@
 namespace rivulet {
 
 // A request that has ended, and waits for the writes of the sessions that it changed or opened.
+// SharedSessions owns it, not a session: a session may go, and its request is answered all the same.
 struct HeldEnd {
   std::unique_ptr<Request> request;
-  Session* session = nullptr;     // that it had
+  Session* session = nullptr;     // that it had, and has until kEnded is handled
   int writes = 0;                 // that are not decided yet
   absl::Time until;               // then it ends, durable or not
   std::vector<SessionId> opened;  // by it: all of them stay open, or none
@@ -75,18 +77,18 @@ struct SharedCopy {
   std::string sent_claim;
   int64_t sent_kept = 0;  // as `kept`, of sent.chunks
   bool sent_lease = false;
-  std::shared_ptr<HeldEnd> sent_end;  // that waits for it
-  std::vector<std::string> unsure;    // claims of writes that got no answer: they may have happened
-  SessionRecord found;                // of kChunks: what the copy is to become
+  bool sent_owed = false;           // it has what `owes` waits for
+  std::vector<std::string> unsure;  // claims of writes that got no answer: they may have happened
+  SessionRecord found;              // of kChunks: what the copy is to become
   std::string found_claim;
   std::string missed_claim;  // of the last record whose chunks were not there
 
-  Request* claiming = nullptr;   // the request that waits for the claim
-  bool held = false;             // the active request runs with the claim
-  bool wants_write = false;      // it has changed, or its lease is to be renewed or given back
-  std::shared_ptr<HeldEnd> end;  // waits for a write that is not sent yet
-  absl::Status lost;             // why it is not known any more
-  bool ends = false;             // its last request ends with a kEnded that is not handled yet
+  Request* claiming = nullptr;  // the request that waits for the claim
+  bool held = false;            // the active request runs with the claim
+  bool wants_write = false;     // it has changed, or its lease is to be renewed or given back
+  uint64_t owes = 0;            // the end that waits for a write of this session; 0: none
+  absl::Status lost;            // why it is not known any more
+  bool ends = false;            // its last request ends with a kEnded that is not handled yet
   absl::Time due = absl::InfiniteFuture();
 };
 
@@ -121,11 +123,11 @@ class SharedSessions {
     RequestId request = 0;
     SessionId session = {};
     absl::Status status = absl::OkStatus();
-    std::shared_ptr<HeldEnd> end = nullptr;
+    std::unique_ptr<HeldEnd> end = nullptr;
   };
 
-  // Forgets an idle session if as many are here as may be open: it is in the store.
-  void MakeRoom();
+  // Forgets idle sessions, which are in the store, until `more` may be opened here.
+  void MakeRoom(int more);
   // It is the request's turn on its session. kClaimed follows.
   void Claim(Request* request, absl::Time now);
   // `request` ends before it was claimed.
@@ -147,13 +149,15 @@ class SharedSessions {
   std::vector<Event> Collect(absl::Time now);
   absl::Time next_due() const;
   // All ends that wait, not durable: the engine stops.
-  std::vector<std::shared_ptr<HeldEnd>> Abandon();
+  std::vector<std::unique_ptr<HeldEnd>> Abandon();
 
  private:
   using Answer = absl::StatusOr<StoreAnswer>;
   using Chunks = absl::StatusOr<std::vector<std::string>>;
 
   SharedCopy* CopyOf(Session* session);
+  // The end number `end` waits for a write of the session, which stays here until it is decided.
+  void Owe(Session* session, uint64_t end);
   // Does what the session needs next, unless a call is under way.
   void Advance(Session* session);
   void Read(Session* session);
@@ -188,8 +192,8 @@ class SharedSessions {
   void Discard(Session* session);
   // This replica has not got the session any more.
   void Lose(Session* session, const absl::Status& status);
-  void DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, bool durable,
-                 const absl::Status& status);
+  // What the session owes, if anything, is decided: its tokens are in the store, or not.
+  void DecideEnd(Session* session, bool durable, const absl::Status& status);
   void Claimed(Session* session, const absl::Status& status);
 
   void SetDue(Session* session, absl::Time due);
@@ -204,6 +208,8 @@ class SharedSessions {
   SharedTotals* const totals_;
   absl::Time now_;
   std::deque<Event> events_;
+  absl::btree_map<uint64_t, std::unique_ptr<HeldEnd>> ends_;  // by number
+  uint64_t last_end_ = 0;
   absl::btree_set<std::pair<absl::Time, SessionId>> due_;
 };
 
