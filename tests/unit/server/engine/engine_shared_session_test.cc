@@ -82,9 +82,10 @@ class SharedSessionTest : public ::testing::Test {
   }
 
   Engine* engine(int replica) { return replicas_[static_cast<size_t>(replica)].engine.get(); }
-  absl::StatusOr<SessionInfo> Open(int replica, const std::string& tenant = "t") {
+  absl::StatusOr<SessionInfo> Open(int replica, const std::string& tenant = "t",
+                                   absl::Duration idle_timeout = absl::Minutes(10)) {
     return Await<SessionInfo>([&](SessionDone done) {
-      return OpenSession(engine(replica), {tenant, 7, absl::Minutes(10)}, std::move(done));
+      return OpenSession(engine(replica), {tenant, 7, idle_timeout}, std::move(done));
     });
   }
   absl::StatusOr<SessionInfo> Get(int replica, const SessionId& id,
@@ -93,6 +94,15 @@ class SharedSessionTest : public ::testing::Test {
       return GetSession(engine(replica), {id, tenant, std::nullopt, ""}, absl::InfiniteFuture(),
                         std::move(done));
     });
+  }
+  absl::Status Close(int replica, const SessionId& id) {
+    const auto closed = Await<int>([&](auto done) {
+      return CloseSession(engine(replica), {id, "t", std::nullopt, ""},
+                          [done](const absl::Status& status) {
+                            done(status.ok() ? absl::StatusOr<int>(0) : status);
+                          });
+    });
+    return closed.status();
   }
   // The session after a reply of `tokens` tokens.
   absl::StatusOr<SessionProgress> Generate(int replica, const SessionId& id, int64_t tokens,
@@ -152,12 +162,8 @@ TEST_F(SharedSessionTest, AnotherReplicaShowsListsAndClosesASession) {
     if ((after = page->next) == 0) break;
   }
   EXPECT_THAT(listed, ::testing::ElementsAre(id, second));
-  const auto closed = Await<int>([&](auto done) {
-    return CloseSession(engine(1), {id, "t", std::nullopt, ""}, [done](const absl::Status& status) {
-      done(status.ok() ? absl::StatusOr<int>(0) : status);
-    });
-  });
-  EXPECT_TRUE(closed.ok()) << closed.status();
+  const absl::Status closed = Close(1, id);
+  EXPECT_TRUE(closed.ok()) << closed;
   EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND");
   EXPECT_EQ(Reason(Get(0, id).status()), "SESSION_NOT_FOUND");
 }
@@ -318,6 +324,15 @@ TEST_F(SharedLimitTest, LimitsCountTheSessionsOfAllReplicas) {
   EXPECT_EQ(Reason(Open(1, "u").status()), "SESSION_LIMIT");
   now_ += absl::Minutes(11);
   EXPECT_TRUE(Open(1, "u").ok()) << "all have expired";
+}
+
+TEST_F(SharedLimitTest, ANewSessionThatExpiresFirstIsNotTheOneThatMakesRoom) {
+  const SessionId id = Open(0, "t")->id;
+  for (const char* tenant : {"t", "t", "u", "u"}) ASSERT_TRUE(Open(0, tenant).ok());
+  ASSERT_TRUE(Close(1, id).ok()) << "replica 0 holds five sessions all the same";
+  const auto brief = Open(0, "u", absl::Seconds(2));
+  ASSERT_TRUE(brief.ok()) << brief.status();
+  EXPECT_TRUE(Get(0, brief->id, "u").ok());
 }
 
 class PublishedStateTest : public SharedSessionTest {
