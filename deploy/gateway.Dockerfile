@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The image of rivulet-gateway: HTTP in front of a rivulet-server, as a user without rights, on a read-only root.
 #   docker build -t rivulet-gateway -f deploy/gateway.Dockerfile .
-#   docker run --read-only --cap-drop ALL -p 127.0.0.1:8000:8000 rivulet-gateway --target SERVER:50051
+#   docker run --read-only --cap-drop ALL -p 127.0.0.1:8000:8000 rivulet-gateway --target SERVER:50051 --allowed-host localhost
 # podman and buildah: add --format docker (the OCI format has no health check) and
 # --ignorefile deploy/gateway.Dockerfile.dockerignore.
 ARG BASE=debian:bookworm-slim

@@ -63,7 +63,7 @@ class Http:
         prompt = {"messages": [{"role": "user", "content": self.prompt}]} if self.chat else {"prompt": self.prompt}
         body = json.dumps({"model": self.model, **prompt, "max_tokens": tokens, "seed": seed, "stream": True}).encode()
         path = "/v1/chat/completions" if self.chat else "/v1/completions"
-        head = f"POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         messages, tail = 0, b""
         while piece := await reader.read(1 << 16):

@@ -567,6 +567,9 @@ class GatewayTest(unittest.TestCase):
         self.assertEqual(self.SERVICE["healthcheck"]["test"], ["CMD", *check])
         self.assertIn(f"'http://127.0.0.1:{exposed}/health'", check[-1])
 
+    def test_it_answers_to_its_own_name_and_loopback_alone(self):
+        self.assertEqual(COMPOSE["services"][interpolated(self.option("--allowed-host"))], self.SERVICE)
+
     def test_it_calls_the_balancer_that_it_waits_for(self):
         host, _, target_port = self.option("--target").partition(":")
         self.assertEqual(list(self.SERVICE["depends_on"]), [host])

@@ -141,6 +141,8 @@ BAD = (
     (("--target", "a:1", "--workers", "two"), "--workers: must be a whole number from 1 to 256; got 'two'"),
     (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
     (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
+    (("--target", "a:1", "--allowed-host", "a.example:80"), "--allowed-host: must be *"),
+    (("--target", "a:1", "--allowed-host", "2001:db8::1"), "--allowed-host: must be *"),
     (("--target", "a:1", "--https-cert", __file__), "--https-cert: needs --https-key too"),
     (("--target", "a:1", "--https-cert", __file__, "--https-key", __file__), f"--https-cert: {__file__} and {__file__} are no certificate and its key"),
     (("--target", "a:1", "--access-log", "/absent/log"), "--access-log: /absent/log: No such file"),
@@ -272,13 +274,13 @@ class CheckConfigTest(unittest.TestCase):
 
     def test_all_faults_are_said_at_once_and_the_gravest_decides(self):
         code, out, lines = self.check(
-            "--port", "3", "--workers", "0", "--max-body-mib", "many", "--metrics-target", "9464", "--cors-origin", "https://a/b", "--cors-origin", "b",
+            "--port", "3", "--workers", "0", "--max-body-mib", "many", "--metrics-target", "9464", "--cors-origin", "https://a/b", "--cors-origin", "b", "--allowed-host", "",
             "--tls-ca", "/absent/ca.pem", "--tls-cert", "/dev/null", "--https-cert", __file__, "--https-key", __file__, "--access-log", "/absent/log",
             "--listen", "192.0.2.1:1", "--chat-template", __file__,
         )  # fmt: skip
         mentions = (
             "unrecognized arguments: --port 3", "--target HOST:PORT is required", "--workers: must be a whole number from 1 to 256; got 0",
-            "--max-body-mib: must be a whole number from 1 to 64; got 'many'", "--metrics-target: ", "got 'https://a/b'", "got 'b'", "--tls-ca: ",
+            "--max-body-mib: must be a whole number from 1 to 64; got 'many'", "--metrics-target: ", "got 'https://a/b'", "got 'b'", "--allowed-host: ", "--tls-ca: ",
             "--tls-cert: needs --tls-key", "--tls-cert: /dev/null is empty", "--https-cert: ", "--access-log: ",
             "--listen: cannot listen on 192.0.2.1:1: ", "--chat-template: ",
         )  # fmt: skip

@@ -18,13 +18,15 @@ import time
 import unittest
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
-from fake_server import WHOLE, FakeServer
+from fake_server import WHOLE, FakeServer, failing
 from gateway import PATIENCE, Gateway, run
 
+import grpc
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
 from command import CONFORMANCE, Server
+from rivulet.gateway import command, options
 
 OPENSSL = shutil.which("openssl")
 JSON = {"content-type": "application/json"}
@@ -130,23 +132,23 @@ class LimitsTest(EdgeTest):
             self.assertIn(b"retry-after: 1\r\n", answer.lower())
             two.close()
             self.await_true("one has left", lambda: b" 503 " not in self.refused(gateway))
-            one.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+            one.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
             self.assertIn(b" 200 ", one.recv(100))
 
     def refused(self, gateway):
         with socket.create_connection(("127.0.0.1", gateway.port)) as third:
-            third.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            third.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             return self.closed(third)
 
     def test_a_request_that_does_not_arrive_is_cut_off(self):
         gateway = self.serve("--request-seconds", "1")
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
         for sent in (b"", b"POST /v1", head + b"{"):
             with self.subTest(sent), socket.create_connection(("127.0.0.1", gateway.port)) as slow:
                 slow.sendall(sent)
                 self.assertEqual(self.closed(slow), b"")
         with socket.create_connection(("127.0.0.1", gateway.port)) as kept:  # the second request of a connection, too
-            kept.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\nPOST /v1")
+            kept.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\nPOST /v1")
             self.assertEqual(self.closed(kept).count(b"HTTP/1.1 200"), 1)
         self.assertEqual(self.ask(gateway)[0], 200)
 
@@ -176,7 +178,7 @@ class LimitsTest(EdgeTest):
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.connect(("127.0.0.1", gateway.port))
             body = json.dumps({"model": "m", "prompt": "a", "stream": True}).encode()
-            lazy.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            lazy.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
             self.assertTrue(ended.wait(PATIENCE), "the call to the server ends")
 
     def test_the_limit_of_a_body_is_a_flag(self):
@@ -231,6 +233,50 @@ class CorsTest(EdgeTest):
         self.assertIsNone(self.ask(self.serve(), origin="https://any.example")[1]["access-control-allow-origin"])
 
 
+class HostTest(EdgeTest):
+    """A web page whose name was pointed to this machine calls with its own name as the host."""
+
+    def status(self, gateway, host, version="1.1", path="/v1/models"):
+        """host: None for no header."""
+        header = "" if host is None else f"host: {host}\r\n"
+        with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
+            connection.sendall(f"GET {path} HTTP/{version}\r\n{header}connection: close\r\n\r\n".encode("latin-1"))
+            head, _, body = self.closed(connection).partition(b"\r\n\r\n")
+        if b" 403 " in head:
+            said = "the header Host must be localhost, an address of loopback or a host that --allowed-host names; got"
+            self.assertEqual(json.loads(body)["error"] | {"message": said}, {
+                "message": said, "type": "permission_error", "param": None, "code": "HOST_NOT_ALLOWED"})  # fmt: skip
+            self.assertTrue(json.loads(body)["error"]["message"].startswith(f"{said} '{host}'"), body)
+        return int(head.split()[1])
+
+    def test_on_loopback_without_keys_only_known_hosts_are_answered(self):
+        gateway = self.serve("--allowed-host", "Gate.example", "--allowed-host", "[2001:DB8::1]", "--metrics-target", "127.0.0.1:1")
+        plain = self.serve("--workers", "2")
+        for host in ("localhost", "LocalHost:8000", "localhost.:1", "127.0.0.1", "127.8.9.1:65535", "[::1]:80", "[::ffff:127.0.0.1]",
+                     "gate.EXAMPLE:443", "gate.example.", "[2001:db8::1]:443"):  # fmt: skip
+            with self.subTest(host):
+                self.assertEqual(self.status(gateway, host), 200)
+                self.assertEqual(self.status(plain, host), 403 if "gate" in host.lower() or "db8" in host else 200)
+        for host in ("evil.example", "localhost.evil.example", "evil-localhost", "127.0.0.1.evil.example", "128.0.0.1", "0.0.0.0", "[::]",
+                     "localhost@evil", "localhost, evil", "", "[localhost]", "\u00e9"):  # fmt: skip
+            with self.subTest(host):
+                self.assertEqual(self.status(gateway, host), 403)
+        self.assertEqual((self.status(gateway, None, "1.0"), self.status(gateway, None)), (200, 400))
+        for path in ("/", "/health", "/metrics", "/absent"):  # whatever the route
+            self.assertEqual(self.status(gateway, "evil.example", path=path), 403)
+
+    def test_any_host_is_answered_where_a_page_gains_nothing_or_the_flag_says_so(self):
+        for address, flags, hosts in (
+            ("127.0.0.1", (), set()), ("127.0.0.2", ("a.example",), {"a.example"}), ("127.0.0.1", ("a.example", "*"), None),
+            ("0.0.0.0", (), None), ("0.0.0.0", ("A.example", "[2001:DB8::1]"), {"a.example", "[2001:db8::1]"}),
+        ):  # fmt: skip
+            with self.subTest(address=address, flags=flags), socket.create_server((address, 0)) as listener:
+                given = options.parse([f"--allowed-host={flag}" for flag in flags])
+                self.assertEqual(command._hosts(given, listener), hosts)
+        self.server.answers["ListModels"] = lambda request, context: failing(context, grpc.StatusCode.UNAUTHENTICATED, "API_KEY_MISSING")
+        self.assertEqual(self.status(self.serve("--workers", "2"), "a.example"), 401)
+
+
 @unittest.skipUnless(OPENSSL, "openssl is absent")
 class HttpsTest(EdgeTest):
     def certificate(self, name):
@@ -259,7 +305,7 @@ class HttpsTest(EdgeTest):
             chunks = client.completions.create(model="m", prompt="a", stream=True)
             self.assertEqual("".join(chunk.choices[0].text for chunk in chunks), "ab")
         with socket.create_connection(("127.0.0.1", gateway.port)) as plain:
-            plain.sendall(b"GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n")
+            plain.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")
             self.assertNotIn(b"200", self.closed(plain))
         (self.folder / "cert.new").write_bytes((self.folder / "two.pem").read_bytes())
         os.replace(self.folder / "cert.new", cert)  # without its key, which comes later

@@ -84,7 +84,7 @@ class KeyTest(GuardTest):
             own = f"authorization: Bearer {key}\r\n" if key else ""
             for length in ("content-length: 8000000", "transfer-encoding: chunked"):
                 with self.subTest(key=key, length=length):
-                    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{own}{length}\r\n\r\n"
+                    head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{own}{length}\r\n\r\n"
                     status, headers, answer = self.answer_to(head.encode())
                     self.assertEqual((status, answer["error"]["code"]), (401, code))
                     self.assertEqual(headers["www-authenticate"], "Bearer")
@@ -168,7 +168,7 @@ class BodyTest(GuardTest):
         body = json.dumps(COMPLETION)
         chunked = f"{len(body):x}\r\n{body}\r\n0\r\n\r\n"
         for method, path in (("POST", "/v1/completions"), ("GET", "/health"), ("POST", "/absent")):
-            head = f"{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(chunked)}\r\ntransfer-encoding: chunked\r\n\r\n"
+            head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(chunked)}\r\ntransfer-encoding: chunked\r\n\r\n"
             status, headers, answer = self.answer_to((head + chunked).encode())
             self.assertEqual((status, answer["error"]["code"], headers["connection"]), (400, "INVALID_HEADERS", "close"))
 
@@ -229,7 +229,7 @@ class TemplateTest(GuardTest):
 
     def test_a_client_that_leaves_leaves_the_worker_to_others(self):
         body = json.dumps({**CHAT, "model": "endless"}).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", self.gateway.port)) as connection:
                 connection.sendall(head.encode() + body)

@@ -369,7 +369,7 @@ class LeavingTest(GatewayTest):
 
     def test_a_complete_reply_that_nobody_waits_for(self):
         body = json.dumps({"model": TEXT, "prompt": [PROMPT, PROMPT], "max_tokens": ENDLESS}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", self.gateway.port)) as connection:
             connection.sendall(head.encode() + body)
             self.await_busy()
@@ -377,7 +377,7 @@ class LeavingTest(GatewayTest):
 
     def test_images_that_nobody_waits_for(self):
         body = json.dumps({"model": IMAGES, "prompt": "", "n": 64}).encode()
-        head = f"POST /v1/images/generations HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/images/generations HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         before = self.grpc.load(IMAGES)[0].tokens_total
         with socket.create_connection(("127.0.0.1", self.gateway.port)) as connection:
             connection.sendall(head.encode() + body)

@@ -85,7 +85,7 @@ class Honest(threading.Thread):
 
 def head(path: str, key: str | None, *headers: str) -> bytes:
     own = [f"authorization: Bearer {key}"] if key else []
-    return "\r\n".join([f"POST {path} HTTP/1.1", "host: a", "content-type: application/json", *own, *headers, "", ""]).encode()
+    return "\r\n".join([f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json", *own, *headers, "", ""]).encode()
 
 
 def request(path: str, body: bytes, key: str | None) -> bytes:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HOST:PORT, and sockets on it."""
+"""HOST:PORT, sockets on it, and the hosts that requests name."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 
@@ -16,6 +17,21 @@ def host_port(text: str, least: int = 1) -> tuple[str, int] | None:
     if not re.fullmatch("[0-9]{1,5}", port) or not least <= int(port) <= 65535:
         return None
     return bare, int(port)
+
+
+def named_host(text: str) -> str | None:
+    """Of HOST or HOST:PORT, as a header Host has it: in lower case, without the dot that may end a name. None where it is neither."""
+    found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^][:/?#@\s]+?)\.?(?::[0-9]*)?", text.lower())
+    return found[1] if found else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is localhost or an address of loopback, with or without brackets."""
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def bind(address: str, shared: bool) -> socket.socket:

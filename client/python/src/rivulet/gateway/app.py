@@ -54,13 +54,14 @@ PATHS = tuple(sorted({path for _, path, _ in _ROUTES}))
 @dataclass(frozen=True)
 class Settings:
     """log: None for none. most_body_bytes: of a request. metrics_target: the server's --metrics-listen; without it there is no
-    GET /metrics. cors_origins: of foreign web pages that may call, or "*" for all."""
+    GET /metrics. cors_origins: of foreign web pages that may call, or "*" for all. hosts: as of Edge."""
 
     meters: Meters
     log: AccessLog | None = None
     most_body_bytes: int = 8 << 20
     metrics_target: str = ""
     cors_origins: tuple[str, ...] = ()
+    hosts: frozenset[str] | None = None
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -108,4 +109,4 @@ def create(
     if settings.metrics_target:
         routes.append(Route("/metrics", meters.show, methods=["GET"]))
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route, Exception: _failed})
-    return Edge(_shared(app, settings.cors_origins), settings.meters, settings.log)
+    return Edge(_shared(app, settings.cors_origins), settings.meters, settings.log, settings.hosts)

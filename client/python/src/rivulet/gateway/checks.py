@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rivulet.connection import check_target
-from rivulet.gateway.addresses import bind, host_port
+from rivulet.gateway.addresses import bind, host_port, named_host
 from rivulet.gateway.options import BAD_USAGE, NUMBERS, UNAVAILABLE, Fault, complain, value
 
 _EMPTY = "the path must not be empty"  # mostly a variable of the shell that is not set
@@ -62,6 +62,9 @@ def _values(given: argparse.Namespace) -> Iterator[Fault]:
     for origin in given.cors_origin:
         if origin != "*" and not re.fullmatch(r"https?://[^/?#\s]+", origin):
             yield Fault(BAD_USAGE, f"--cors-origin: must be *, or a scheme and a host as browsers send it, https://example.org; got {origin!r}")
+    for host in given.allowed_host:
+        if host != "*" and named_host(host) != host.lower():
+            yield Fault(BAD_USAGE, f"--allowed-host: must be *, or a name or address without port, example.org or [2001:db8::1]; got {host!r}")
 
 
 def _target(target: str | None) -> Iterator[Fault]:

@@ -13,13 +13,13 @@ import socket
 import ssl
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from rivulet import AsyncClient, RivuletError, TlsOptions
 from rivulet.errors import Unauthenticated
 from rivulet.gateway import checks, options
-from rivulet.gateway.addresses import bind
+from rivulet.gateway.addresses import bind, is_loopback, named_host
 from rivulet.gateway.options import BAD_USAGE, UNAVAILABLE, fail
 from rivulet.gateway.workers import Place, Workers, end_with_parent, listeners, tell_ready
 
@@ -48,11 +48,21 @@ def _listen(address: str, shared: bool) -> socket.socket:
     return listener
 
 
-async def _check(target: str, tls: TlsOptions | None) -> None:
-    """Errors: RivuletError. A server that wants a key is there: those who call the gateway bring theirs."""
+def _hosts(given: argparse.Namespace, listener: socket.socket) -> frozenset[str] | None:
+    """As of Edge."""
+    if "*" in given.allowed_host or not (given.allowed_host or is_loopback(listener.getsockname()[0])):
+        return None
+    return frozenset(host for host in map(named_host, given.allowed_host) if host)
+
+
+async def _has_keys(target: str, tls: TlsOptions | None) -> bool:
+    """Whether the server, which must answer, wants a key: those who call the gateway bring theirs. Errors: RivuletError."""
     async with AsyncClient(target, tls=tls) as client:
-        with suppress(Unauthenticated):
+        try:
             await client.models(timeout=30)
+        except Unauthenticated:
+            return True
+    return False
 
 
 async def _watch_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
@@ -115,7 +125,9 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
         log = _open_log(given.access_log)
         if log is not None:
             stack.enter_context(log)
-        settings = app.Settings(meters, log, given.max_body_mib << 20, given.metrics_target, tuple(given.cors_origin))
+        settings = app.Settings(
+            meters, log, given.max_body_mib << 20, given.metrics_target, tuple(given.cors_origin), _hosts(given, listener)
+        )
         limits = Limits(given.max_connections, given.request_seconds, given.reader_seconds)
         # uvicorn raises the signal that ended it once more, for the handlers that were there before: these.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -174,9 +186,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         meters = Meters(PATHS, mmap.mmap(place.memory, size * given.workers), place.index, given.workers)
         _serve(given, tls, socket.socket(fileno=place.listener), meters, place)
     try:
-        asyncio.run(_check(given.target, tls))
+        keys = asyncio.run(_has_keys(given.target, tls))
     except RivuletError as error:
         fail(UNAVAILABLE, f"--target: {given.target}: {error}")
+    if keys and not given.allowed_host:  # a page of a rebound name has none
+        given.allowed_host, arguments = ["*"], [*arguments, "--allowed-host=*"]
     if given.workers > 1:
         _supervise(given, arguments, size)
     _serve(given, tls, _listen(given.listen, shared=False), Meters(PATHS), None)

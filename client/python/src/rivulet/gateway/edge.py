@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every HTTP request passes first, whatever its route: it gets an id, it must be clear where its body ends, and it is counted and logged."""
+"""What every HTTP request passes first, whatever its route: it gets an id, it must name a host that the gateway answers to, it must be
+clear where its body ends, and it is counted and logged."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from rivulet.gateway.access_log import AccessLog
+from rivulet.gateway.addresses import is_loopback, named_host
 from rivulet.gateway.meters import OTHER, Meters
 from rivulet.gateway.problems import Problem, answer_of
 
@@ -31,6 +33,19 @@ def _is_bounded(headers: Mapping[bytes, bytes]) -> bool:
     """Whether what is left of a body is read and thrown away after an answer that comes before its end. A client that writes all of
     its body before it reads would not see the answer on a connection that is closed."""
     return b"transfer-encoding" not in headers and int(headers.get(b"content-length", b"0")) <= _MOST_DISCARDED  # h11 has checked it
+
+
+def _wrong_host(headers: Mapping[bytes, bytes], hosts: frozenset[str] | None) -> Problem | None:
+    """hosts: as of Edge. A web page whose name its owner has pointed to an address of this machine (DNS rebinding) is no foreign page to
+    the browser, but its requests name its own host. Only HTTP/1.0 may come without a Host, and none with two: h11 has checked that."""
+    given = headers.get(b"host")
+    if hosts is None or given is None:
+        return None
+    host = named_host(given.decode("latin-1"))
+    if host is not None and (host in hosts or is_loopback(host)):
+        return None
+    said = f"the header Host must be localhost, an address of loopback or a host that --allowed-host names; got {given.decode('latin-1')!r}"
+    return Problem(403, said, "HOST_NOT_ALLOWED")
 
 
 class _Exchange:
@@ -69,8 +84,10 @@ class Edge:
     """Around an ASGI application, which finds the id as `request.state.request_id`: that of the request's calls to the server, and
     the header x-request-id of its answer."""
 
-    def __init__(self, app: Any, meters: Meters, log: AccessLog | None) -> None:
+    def __init__(self, app: Any, meters: Meters, log: AccessLog | None, hosts: frozenset[str] | None = None) -> None:
+        """hosts: those that requests may name beside loopback's, as named_host() gives them; None: any."""
         self._app = app
+        self._hosts = hosts
         self._meters = meters
         self._log = log
 
@@ -98,9 +115,10 @@ class Edge:
 
         # RFC 9112, 6.3: h11 reads such a body by one of the two, whoever forwarded it may have by the other.
         ambiguous = b"content-length" in headers and b"transfer-encoding" in headers
+        refused = _AMBIGUOUS if ambiguous else _wrong_host(headers, self._hosts)
         self._meters.add("running")
         try:
-            await (answer_of(_AMBIGUOUS) if ambiguous else self._app)(scope, take, tell)
+            await (answer_of(refused) if refused else self._app)(scope, take, tell)
         finally:
             self._meters.add("running", -1)
             exchange.ended(self._meters, self._log)

@@ -71,6 +71,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="the server's --metrics-listen: GET /metrics then shows its metrics and the gateway's (default: there is none)")  # fmt: skip
     parser.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN",
                         help="pages of this origin (https://HOST) may call from a browser; * for all; may be repeated")  # fmt: skip
+    parser.add_argument("--allowed-host", action="append", default=[], metavar="HOST",
+                        help="answer only requests whose header Host names loopback or this host; * for any; may be repeated (default: none "
+                        "but loopback, if the gateway listens there and the server has no keys, else any)")  # fmt: skip
     for flag, default, least, most, meaning in NUMBERS:
         parser.add_argument(flag, type=_number, default=default, metavar="N", help=f"{meaning} ({least} to {most}; default: %(default)s)")
     parser.add_argument("--check-config", action="store_true",
