@@ -301,6 +301,20 @@ class CheckConfigTest(unittest.TestCase):
             with self.assertRaises(BlockingIOError, msg="it has connected to the target"):
                 target.accept()
 
+    def test_a_chat_template_keeps_to_the_limits_or_is_refused_in_one_line(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            for template, mention in (
+                ("{{ 'a' * 536870912 }}", "more than 512 MiB of memory"),  # Jinja makes a constant of it
+                (f"{{{{ {'(' * 20000}1{')' * 20000} }}}}", "maximum recursion depth exceeded"),
+                ("{{ raise_exception('a conversation that it refuses') }}", None),
+            ):  # fmt: skip
+                file.seek(0), file.truncate(), file.write(template), file.flush()
+                code, _, lines = self.check("--target", "a:1", "--chat-template", file.name)
+                self.assertEqual((code, len(lines)), (2, 1) if mention else (0, 0), lines)
+                if mention:
+                    self.assertIn(f"--chat-template: {file.name}: ", lines[0])
+                    self.assertIn(mention, lines[0])
+
     def test_a_package_that_is_absent_is_one_fault_among_others(self):
         for package in ("jinja2", "starlette", "uvicorn"):
             with self.subTest(package):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
 import os
 import re
@@ -164,7 +165,7 @@ def _packages() -> Iterator[Fault]:
 
 
 def _chat_template(given: argparse.Namespace) -> Iterator[Fault]:
-    from rivulet.gateway import worker
+    from rivulet.gateway import offload
 
     path, given.chat_template = given.chat_template, ""
     if path is None:
@@ -175,6 +176,7 @@ def _chat_template(given: argparse.Namespace) -> Iterator[Fault]:
         return
     try:
         given.chat_template = content.decode()
-        worker.check(given.chat_template)
-    except ValueError as error:
+        if given.worker is None:  # else its parent has checked it
+            asyncio.run(offload.check(given.chat_template))
+    except (ValueError, OSError) as error:
         yield Fault(BAD_USAGE, f"--chat-template: {path}: {error}")

@@ -114,6 +114,24 @@ async def _asked(process: asyncio.subprocess.Process, kind: bytes, job: bytes | 
     return letter, await process.stdout.readexactly(size)
 
 
+async def check(template: str) -> None:
+    """Compiles a chat template and renders a conversation with it, under the limits of every other. Errors: ValueError with what is
+    wrong with the template, and where; OSError."""
+    process = _Worker(_PARSER_PATIENCE)  # nobody waits for their turn
+    await process.start()
+    try:
+        await process.run(worker.RENDER, pickle.dumps((template, [{"role": "user", "content": "a"}], {})))
+    except Refused as refused:
+        if refused.code != "CHAT_TEMPLATE_REFUSED":
+            raise ValueError(refused.message) from None
+        try:  # It may refuse only this conversation. Compiling it has just kept to the limits.
+            worker.check(template)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
+    finally:
+        await process.close()
+
+
 class Offload:
     """Parses bodies and renders chat templates, each in a process of its own: a template that takes long holds up no body. For
     `async with`."""
