@@ -98,7 +98,7 @@ def importer(name, *rest):
     """In place of __import__: the gateway's own packages, which a lint does not have, are stand-ins."""
     if name.partition(".")[0] in sys.stdlib_module_names:
         return __import__(name, *rest)
-    return mock.MagicMock()
+    return mock.MagicMock(__version__="0")
 
 
 def flags(source):

@@ -181,6 +181,9 @@ class StartAndEndTest(unittest.TestCase):
                 self.assertEqual((code, out, len(lines)), (2, "", 1), lines)
                 self.assertIn(mention, lines[0])
 
+    def test_version(self):
+        self.assertEqual(main("--version"), (0, f"rivulet-gateway {rivulet_wheel.WHEEL.name.split('-')[1]}\n", []))
+
     def test_what_cannot_be_reached_or_listened_on_ends_with_one_line(self):
         with FakeServer() as server, socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from rivulet import TlsOptions
+from rivulet import TlsOptions, __version__
 
 # Exit codes, as of the `rivulet` command.
 BAD_USAGE, UNAVAILABLE = 2, 3
@@ -78,6 +78,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, type=_number, default=default, metavar="N", help=f"{meaning} ({least} to {most}; default: %(default)s)")
     parser.add_argument("--check-config", action="store_true",
                         help="check flags, files and the address to listen on as a start would, without the target; print all that is wrong and exit")  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"rivulet-gateway {__version__}", help="print the version and exit")
     parser.add_argument("--worker", help=argparse.SUPPRESS)  # the command starts itself with it: workers.Place
     given, given_beside = parser.parse_known_args(arguments)
     given.unknown = given_beside
