@@ -7,7 +7,8 @@
 // What is answered with kDone survives a crash of the processes and of the machine. A process that
 // is stopped, at any place and for any time, holds up no other. Files and folders are for their
 // owner alone. Times are those of the machine's wall clock: a clock that jumps ahead makes sessions
-// expire.
+// expire. Where the disk hangs, each call still ends after call_time, and so does the destructor,
+// which leaves the thread behind that hangs (server/base/leave_behind.h).
 //
 // What lies in the directory: folder sessions-1 with
 //   id             the store's id
@@ -36,6 +37,8 @@ namespace rivulet {
 // What tests change.
 struct DirStoreOptions {
   std::function<absl::Time()> clock = absl::Now;
+  // A call without an answer after so long, since it was made, is UNAVAILABLE.
+  absl::Duration call_time = absl::Seconds(1);
   // How often a store removes what has expired. Each replica's store does so.
   absl::Duration sweep_every = absl::Seconds(10);
   // How old a file that nothing names must be before it is removed: it may be of a write that is

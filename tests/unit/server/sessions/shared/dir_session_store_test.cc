@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -37,7 +38,9 @@ using Kind = StoreAnswer::Kind;
 
 constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
 
+// Tests stop the thread of a store, for as long as they like.
 std::unique_ptr<SessionStore> OpenStore(const std::string& path, DirStoreOptions options = {}) {
+  options.call_time = absl::Hours(1);
   auto store = OpenDirSessionStore(path, std::move(options));
   EXPECT_TRUE(store.ok()) << store.status();
   return store.ok() ? *std::move(store) : nullptr;
@@ -398,6 +401,47 @@ TEST_F(DirSessionStoreTest, AStoppedWriterHoldsUpNobodyAndLoses) {
     EXPECT_EQ(Claim(*OpenStore(directory), 1), ClaimOf(writes + 1));
     EXPECT_EQ(*ReadChunksNow(*other, {"bad"}), (std::vector<std::string>{""}));
   }
+}
+
+// The disk hangs in a write. Others wait for it, until one finds no room to wait.
+TEST_F(DirSessionStoreTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
+  auto disk = std::make_shared<Stop>("link");  // shared with a thread that outlives the test
+  DirStoreOptions options;
+  options.before_step = [disk, hook = disk->Hook()](absl::string_view step) { return hook(step); };
+  auto store = *OpenDirSessionStore(path, options);
+  Done(*store, MakeWrite(1, 0, 1));
+  std::mutex mutex;
+  std::vector<std::string> refusals;
+  const auto refused = [&](const absl::StatusOr<StoreAnswer>& answer) {
+    const std::lock_guard lock(mutex);
+    EXPECT_TRUE(absl::IsUnavailable(answer.status())) << answer.status();
+    refusals.emplace_back(answer.status().message());
+  };
+  const auto count = [&] {
+    const std::lock_guard lock(mutex);
+    return refusals.size();
+  };
+  disk->Arm();
+  store->Write(MakeWrite(1, 1, 2), refused);
+  disk->AwaitStopped();
+  constexpr size_t kRoom = 4096;
+  for (size_t i = 0; i <= kRoom; ++i) store->Read(SessionName(1), refused);
+  Await([&] { return count() == kRoom + 2; });
+  EXPECT_THAT(refusals.front(), HasSubstr("Too many calls"));
+  EXPECT_THAT(refusals.back(), HasSubstr("no answer in time"));
+  disk->Go();
+  Await([&] { return ReadNow(*store, SessionName(1)).ok(); });
+  EXPECT_EQ(Claim(*store, 1), ClaimOf(2)) << "the write happens later";
+
+  disk = std::make_shared<Stop>("link");
+  options.before_step = [disk, hook = disk->Hook()](absl::string_view step) { return hook(step); };
+  store = *OpenDirSessionStore(path, options);
+  disk->Arm();
+  store->Write(MakeWrite(1, 2, 3), refused);
+  disk->AwaitStopped();
+  store->Read(SessionName(1), refused);
+  store = nullptr;
+  EXPECT_EQ(count(), kRoom + 4);
 }
 
 TEST_F(DirSessionStoreTest, AWriterThatIsStoppedAfterItsLinkHasWon) {
