@@ -138,7 +138,7 @@ class MemoryStoreServer {
     std::lock_guard<std::mutex> lock(mutex_);
     image_.chunks.erase(std::next(image_.chunks.begin(), static_cast<std::ptrdiff_t>(index)));
   }
-  // At most so many records; a write that would make it more is RESOURCE_EXHAUSTED.
+  // At most so many records: a write after which there are more is RESOURCE_EXHAUSTED.
   void SetMostRecords(size_t most) {
     std::lock_guard<std::mutex> lock(mutex_);
     most_records_ = most;
@@ -191,7 +191,7 @@ class MemoryStoreServer {
         return absl::DataLossError(absl::StrCat("chunk ", id, " is not in the store"));
       }
     }
-    if (is_new && image_.records.size() >= most_records_) {
+    if (image_.records.size() + (is_new ? 1 : 0) > most_records_) {
       return absl::ResourceExhaustedError("the store in memory is full");
     }
     Apply(write);

@@ -361,7 +361,7 @@ void SharedSessions::OnWritten(Session* session) {
   copy->claim = copy->sent_claim;
   copy->kept = copy->sent_kept;
   copy->unsure.clear();
-  copy->is_new = false;
+  copy->is_new = copy->taken = false;
   if (copy->claiming != nullptr && copy->sent_lease) {
     copy->held = true;
     Claimed(session, absl::OkStatus());
@@ -453,7 +453,7 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
   copy->kept = copy->found.position;
   copy->stored = std::move(copy->found);
   copy->claim = copy->found_claim;
-  copy->known = true;
+  copy->known = copy->taken = true;
   copy->wants_write = false;
   copy->unsure.clear();
   Advance(session);
@@ -477,8 +477,12 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
   if (copy->is_new || absl::IsDataLoss(status) || IsOfRecord(status)) {
     return Lose(session, StoreUnavailable(status));
   }
+  const bool usable =
+      copy->claiming != nullptr && copy->known && IsAsExpected(*session, *copy->claiming);
+  // The replica that has the session may have grown it beyond its record: a later write of this one
+  // must not take it from there.
+  if (std::exchange(copy->taken, false) && !usable) return Lose(session, StoreUnavailable(status));
   if (copy->claiming != nullptr) {
-    const bool usable = copy->known && IsAsExpected(*session, *copy->claiming);
     Claimed(session, usable ? absl::OkStatus() : StoreUnavailable(status));
   }
   if (copy->sent_owed) DecideEnd(session, /*durable=*/false, absl::OkStatus());

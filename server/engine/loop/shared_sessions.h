@@ -82,6 +82,7 @@ struct SharedCopy {
   SessionRecord found;              // of kChunks: what the copy is to become
   std::string found_claim;
   std::string missed_claim;  // of the last record whose chunks were not there
+  bool taken = false;        // it became that of the record, and no claim of it has been answered
 
   Request* claiming = nullptr;  // the request that waits for the claim
   bool held = false;            // the active request runs with the claim

@@ -242,6 +242,21 @@ TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
   EXPECT_TRUE(Generate(1, id, 5, {}, alone->hash).ok());
 }
 
+TEST_F(SharedSessionTest, ATakeoverThatAFullStoreRefusedDoesNotHappenLater) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  server_.SetMostRecords(0);
+  const auto held = Generate(0, id, 5, {3}, Get(0, id)->hash);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(durable_->durable);
+  EXPECT_EQ(Reason(Generate(1, id, 5, {}, held->hash).status()), "SESSION_STORE");
+  // Refused as well, so that this replica writes again later than the other one would.
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_STORE");
+  server_.SetMostRecords(SIZE_MAX);
+  Until([&] { return Get(1, id)->position == held->position; });
+  EXPECT_TRUE(Generate(0, id, 5, {}, held->hash).ok());
+}
+
 // What somebody else left in the store is checked before it is used.
 TEST_F(SharedSessionTest, AReplyThatGoesBackIsDurableUpToWhereItBeganAtMost) {
   const SessionId id = Open(0)->id;
