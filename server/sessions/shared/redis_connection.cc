@@ -40,6 +40,15 @@ int NewEventFd() {
 
 }  // namespace
 
+void UnsentBytes::Drop(size_t size) {
+  begin_ += size;
+  // What is moved is never more than what was sent before.
+  if (begin_ < bytes_.size() && (begin_ <= kKeptBytes || 2 * begin_ <= bytes_.size())) return;
+  bytes_.erase(0, begin_);
+  begin_ = 0;
+  if (bytes_.empty() && bytes_.capacity() > kKeptBytes) bytes_.shrink_to_fit();
+}
+
 RedisConnection::RedisConnection(RedisOptions options, std::vector<std::string> permissions)
     : options_(std::move(options)),
       dialer_(options_, std::move(permissions),
@@ -162,8 +171,7 @@ void RedisConnection::Lost(const absl::Status& status) {
     told_ = std::string(status.message());
     if (options_.on_disconnected != nullptr) options_.on_disconnected(unavailable);
   }
-  unsent_.clear();
-  unsent_begin_ = 0;
+  unsent_.Clear();
   EndAll(&sent_, unavailable);
   EndAll(&waiting_, unavailable);
 }
@@ -249,7 +257,7 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
     TakeNew();
     for (; !waiting_.empty(); waiting_.pop_front()) {
       Pending& pending = waiting_.front();
-      unsent_ += FormatRedisCommand(pending.command);
+      unsent_.Append(FormatRedisCommand(pending.command));
       pending.command.clear();
       // Anew: one that has waited for the connection must not end that at once.
       pending.deadline = steady_clock::now() + absl::ToChronoNanoseconds(options_.call_timeout);
@@ -260,7 +268,7 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
     if (all_read) {
       deadline = sent_.empty() ? deadline + std::chrono::hours(1) : sent_.front().deadline;
     }
-    const short more = unsent_.empty() ? 0 : POLLOUT;
+    const short more = unsent_.left().empty() ? 0 : POLLOUT;
     Poll(peer->stream->fd(), static_cast<short>(peer->stream->events() | POLLIN | more), deadline);
     RIVULET_RETURN_IF_ERROR(ReadAnswers(peer, &all_read));
     // After reading: answers may have lain there while this thread did not run.
@@ -273,15 +281,11 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
 }
 
 absl::Status RedisConnection::Send(RedisPeer* peer) {
-  while (unsent_begin_ < unsent_.size()) {
-    RIVULET_ASSIGN_OR_RETURN(const size_t written,
-                             peer->stream->Write(absl::string_view(unsent_).substr(unsent_begin_)));
+  while (!unsent_.left().empty()) {
+    RIVULET_ASSIGN_OR_RETURN(const size_t written, peer->stream->Write(unsent_.left()));
     if (written == 0) return absl::OkStatus();
-    unsent_begin_ += written;
+    unsent_.Drop(written);
   }
-  unsent_.clear();
-  if (unsent_.capacity() > kKeptBytes) unsent_.shrink_to_fit();
-  unsent_begin_ = 0;
   return absl::OkStatus();
 }
 

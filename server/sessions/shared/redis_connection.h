@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
 #include "server/sessions/shared/redis_dialer.h"
@@ -24,6 +25,22 @@
 #include "server/sessions/shared/redis_url.h"
 
 namespace rivulet {
+
+// Bytes that wait to be sent. Sent bytes are freed while others still wait: on a busy link some
+// always do. Thread: one.
+class UnsentBytes {
+ public:
+  absl::string_view left() const { return absl::string_view(bytes_).substr(begin_); }
+  size_t held_bytes() const { return bytes_.size(); }  // at most 1 MiB + 2 * left().size()
+  void Append(absl::string_view bytes) { bytes_.append(bytes.data(), bytes.size()); }
+  // The first `size` of left() were sent.
+  void Drop(size_t size);
+  void Clear() { Drop(left().size()); }
+
+ private:
+  std::string bytes_;
+  size_t begin_ = 0;  // of left()
+};
 
 // Thread: any, but not destroyed on its own thread, the one on which `done` is called.
 class RedisConnection {
@@ -97,11 +114,10 @@ class RedisConnection {
 
   // Of the thread.
   std::deque<Pending> waiting_, sent_;  // in the order of the calls
-  std::string unsent_;                  // bytes of calls in sent_, from unsent_begin_ on
-  size_t unsent_begin_ = 0;
-  bool useful_ = false;  // this connection has answered a call
-  std::string told_;     // what on_disconnected got last
-  std::thread thread_;   // last: everything above exists when it starts
+  UnsentBytes unsent_;                  // of calls in sent_
+  bool useful_ = false;                 // this connection has answered a call
+  std::string told_;                    // what on_disconnected got last
+  std::thread thread_;                  // last: everything above exists when it starts
 };
 
 }  // namespace rivulet

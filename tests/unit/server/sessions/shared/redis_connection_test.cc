@@ -198,6 +198,23 @@ TEST_F(RedisConnectionTest, TheEndOfTheStoreEndsItsCalls) {
   EXPECT_EQ(chained, 1);
 }
 
+TEST(UnsentBytesTest, BytesThatWereSentAreFreedWhileOthersWait) {
+  UnsentBytes unsent;
+  const std::string piece(size_t{1} << 18, 'p');
+  std::string all;
+  unsent.Append("begin");
+  for (int i = 0; i < 100; ++i) {
+    unsent.Append(piece);
+    absl::StrAppend(&all, unsent.left().substr(0, piece.size()));
+    unsent.Drop(piece.size());
+    ASSERT_LE(unsent.held_bytes(), (size_t{1} << 20) + 2 * unsent.left().size());
+  }
+  EXPECT_EQ(unsent.left(), "ppppp");
+  EXPECT_EQ(all, absl::StrCat("begin", std::string(all.size() - 5, 'p')));
+  unsent.Clear();
+  EXPECT_EQ(unsent.held_bytes(), 0);
+}
+
 // Without a Redis: answers as no Redis gives them.
 TEST(RedisAnswersTest, AnAnswerThatIsCutOffEndsItsCall) {
   std::atomic<int> connections = 0;
