@@ -25,6 +25,7 @@ using std::chrono::steady_clock;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50), kLongestPause = absl::Seconds(2);
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr int kReadsAtOnce = 16;
+constexpr int kLatePasses = 16;                 // of kReadsAtOnce: more than a socket holds
 constexpr size_t kKeptBytes = size_t{1} << 20;  // of memory for what is sent
 
 // These say that the master is another one now, or not ready.
@@ -252,7 +253,8 @@ void RedisConnection::EndAll(std::deque<Pending>* calls, const absl::Status& sta
 }
 
 absl::Status RedisConnection::Serve(RedisPeer* peer) {
-  bool all_read = true;
+  Pass pass;
+  int late = 0;  // passes, one after another, after the deadline and without an answer
   while (!stop_) {
     TakeNew();
     for (; !waiting_.empty(); waiting_.pop_front()) {
@@ -265,14 +267,17 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
     }
     RIVULET_RETURN_IF_ERROR(Send(peer));
     RedisTime deadline = steady_clock::now();
-    if (all_read) {
+    if (pass.all_read) {
       deadline = sent_.empty() ? deadline + std::chrono::hours(1) : sent_.front().deadline;
     }
     const short more = unsent_.left().empty() ? 0 : POLLOUT;
     Poll(peer->stream->fd(), static_cast<short>(peer->stream->events() | POLLIN | more), deadline);
-    RIVULET_RETURN_IF_ERROR(ReadAnswers(peer, &all_read));
-    // After reading: answers may have lain there while this thread did not run.
-    if (all_read && !sent_.empty() && sent_.front().deadline <= steady_clock::now()) {
+    RIVULET_ASSIGN_OR_RETURN(pass, ReadAnswers(peer));
+    // After reading: answers may have lain there while this thread did not run. What lay there is
+    // read within kLatePasses; an answer without end is not.
+    const bool expired = !sent_.empty() && sent_.front().deadline <= steady_clock::now();
+    late = expired && !pass.answered ? late + 1 : 0;
+    if (expired && (pass.all_read || late > kLatePasses)) {
       return absl::UnavailableError(
           absl::StrCat("did not answer within ", absl::FormatDuration(options_.call_timeout)));
     }
@@ -289,20 +294,21 @@ absl::Status RedisConnection::Send(RedisPeer* peer) {
   return absl::OkStatus();
 }
 
-absl::Status RedisConnection::ReadAnswers(RedisPeer* peer, bool* all_read) {
+absl::StatusOr<RedisConnection::Pass> RedisConnection::ReadAnswers(RedisPeer* peer) {
   char buffer[kReadBytes];
-  *all_read = false;
-  for (int i = 0; i < kReadsAtOnce && !*all_read; ++i) {
+  Pass pass{.all_read = false};
+  for (int i = 0; i < kReadsAtOnce && !pass.all_read; ++i) {
     RIVULET_ASSIGN_OR_RETURN(const size_t read, peer->stream->Read(buffer, kReadBytes));
-    *all_read = read == 0;
+    pass.all_read = read == 0;
     peer->reader->Feed({buffer, read});
     while (true) {
       RIVULET_ASSIGN_OR_RETURN(std::optional<RedisReply> reply, peer->reader->Next());
       if (!reply.has_value()) break;
       RIVULET_RETURN_IF_ERROR(Answer(*std::move(reply)));
+      pass.answered = true;
     }
   }
-  return absl::OkStatus();
+  return pass;
 }
 
 absl::Status RedisConnection::Answer(RedisReply reply) {

@@ -84,7 +84,12 @@ class RedisConnection {
   // Uses a connection until it is lost.
   absl::Status Serve(RedisPeer* peer);
   absl::Status Send(RedisPeer* peer);
-  absl::Status ReadAnswers(RedisPeer* peer, bool* all_read);
+  // What one turn of reading found.
+  struct Pass {
+    bool all_read = true;   // nothing more waits to be read
+    bool answered = false;  // a complete answer came
+  };
+  absl::StatusOr<Pass> ReadAnswers(RedisPeer* peer);
   absl::Status Answer(RedisReply reply);
   // Waits for `delay`; calls that come meanwhile end with `why`.
   void Pause(absl::Duration delay, const absl::Status& why);

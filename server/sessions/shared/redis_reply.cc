@@ -14,6 +14,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace rivulet {
+namespace {
+
+constexpr size_t kLineBytes = size_t{16} << 10;  // a number, a status or an error
+
+}  // namespace
 
 // The answer that hiredis is reading: it calls the functions below for each part.
 struct RedisReplyReader::Building {
@@ -166,8 +171,13 @@ absl::StatusOr<std::optional<RedisReply>> RedisReplyReader::Next() {
                                                      absl::CHexEscape(reader_->errstr)));
   }
   if (reply != nullptr) return std::exchange(building_->root, RedisReply());
-  // hiredis keeps a text until it is whole.
-  if (reader_->len - reader_->pos > limits_.text_bytes + (size_t{1} << 20)) {
+  // hiredis keeps a text until it is whole. It searches a line from its beginning each time.
+  const absl::string_view kept(reader_->buf + reader_->pos, reader_->len - reader_->pos);
+  if (kept.size() > kLineBytes && kept.substr(0, kLineBytes).find("\r\n") == kept.npos) {
+    return absl::UnavailableError(
+        absl::StrCat("the answer has a line of more than ", kLineBytes, " bytes"));
+  }
+  if (kept.size() > limits_.text_bytes + (size_t{1} << 20)) {
     return absl::UnavailableError("the answer is larger than allowed");
   }
   return std::nullopt;

@@ -33,7 +33,7 @@ std::string FormatRedisCommand(const std::vector<std::string>& args);
 // Cuts what a server sends into answers. Thread: one.
 class RedisReplyReader {
  public:
-  // What a server that we cannot trust may make us hold.
+  // What a server that we cannot trust may make us hold, beside 16 KiB of an unfinished line.
   struct Limits {
     size_t text_bytes = size_t{64} << 20;    // of one text
     size_t reply_bytes = size_t{256} << 20;  // of all texts of an answer

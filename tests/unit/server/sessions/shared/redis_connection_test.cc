@@ -254,6 +254,29 @@ TEST(RedisAnswersTest, WhatIsNoAnswerEndsAllCalls) {
   }
 }
 
+TEST(RedisAnswersTest, AnAnswerThatKeepsComingDoesNotHoldUpTheDeadline) {
+  const std::string text = FakeRedis::Text(std::string(size_t{1} << 20, 'x'));
+  std::string long_answer = "*32\r\n";  // of another form, once all of it was read
+  for (int i = 0; i < 32; ++i) long_answer += text;
+  const FakeRedis redis([&](int, const std::vector<RedisReply>& command) {
+    const auto greeting = FakeRedis::Greeting(command);
+    if (greeting.has_value()) return greeting;
+    const bool first = command[4].text.find(SessionName(1)) != std::string::npos;
+    return std::optional<std::string>(first ? "" : FakeRedis::Record("record") + long_answer);
+  });
+  const RedisOptions options = HastyOptions(redis.port());
+  const auto store = Opened(options);
+  absl::Status status;
+  Await([&] {
+    // Both were sent before the first answer. At its end the time for the second has passed.
+    store->Read(SessionName(1),
+                [&](const absl::StatusOr<StoreAnswer>&) { absl::SleepFor(options.call_timeout); });
+    status = ReadNow(*store, SessionName(2)).status();
+    return !absl::IsUnavailable(status) || absl::StrContains(status.message(), "answer within");
+  });
+  EXPECT_EQ(CodeOf(status), kUnavailable);
+}
+
 TEST(RedisAnswersTest, AnAnswerTooManyReachesNobody) {
   const FakeRedis redis([&](int connection, const std::vector<RedisReply>& command) {
     const auto greeting = FakeRedis::Greeting(command);
