@@ -73,7 +73,7 @@ for program in "${programs[@]}"; do
 done
 if $gpu_tests; then strip "$bundle"/lib/librivulet_*; fi  # the others are as their packages have them
 cp LICENSE "$bundle/"
-cp third_party/llama.cpp/LICENSE "$bundle/LICENSE.llama.cpp"  # of code in the programs
+if ! $gpu_tests; then cp -r "$build/share" "$bundle/"; fi
 # What the distribution made travels with its licence: the libraries, and what is compiled into the programs.
 pack_licences() {
   local owner

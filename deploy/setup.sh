@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
-# Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
+# Without an option: what building the server and the command needs, and jinja2, with which the command renders chat
+# templates. --tests: also what deploy/test.sh needs.
 # --tests also makes build/venv (tests/requirements.txt; where nvcc is, tests/requirements-cuda.txt too, and build/gpu-peer of
 # tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript (client/typescript).
 # Does nothing where everything is there; otherwise needs root, or sudo.
@@ -12,6 +13,7 @@ packages=(
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
   libpcre2-dev libutf8proc-dev prometheus-cpp-dev libhiredis-dev
+  python3-jinja2
 )
 test_packages=(
   libgtest-dev libgmock-dev openssl libbenchmark-dev

@@ -32,7 +32,7 @@ tar -C "$staging" -xf "$staging/bundle.tar"
 bundle=$staging/rivulet-bundle project=$staging/project
 cp -r deploy/wheel "$project"
 mkdir "$project/rivulet_server/lib"
-mv "$bundle/bin" "$project/rivulet_server/"
+mv "$bundle/bin" "$bundle/share" "$project/rivulet_server/"
 mv "$bundle/LICENSE" "$bundle/licenses" "$project/"
 # auditwheel adds the libraries, except for those that every system is said to have. These are added here: a system may
 # have older ones.

@@ -8,7 +8,6 @@ import subprocess
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-THIRD_PARTY = "third_party/"  # code of others, which keeps the style of its makers
 FOLDERS = ("kernels", "model", "server", "client", "proto", "tests", "deploy")
 CODE = (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".ts", ".js")
 
@@ -27,7 +26,7 @@ def relative(path):
 
 
 FILES = tracked()
-SOURCES = [p for p in FILES if p.suffix in CODE and not relative(p).startswith(THIRD_PARTY)]
+SOURCES = [p for p in FILES if p.suffix in CODE]
 TEXTS = {p: p.read_text(encoding="utf-8") for p in SOURCES}
 
 
@@ -307,7 +306,7 @@ struct Plain {
     def test_one_word_one_meaning(self):
         banned = re.compile(r"(?i)(^|[_/])(util|utils|helper|helpers|manager|misc)([_./]|$)")
         self.assertTrue(banned.search("server/slot_manager.h"))
-        self.assertEqual([relative(p) for p in FILES if banned.search(relative(p)) and not relative(p).startswith(THIRD_PARTY)], [])
+        self.assertEqual([relative(p) for p in FILES if banned.search(relative(p))], [])
 
     def test_no_backend_by_preprocessor_and_no_exceptions_of_ours(self):
         errors = []

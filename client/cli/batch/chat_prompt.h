@@ -4,24 +4,27 @@
 
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/cli/chat/chat_template.h"
+#include "client/cli/chat/template_process.h"
 #include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
 
-// Keeps the template of each model. Thread: one.
+// Keeps the template of each model, and a process that renders. Thread: one.
 class ChatPrompts {
  public:
-  // `file`: used for all models instead of their own.
-  explicit ChatPrompts(ChatTemplateFile file) : file_(std::move(file)) {}
+  // Reads the file `name`, whose template is used for all models instead of their own; empty: none.
+  // Errors: those of ReadChatTemplate.
+  absl::Status ReadFile(const std::string& name);
+  const ChatTemplateFile& file() const { return file_; }
 
   // Sets the prompt of `request` and, where it has no stop string, the one at which the model would
-  // speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE), INVALID_ARGUMENT
-  // (CHAT_TEMPLATE_REFUSED: the template refuses the messages, or cannot be read).
+  // speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE), those of
+  // TemplateProcess::Run.
   absl::Status Set(const v1::GetModelReply& model, const std::vector<ChatMessage>& messages,
                    v1::GenerateRequest* request);
 
@@ -30,8 +33,13 @@ class ChatPrompts {
     ChatTemplate form;
     std::string turn_end;
   };
-  const ChatTemplateFile file_;
-  std::map<std::string, Form> forms_;  // by the name of the model
+  absl::StatusOr<Form> FormOf(const v1::GetModelReply& model);
+
+  TemplateProcess process_;
+  ChatTemplateFile file_;
+  // By the name of the model. An error is that of every conversation with the model: a template
+  // that takes too much for a short one is not tried with others.
+  std::map<std::string, absl::StatusOr<Form>> forms_;
 };
 
 }  // namespace rivulet

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates of conversations, as models come with them: Jinja.
+// Templates of conversations, as models come with them: Jinja, rendered by TemplateProcess.
 // Tested by: tests/unit/client/cli/chat/chat_template_test.cc
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/chat/template_process.h"
 #include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
@@ -23,38 +23,38 @@ struct ChatTemplateFile {
   std::string name, text;
 };
 // Reads it; `name` may be empty. Errors: NOT_FOUND, INVALID_ARGUMENT (cannot be read, or is no
-// template), naming the flag.
-absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name);
+// template), naming the flag; FAILED_PRECONDITION as of TemplateProcess::Run. A template that is
+// too hard to render is no error here.
+absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name,
+                                                  TemplateProcess* process);
 
 // Thread: one.
 class ChatTemplate {
  public:
   // `special_tokens`: texts by role ("bos_token"). `shown`: whose template it is, for messages.
-  // Errors: INVALID_ARGUMENT with what is wrong and where.
-  static absl::StatusOr<ChatTemplate> Parse(const std::string& source, std::string shown,
-                                            std::map<std::string, std::string> special_tokens);
-  // That of the file or, without one, what the model brings. Errors: those of Parse;
-  // FAILED_PRECONDITION (NO_CHAT_TEMPLATE).
+  // `process` must live longer.
+  ChatTemplate(std::string source, std::string shown,
+               std::map<std::string, std::string> special_tokens, TemplateProcess* process);
+  // That of the file or, without one, what the model brings. Errors: FAILED_PRECONDITION
+  // (NO_CHAT_TEMPLATE).
   static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model,
-                                         const ChatTemplateFile& file);
-  ChatTemplate(ChatTemplate&&) noexcept;
-  ~ChatTemplate();
+                                         const ChatTemplateFile& file, TemplateProcess* process);
 
-  // The prompt of a conversation that the model is to continue with an answer. Errors:
-  // INVALID_ARGUMENT (the template does not accept the conversation, or uses what the engine does
-  // not know) with the reason and the place.
+  // The prompt of a conversation that the model is to continue with an answer. Errors: those of
+  // TemplateProcess::Run, naming the template.
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages) const;
 
   // What the template writes between an answer and the next question, without space at its end:
   // where a model that does not end by itself begins to speak for the user. Empty if the template
-  // tells none.
-  std::string TurnEnd() const;
+  // tells none. Errors: those of TemplateProcess::Run, but not of a template that only refuses the
+  // conversation by which this is found.
+  absl::StatusOr<std::string> TurnEnd() const;
 
  private:
-  struct Program;
-  explicit ChatTemplate(std::unique_ptr<Program> program);
+  absl::StatusOr<std::string> Run(TemplateProcess::Job job, absl::string_view messages) const;
 
-  std::unique_ptr<Program> program_;
+  std::string source_, shown_, special_tokens_;  // the last as JSON
+  TemplateProcess* process_;
 };
 
 // The texts of a model's special tokens by role, as templates name them.

@@ -45,14 +45,14 @@ struct BatchTotals {
 
 class Batch {
  public:
-  Batch(const BatchOptions& options, ChatTemplateFile chat_template, const Client& client,
+  Batch(const BatchOptions& options, ChatPrompts* chats, const Client& client,
         const std::string& model_name, BatchInput* input, BatchOutput* output)
       : options_(options),
         client_(client),
         input_(*input),
         output_(*output),
         calls_(client),
-        chats_(std::move(chat_template)),
+        chats_(*chats),
         progress_(input->lines() - output->num_answered(), "lines"),
         at_once_(static_cast<size_t>(options.at_once.value_or(kLeastAtOnce))) {
     stamp_.created = output->record().created;
@@ -84,7 +84,7 @@ class Batch {
   BatchInput& input_;
   BatchOutput& output_;
   BatchCalls calls_;
-  ChatPrompts chats_;
+  ChatPrompts& chats_;
   Progress progress_;
   BatchStamp stamp_;
   BatchTotals totals_;
@@ -201,8 +201,9 @@ absl::Status Batch::Finish(std::unique_ptr<BatchItem> item) {
     return absl::OkStatus();
   }
   const ErrorInfo info = GetErrorInfo(status);
-  // Every other line would fail like it.
+  // Other lines would fail like it, until somebody helps.
   if (absl::IsUnauthenticated(status)) return status;
+  if (GetErrorDetail(status).reason == "NO_CHAT_TEMPLATE_ENGINE") return status;
   if (MayRepeat(item.get(), info)) return WaitToRepeat(std::move(item), info);
   BatchError error = ToBatchError(status);
   ++totals_.errors;
@@ -345,7 +346,8 @@ std::string Summary(const BatchTotals& totals, int64_t before, int64_t tokens,
 }  // namespace
 
 absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
-  RIVULET_ASSIGN_OR_RETURN(ChatTemplateFile chat_template, ReadChatTemplate(options.chat_template));
+  ChatPrompts chats;
+  RIVULET_RETURN_IF_ERROR(chats.ReadFile(options.chat_template));
   TargetUse use;
   use.client.own_connection = true;
   use.over_socket = true;  // as in `bench`: Client::GenerateAsync
@@ -358,13 +360,13 @@ absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<BatchInput> input,
                            BatchInput::Open(options.in, DefaultsOf(options, name)));
   const BatchRecord record = {
-      input->sha256(), RecordedOptions(options, chat_template, model.ok() ? &*model : nullptr),
+      input->sha256(), RecordedOptions(options, chats.file(), model.ok() ? &*model : nullptr),
       options.sampling.seed.has_value() ? *options.sampling.seed : RandomWord(),
       absl::ToUnixSeconds(absl::Now())};
   RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output,
                            BatchOutput::Open(options.out, record, input->lines()));
   const absl::Time start = absl::Now();
-  Batch batch(options, std::move(chat_template), target.client(), name, input.get(), output.get());
+  Batch batch(options, &chats, target.client(), name, input.get(), output.get());
   RIVULET_RETURN_IF_ERROR(batch.Run());
   std::string summary =
       Summary(batch.totals(), output->num_answered(), batch.tokens(), absl::Now() - start);

@@ -307,29 +307,31 @@ absl::Status Chat::SetSeed(const std::string& argument) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options,
-                                        const v1::GetModelReply& model) {
+absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options, const v1::GetModelReply& model,
+                                        TemplateProcess* process) {
   const std::string& name = model.summary().name();
-  RIVULET_ASSIGN_OR_RETURN(const ChatTemplateFile file, ReadChatTemplate(options.chat_template));
+  RIVULET_ASSIGN_OR_RETURN(const ChatTemplateFile file,
+                           ReadChatTemplate(options.chat_template, process));
   if (file.name.empty() && !model.chat_template_name().empty()) {
     Say(absl::StrCat("the model \"", name, "\" has no chat template; using the built-in one, ",
                      model.chat_template_name()));
   }
-  absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model, file);
+  absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model, file, process);
   // The name under which the documentation has it.
-  if (absl::IsFailedPrecondition(form.status())) return Annotate(form.status(), "NO_CHAT_TEMPLATE");
+  if (!form.ok()) return Annotate(form.status(), "NO_CHAT_TEMPLATE");
   return form;
 }
 
-v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelReply& model,
-                              const ChatTemplate& form) {
+absl::StatusOr<v1::GenerateRequest> RequestOf(const ChatOptions& options,
+                                              const v1::GetModelReply& model,
+                                              const ChatTemplate& form) {
   v1::GenerateRequest request;
   request.set_model(model.summary().name());
   SetSampling(options.sampling, request.mutable_sampling());
   if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
   for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
   if (options.stop.empty()) {
-    const std::string end = form.TurnEnd();
+    RIVULET_ASSIGN_OR_RETURN(const std::string end, form.TurnEnd());
     if (!end.empty()) request.mutable_stop()->add_strings(end);
   }
   return request;
@@ -346,10 +348,12 @@ absl::StatusOr<std::string> RunChat(const ChatOptions& options) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the content of the model \"", model->summary().name(), "\" is not text; chat needs that"));
   }
-  const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model);
+  TemplateProcess process;
+  const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model, &process);
   if (!form.ok()) return form.status();
+  RIVULET_ASSIGN_OR_RETURN(v1::GenerateRequest request, RequestOf(options, *model, *form));
   // What a server in this process could not do it will not do a moment later.
-  const ChatSetup setup = {&target->client(), &*form, *model, RequestOf(options, *model, *form),
+  const ChatSetup setup = {&target->client(), &*form, *model, std::move(request),
                            options.target.model_dir.empty()};
   absl::StatusOr<Conversation> first = Conversation::Open(&setup);
   if (!first.ok()) return first.status();

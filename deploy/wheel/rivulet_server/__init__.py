@@ -11,6 +11,8 @@ def _become(program):
     # Python ignores these two, and what a process ignores it hands on: `rivulet ... | head` would end with an error.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
+    # Chat templates are rendered by the Python into which the extra `chat` was installed.
+    os.environ.setdefault("RIVULET_CHAT_PYTHON", sys.executable)
     path = str(pathlib.Path(__file__).parent / "bin" / program)
     os.execv(path, [path, *sys.argv[1:]])
 

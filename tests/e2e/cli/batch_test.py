@@ -3,12 +3,14 @@
 
 import json
 import math
+import os
 import pathlib
 import signal
 import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import text_models
 from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, Server, rivulet, token_lines
@@ -150,6 +152,25 @@ class BatchChatTest(BatchTest):
         self.assertEqual((message["role"], message["content"]), ("assistant", plain["text"]))
         self.assertEqual((refused["error"]["reason"], refused["error"]["field"]), ("CHAT_TEMPLATE_REFUSED", "messages"))
         self.assertIn("empty", refused["error"]["message"])
+
+    def test_a_template_that_is_too_hard_is_an_error_of_its_lines(self):
+        folder = text_models.with_tokenizer("mamba2", self.folder, "hard")
+        config = {"chat_template": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        message = {"messages": [{"role": "user", "content": "the band"}]}
+        self.into.write_text(
+            lines_of(message, {"prompt": "the band", "max_tokens": 9}, {"custom_id": "o", "method": "POST", "url": "/v1/chat/completions", "body": message})
+        )
+        with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON="/bin/false"):
+            # Lines would get their errors for good; so the batch waits for somebody to install what is missing.
+            self.fails(self.batch(("--model", folder)), 2, "tried: /bin/false (exit code 1)", "python3-jinja2")
+            self.assertEqual(self.results(), [])
+        self.succeeds(self.batch(("--model", folder)))
+        hard, plain, openai = self.results()
+        self.assertEqual((hard["error"]["code"], hard["error"]["reason"], hard["error"]["field"]), ("INVALID_ARGUMENT", "CHAT_TEMPLATE_TOO_HARD", "messages"))
+        self.assertIn("chat template of hard: ", hard["error"]["message"])
+        self.assertEqual(len(plain["text"]) > 0, True)
+        self.assertEqual((openai["response"]["status_code"], openai["response"]["body"]["error"]["code"]), (400, "CHAT_TEMPLATE_TOO_HARD"))
 
     def test_a_template_from_a_file_is_part_of_the_batch(self):
         file, other = self.folder / "template.jinja", self.folder / "other.jinja"

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 import urllib.request
 
 import text_models
@@ -126,7 +127,11 @@ class ChatTest(CommandTest):
         self.fails(rivulet(*self.command(), stdin="\u0416\n"), 2, "characters of the model's alphabet")
         self.form.with_name("bad.jinja").write_text("{{ raise_exception('never') }}")
         bad = ("--chat-template", self.folder / "bad.jinja")
-        self.fails(rivulet("chat", "--target", self.server.target, *bad, stdin="a\n"), 2, "bad.jinja: ", "never (line 1, column ")
+        self.fails(rivulet("chat", "--target", self.server.target, *bad, stdin="a\n"), 2, "bad.jinja: never")
+        (self.folder / "bad.jinja").write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
+        self.fails(rivulet("chat", "--target", self.server.target, *bad, stdin="a\n"), 2, "bad.jinja: ", "takes too much (more than 1 s)")
+        with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON="/bin/false"):
+            self.fails(rivulet(*self.command(), stdin="a\n"), 2, "jinja2", "tried: /bin/false (exit code 1)", "python3-jinja2", "rivulet-server[chat]")
         self.form.with_name("empty.jinja").write_text("\n")
         self.fails(rivulet("chat", "--target", self.server.target, "--chat-template", self.folder / "empty.jinja"), 2, "empty.jinja is empty")
         absent = ("--chat-template", self.folder / "absent.jinja")

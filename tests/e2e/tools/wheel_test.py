@@ -3,6 +3,7 @@
 """The wheel of the programs (deploy/wheel.sh), installed into an environment that has nothing else. deploy/image_test.sh uses it on a
 system that has none of our libraries."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -65,6 +66,18 @@ class WheelTest(unittest.TestCase):
             texts = [self.run_program(program, *GENERATE, "--target", server.target) for program in (self.folder / "bin/rivulet", BIN_DIR / "rivulet")]
             self.assertEqual(texts[0].returncode, 0, texts[0])
             self.assertEqual(texts[0].stdout, texts[1].stdout)
+
+    def test_chat_templates_are_rendered_by_the_python_of_the_wheel(self):
+        chat = (self.folder / "bin/rivulet", "chat", "--model", ZOO / "shakespeare-rfa", "--chat-template", ZOO / "dialogue.jinja", "--max-tokens", "9", "--seed", "4")
+        done = self.run_program(*chat, input="What news?\n")
+        self.assertEqual(done.returncode, 2, done)
+        self.assertRegex(done.stderr, rf"jinja2; tried: {self.folder}/bin/python3?(\.\d+)? \(exit code 1\).*rivulet-server\[chat\]")
+        site = self.programs.parent.parent
+        for package in ("jinja2", "markupsafe"):
+            (site / package).symlink_to(pathlib.Path(importlib.util.find_spec(package).origin).parent)
+            self.addCleanup((site / package).unlink)
+        texts = [self.run_program(*words, *chat[1:], input="What news?\n") for words in (chat[:1], (BIN_DIR / "rivulet",))]
+        self.assertEqual([(done.returncode, done.stdout) for done in texts], [(0, texts[1].stdout)] * 2, texts)
 
     def test_a_reader_that_goes_away_ends_it_as_it_ends_the_program(self):
         def end(program):

@@ -22,11 +22,6 @@ _PARSED_HERE = 64 << 10  # bytes of a body that takes less than it costs to hand
 _PARSER_PATIENCE, _RENDERER_PATIENCE = 30.0, 5.0
 
 _MOST_TEMPLATES = 32  # whose ends of a turn are kept
-_MOST_STOP_BYTES = 256  # of a stop string, as the server has it
-# Words that no template writes by itself.
-_TURNS = [
-    {"role": "user", "content": "first"}, {"role": "assistant", "content": "answer-4f1c"}, {"role": "user", "content": "question-9b27"},
-]  # fmt: skip
 
 
 class _Worker:
@@ -158,19 +153,16 @@ class Offload:
         return found
 
     async def turn_end(self, template: str, special_tokens: Mapping[str, str]) -> str:
-        """What the template writes between an answer and the next question, without space at its end: where a model that does not
-        end by itself begins to speak for the user. "" where the template tells none. Errors: OSError."""
+        """As worker.turn_end(); "" also where the template is refused. Errors: OSError."""
         key = hashlib.sha256(pickle.dumps((template, special_tokens))).digest()
         if key not in self._turn_ends:
             if len(self._turn_ends) >= _MOST_TEMPLATES:
                 self._turn_ends.clear()
             try:
-                prompt = await self.render(template, _TURNS, special_tokens)
+                end = await self._renderer.run(worker.TURN_END, json.dumps((template, special_tokens)).encode())
             except Refused:
-                prompt = ""
-            between = prompt.partition(_TURNS[1]["content"])[2].partition(_TURNS[2]["content"])
-            end = between[0].rstrip() if between[1] else ""
-            self._turn_ends[key] = end if len(end.encode()) <= _MOST_STOP_BYTES else ""
+                end = b""
+            self._turn_ends[key] = end.decode()
         return self._turn_ends[key]
 
     async def render(self, template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> str:

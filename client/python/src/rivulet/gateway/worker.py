@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on what strangers send: bodies are parsed and held against limits, chat templates are rendered. As a program it takes jobs
-from stdin, one after another, and may be killed at any time (offload.py). It imports nothing else of rivulet, so that it starts in
-0.1 s and needs 20 MiB."""
+"""Parses untrusted request bodies and renders chat templates, under limits of time and memory. As a program it takes jobs from stdin,
+one after another, and may be killed at any time: by offload.py, and by the command `rivulet`, with which it is installed as
+share/rivulet/chat_worker.py (client/cli/chat/template_process.h). It imports nothing else of rivulet, so that it starts in 0.1 s and
+needs 20 MiB."""
 
 from __future__ import annotations
 
+import datetime
 import functools
 import gc
 import json
@@ -13,19 +15,20 @@ import resource
 import signal
 import struct
 import sys
-import time
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import jinja2
+from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Of a job and of its answer: a letter, and how many bytes follow.
 HEAD = struct.Struct("!cQ")
 PARSE, RENDER = b"p", b"r"  # a body; the pickle of render()'s arguments
-VALUE, REFUSED = b"v", b"e"  # the pickle of parse()'s result or the text of render(); code, param and message as JSON
+RENDER_JSON, TURN_END = b"j", b"t"  # the arguments of render(), of turn_end(), as an array of JSON
+VALUE, REFUSED = b"v", b"e"  # the pickle of parse()'s result or the text of the others; code, param and message as JSON
 
 MOST_PROMPTS = 64
 MOST_IDS = 1 << 20  # of all prompts together
@@ -37,6 +40,12 @@ _MOST_ENTRIES = {
     "messages": (4096, "INVALID_PARAMETER"), "logit_bias": (4096, "INVALID_PARAMETER"), "stop": (16, "TOO_MANY_STOP_STRINGS"),
     "stop_token_ids": (64, "TOO_MANY_STOP_TOKENS"),
 }  # fmt: skip
+
+_MOST_STOP_BYTES = 256  # of a stop string, as the server has it
+# Words that no template writes by itself.
+_TURNS = [
+    {"role": "user", "content": "first"}, {"role": "assistant", "content": "answer-4f1c"}, {"role": "user", "content": "question-9b27"},
+]  # fmt: skip
 
 _SECONDS = 1  # of computing that one job may take
 _MEMORY = 512 << 20  # of the process's address space
@@ -133,28 +142,35 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(form: str) -> str:
-    return time.strftime(form)
+def _strftime_now(format: str) -> str:
+    return datetime.datetime.now().strftime(format)
 
 
-def _to_json(value: Any, **options: Any) -> str:
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     """Jinja's own filter escapes for HTML, which a prompt is not."""
-    return json.dumps(value, ensure_ascii=False, **options)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class _Generation(Extension):
-    """{% generation %}, with which some templates mark answers for training. What is within counts as if the tag were not there."""
+    """{% generation %}, with which some templates mark answers for training. It writes what is within. Variables that are set there
+    end there."""
 
     tags = {"generation"}
 
     def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
+
+    def _written(self, caller: Any) -> Any:
+        return caller()
 
 
 @functools.lru_cache(maxsize=32)
 def _compiled(template: str) -> jinja2.Template:
-    """The settings and functions that templates of published models expect."""
+    """The settings and functions that templates of published models expect: those of transformers' apply_chat_template."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
@@ -162,33 +178,68 @@ def _compiled(template: str) -> jinja2.Template:
     return environment.from_string(template)
 
 
+def _reason(error: Exception) -> str:
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"line {error.lineno}: {error.message}"
+    return (str(error) or type(error).__name__)[:1000]
+
+
 def check(template: str) -> None:
-    """Errors: ValueError with what is wrong and where."""
+    """Errors: ValueError with what is wrong and where; MemoryError."""
     try:
         _compiled(template)
-    except jinja2.TemplateSyntaxError as error:
-        raise ValueError(f"line {error.lineno}: {error.message}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # also those of Python's compiler, which compiles what Jinja makes of the template
+        raise ValueError(_reason(error)) from None
 
 
 def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> bytes:
     """The prompt of a conversation that the model is to continue, as UTF-8. special_tokens: texts by role ("bos_token").
     Errors: Refused; MemoryError."""
     found = bytearray()
+    values = {**special_tokens, "messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
     try:
-        for piece in _compiled(template).generate(messages=messages, add_generation_prompt=True, **special_tokens):
+        for piece in _compiled(template).generate(values):
             found += piece.encode()
             if len(found) > MOST_RENDERED:
                 raise Refused("CHAT_TEMPLATE_TOO_HARD", "messages", f"the model's chat template writes more than {MOST_RENDERED} bytes")
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-        said = str(error) or type(error).__name__
-        raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {said[:1000]}") from error
+    except (Refused, MemoryError):
+        raise
+    except Exception as error:  # a template can cause nearly all of them
+        raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {_reason(error)}") from error
     return bytes(found)
+
+
+def turn_end(template: str, special_tokens: Mapping[str, str]) -> str:
+    """What the template writes between an answer and the next question, without space at its end: where a model that does not end by
+    itself begins to speak for the user. "" where the template tells none. Errors: Refused (it cannot be compiled); MemoryError."""
+    try:
+        check(template)
+    except ValueError as error:
+        raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {error}") from None
+    try:
+        prompt = render(template, _TURNS, special_tokens).decode()
+    except Refused:
+        return ""
+    between = prompt.partition(_TURNS[1]["content"])[2].partition(_TURNS[2]["content"])
+    end = between[0].rstrip() if between[1] else ""
+    return end if len(end.encode()) <= _MOST_STOP_BYTES else ""
+
+
+def _value(kind: bytes, job: bytes) -> bytes:
+    """Errors: Refused; MemoryError."""
+    if kind == PARSE:
+        return pickle.dumps(parse(job))
+    if kind == TURN_END:
+        return turn_end(*json.loads(job)).encode()
+    return render(*(pickle if kind == RENDER else json).loads(job))
 
 
 def _done(kind: bytes, job: bytes) -> tuple[bytes, bytes]:
     """The letter and the bytes of a job's answer."""
     try:
-        return VALUE, pickle.dumps(parse(job)) if kind == PARSE else render(*pickle.loads(job))
+        return VALUE, _value(kind, job)
     except Refused as refused:
         error = (refused.code, refused.param, refused.message)
     except MemoryError:
@@ -208,7 +259,7 @@ TOO_LONG = f"more than {_SECONDS} s"
 
 def main(jobs: BinaryIO, answers: BinaryIO) -> None:
     """Until `jobs` ends. A job that computes for too long ends the process with SIGPROF, wherever it is."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the gateway's own, which then ends `jobs`
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: for the parent, which then ends `jobs`
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.freeze()

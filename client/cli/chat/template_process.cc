@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/chat/template_process.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/output/text.h"
+#include "model/base/error.h"
+#include "nlohmann/json.hpp"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kHeadBytes = 9;  // a letter, and the size of what follows, big-endian
+constexpr char kValue = 'v';
+// The worker ends itself after a second of computing; the machine may be busy.
+constexpr timeval kPatience = {30, 0};
+
+absl::Status Refused(const std::string& reason, absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = reason;
+  detail.field = "messages";
+  return MakeError(absl::StatusCode::kInvalidArgument, message, detail);
+}
+
+absl::Status NoEngine(absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = "NO_CHAT_TEMPLATE_ENGINE";
+  return MakeError(absl::StatusCode::kFailedPrecondition, message, detail);
+}
+
+std::vector<std::string> Pythons() {
+  const char* const given = std::getenv("RIVULET_CHAT_PYTHON");
+  if (given != nullptr && *given != '\0') return {given};
+  return {"python3", "/usr/bin/python3"};
+}
+
+// Both with EINTR and short counts handled; false at the end of the process and after kPatience.
+bool SendAll(int socket, const std::string& bytes) {
+  for (size_t sent = 0; sent < bytes.size();) {
+    const ssize_t n = send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) sent += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool ReceiveAll(int socket, char* bytes, size_t size) {
+  for (size_t received = 0; received < size;) {
+    const ssize_t n = recv(socket, bytes + received, size - received, 0);
+    if (n == 0 || (n < 0 && errno != EINTR)) return false;
+    if (n > 0) received += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// Starts `argv` with `end` as its stdin and stdout, without other files of this process. Returns an
+// errno, or 0.
+int Spawn(const std::vector<const char*>& argv, int end, pid_t* pid) {
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, end, STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, end, STDOUT_FILENO);
+  // An interpreter without jinja2 writes a traceback there; Start() says what is missing.
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  // Ctrl-C of a terminal is for the command. SIGPROF is the worker's limit of time.
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes, &signals);
+  sigaddset(&signals, SIGPROF);
+  posix_spawnattr_setsigdefault(&attributes, &signals);
+  const int error = posix_spawnp(pid, argv[0], &files, &attributes,
+                                 const_cast<char* const*>(argv.data()), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  return error;
+}
+
+}  // namespace
+
+TemplateProcess::~TemplateProcess() {
+  if (pid_ != 0) End();
+}
+
+absl::StatusOr<std::string> TemplateProcess::Run(Job job, const std::string& arguments) {
+  if (pid_ == 0) RIVULET_RETURN_IF_ERROR(Start());
+  std::optional<Answer> answer = Exchange(job, arguments);
+  if (!answer.has_value()) {
+    return Refused("CHAT_TEMPLATE_TOO_HARD",
+                   absl::StrCat("rendering it takes too much (", End(), ")"));
+  }
+  if (answer->letter == kValue) return std::move(answer->bytes);
+  // Code, field and message.
+  const nlohmann::json error = nlohmann::json::parse(answer->bytes, nullptr, false);
+  if (!error.is_array() || error.size() != 3 || !error[0].is_string() || !error[2].is_string()) {
+    return absl::InternalError(
+        absl::StrCat("the process of chat templates answered ", OneLine(answer->bytes)));
+  }
+  return Refused(error[0].get<std::string>(), OneLine(error[2].get<std::string>()));
+}
+
+absl::Status TemplateProcess::Start() {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string worker =
+      (program.parent_path().parent_path() / "share/rivulet/chat_worker.py").string();
+  if (access(worker.c_str(), R_OK) != 0) {
+    return NoEngine(absl::StrCat("chat templates need the file ", worker,
+                                 ", which is installed with the programs: ", strerror(errno)));
+  }
+  if (pythons_.empty()) pythons_ = Pythons();
+  std::vector<std::string> tried;
+  for (const std::string& python : pythons_) {
+    std::string why;
+    if (StartWith(python, worker, &why)) {
+      pythons_ = {python};
+      return absl::OkStatus();
+    }
+    tried.push_back(absl::StrCat(python, " (", why, ")"));
+  }
+  return NoEngine(absl::StrCat(
+      "chat templates need Python 3.8 or newer with jinja2; tried: ", absl::StrJoin(tried, ", "),
+      "; the package python3-jinja2 of Debian has jinja2, and so has "
+      "rivulet-server[chat] of pip"));
+}
+
+bool TemplateProcess::StartWith(const std::string& python, const std::string& worker,
+                                std::string* why) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    *why = strerror(errno);
+    return false;
+  }
+  // -I: no module of the current folder, and none that the environment names.
+  const int error = Spawn({python.c_str(), "-I", worker.c_str(), nullptr}, ends[1], &pid_);
+  close(ends[1]);
+  socket_ = ends[0];
+  if (error != 0) {
+    close(socket_);
+    pid_ = 0;
+    *why = strerror(error);
+    return false;
+  }
+  setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
+  setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
+  // An interpreter that cannot run the worker ends without an answer. Afterwards an end is the
+  // fault of a template.
+  if (Exchange(Job::kTurnEnd, R"(["",{}])").has_value()) return true;
+  *why = End();
+  return false;
+}
+
+std::optional<TemplateProcess::Answer> TemplateProcess::Exchange(Job job,
+                                                                 const std::string& arguments) {
+  std::string head(1, static_cast<char>(job));
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    head.push_back(static_cast<char>(uint64_t{arguments.size()} >> shift));
+  }
+  if (!SendAll(socket_, head) || !SendAll(socket_, arguments)) return std::nullopt;
+  char answered[kHeadBytes];
+  if (!ReceiveAll(socket_, answered, kHeadBytes)) return std::nullopt;
+  uint64_t size = 0;
+  for (size_t i = 1; i < kHeadBytes; ++i) size = (size << 8) | static_cast<uint8_t>(answered[i]);
+  constexpr uint64_t kMostBytes = uint64_t{65} << 20;  // the worker writes 64 MiB at most
+  if (size > kMostBytes) return std::nullopt;
+  Answer answer = {answered[0], std::string(size, '\0')};
+  if (!ReceiveAll(socket_, answer.bytes.data(), answer.bytes.size())) return std::nullopt;
+  return answer;
+}
+
+std::string TemplateProcess::End() {
+  close(socket_);
+  kill(pid_, SIGKILL);  // one that has ended keeps its status
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) continue;
+  pid_ = 0;
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF) return "more than 1 s";
+  if (WIFSIGNALED(status)) return absl::StrCat("signal ", WTERMSIG(status));
+  return absl::StrCat("exit code ", WEXITSTATUS(status));
+}
+
+}  // namespace rivulet

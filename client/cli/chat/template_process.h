@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process that renders chat templates: Python's jinja2 under limits of time and memory. It runs
+// the gateway's client/python/src/rivulet/gateway/worker.py, which is installed beside the programs
+// as share/rivulet/chat_worker.py.
+// Tested by: tests/unit/client/cli/chat/chat_template_test.cc
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace rivulet {
+
+// Thread: one. Interpreters that are tried, in this order: the one that the variable
+// RIVULET_CHAT_PYTHON names, and no other; `python3` of the PATH; /usr/bin/python3.
+class TemplateProcess {
+ public:
+  enum class Job : char { kRender = 'j', kTurnEnd = 't' };  // as worker.py has them
+
+  TemplateProcess() = default;
+  TemplateProcess(const TemplateProcess&) = delete;
+  TemplateProcess& operator=(const TemplateProcess&) = delete;
+  ~TemplateProcess();  // ends the process
+
+  // The result of a job. `arguments`: an array of JSON. Starts the process where none runs: at the
+  // first job, and after a job that ended it. Errors: INVALID_ARGUMENT (CHAT_TEMPLATE_REFUSED;
+  // CHAT_TEMPLATE_TOO_HARD: the job took more than 1 s, 512 MiB or 64 MiB of text, or ended the
+  // process); FAILED_PRECONDITION (NO_CHAT_TEMPLATE_ENGINE: there is no Python with jinja2).
+  absl::StatusOr<std::string> Run(Job job, const std::string& arguments);
+
+ private:
+  struct Answer {
+    char letter = 0;
+    std::string bytes;
+  };
+  absl::Status Start();
+  // Returns whether `python` runs the worker; if not, `why` says how it ended.
+  bool StartWith(const std::string& python, const std::string& worker, std::string* why);
+  // nullopt: the process has ended, or gives no answer.
+  std::optional<Answer> Exchange(Job job, const std::string& arguments);
+  // Ends the process. Returns how it ended, for a message.
+  std::string End();
+
+  std::vector<std::string> pythons_;  // to try; after the first success the one that runs
+  pid_t pid_ = 0;                     // 0: there is no process
+  int socket_ = -1;                   // its stdin and stdout
+};
+
+}  // namespace rivulet
