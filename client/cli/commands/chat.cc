@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -17,7 +20,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "client/cli/chat/chat_template.h"
 #include "client/cli/chat/conversation.h"
 #include "client/cli/commands/commands.h"
@@ -73,8 +75,11 @@ class StopOnInterrupt {
  public:
   StopOnInterrupt()
       : thread_([this](const std::stop_token& end) {
+          std::mutex mutex;
+          std::condition_variable_any ended;  // only `end` wakes it
+          std::unique_lock lock(mutex);
           while (!end.stop_requested() && last_signal == 0) {
-            absl::SleepFor(absl::Milliseconds(20));
+            ended.wait_for(lock, end, std::chrono::milliseconds(20), [] { return false; });
           }
           if (last_signal != 0) source_.request_stop();
         }) {}
