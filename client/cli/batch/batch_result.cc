@@ -9,9 +9,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/cli/batch/problems.h"
 #include "client/cli/output/json_parts.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "nlohmann/json.hpp"
 #include "rivulet/client.h"
 
 namespace rivulet {
@@ -19,24 +21,20 @@ namespace {
 
 constexpr absl::string_view kStart = "{\"line\":";
 
+// Statuses, types and names of fields, as the gateway reads them.
+const nlohmann::json& Problems() {
+  static const auto* const tables = new nlohmann::json(nlohmann::json::parse(kProblems));
+  return *tables;
+}
+
 // The paths of rivulet.v1 as fields of a line.
 std::string FieldInLine(const std::string& path, bool is_score) {
-  constexpr std::pair<absl::string_view, absl::string_view> kNames[] = {
-      {"num_samples", "n"},
-      {"prompt.text", "prompt"},
-      {"prompt.tokens", "prompt"},
-      {"content.text", "score"},
-      {"content.tokens", "score"},
-      {"content", "score"},
-      {"stop.strings", "stop"},
-      {"stop.token_ids", "stop_token_ids"},
-      {"logprobs.top_n", "top_logprobs"},
-  };
   const size_t bracket = std::min(path.find('['), path.size());
-  const absl::string_view name = absl::string_view(path).substr(0, bracket);
-  for (const auto& [ours, theirs] : kNames) {
-    if (name == ours) return absl::StrCat(theirs, path.substr(bracket));
-  }
+  const std::string name = path.substr(0, bracket), index = path.substr(bracket);
+  std::string field = Problems()["names"].value(name, "");
+  // The gateway scores the `prompt` of a completion.
+  if (is_score && field == "prompt") field = "score";
+  if (!field.empty()) return field + index;
   return std::string(absl::StripPrefix(path, is_score ? "" : "sampling."));
 }
 
@@ -138,27 +136,14 @@ std::string OpenAiResult(std::string out, int64_t number, const BatchLine& line,
   return out;
 }
 
-// As the HTTP gateway answers.
-int HttpStatus(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return 400;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kFailedPrecondition:
-      return 409;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kUnimplemented:
-      return 501;
-    case absl::StatusCode::kUnavailable:
-      return 503;
-    default:
-      return 500;
-  }
+int HttpStatus(const BatchError& error) {
+  const int status = Problems()["statuses"].value(absl::StatusCodeToString(error.code), 500);
+  return Problems()["reasons"].value(error.reason, status);
+}
+
+std::string ErrorType(int status) {
+  return Problems()["types"].value(absl::StrCat(status),
+                                   status >= 500 ? "server_error" : "invalid_request_error");
 }
 
 std::string JsonOrNull(const std::string& text) { return text.empty() ? "null" : JsonString(text); }
@@ -242,13 +227,12 @@ std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError&
     out += "}}\n";
     return out;
   }
-  const int status = HttpStatus(error.code);
+  const int status = HttpStatus(error);
   absl::StrAppend(&out, ",\"response\":{\"status_code\":", status, ",\"request_id\":",
                   error.request_id.empty() ? absl::StrCat("\"batch_req_", number, "\"")
                                            : JsonString(error.request_id),
                   ",\"body\":{\"error\":{\"message\":", JsonString(message), ",\"type\":\"",
-                  status >= 500 ? "server_error" : "invalid_request_error",
-                  "\",\"param\":", JsonOrNull(field),
+                  ErrorType(status), "\",\"param\":", JsonOrNull(field),
                   ",\"code\":", JsonString(error.reason.empty() ? code : error.reason),
                   "}}},\"error\":null}\n");
   return out;

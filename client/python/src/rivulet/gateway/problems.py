@@ -3,33 +3,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from rivulet.errors import Code, RivuletError
+from rivulet.errors import RivuletError
 from rivulet.gateway.worker import Refused
 
-_STATUSES = {
-    Code.CANCELLED: 499, Code.INVALID_ARGUMENT: 400, Code.OUT_OF_RANGE: 400, Code.UNAUTHENTICATED: 401,
-    Code.PERMISSION_DENIED: 403, Code.NOT_FOUND: 404, Code.ALREADY_EXISTS: 409, Code.ABORTED: 409,
-    Code.FAILED_PRECONDITION: 409, Code.RESOURCE_EXHAUSTED: 429, Code.UNIMPLEMENTED: 501, Code.UNAVAILABLE: 503,
-    Code.DEADLINE_EXCEEDED: 504,
-}  # fmt: skip  (any other: 500)
-_TYPES = {401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error"}
-
-# Paths in the messages of rivulet.v1, and arguments of the client, that have other names here.
-_NAMES = {
-    "num_samples": "n", "prompt.text": "prompt", "prompt.tokens": "prompt", "content.text": "prompt", "content.tokens": "prompt",
-    "content": "prompt", "text": "prompt", "ids": "prompt",
-    "stop.strings": "stop", "stop.token_ids": "stop_token_ids", "stop.ignore_eos": "ignore_eos",
-    "logprobs.top_n": "top_logprobs", "session.position": "position", "session.mark": "mark", "to.position": "position",
-    "to.mark": "mark", "id": "session_id", "session.session_id": "session_id",
-}  # fmt: skip
-
+# client/cli/batch/batch_result.cc reads the same tables. HTTP statuses by code of gRPC (any other: 500), and by reason, which goes
+# first; types of errors by status; the names of paths in rivulet.v1, and of the client's arguments, in HTTP requests.
+_TABLES = json.loads(Path(__file__).with_name("problems.json").read_text())
+_STATUSES: dict[str, int] = _TABLES["statuses"]
+_REASONS: dict[str, int] = _TABLES["reasons"]
+_TYPES: dict[str, str] = _TABLES["types"]
+_NAMES: dict[str, str] = _TABLES["names"]
 
 _MOST_CHARACTERS = 2000  # of a message, which may quote what was sent
 
@@ -53,7 +45,7 @@ class Problem(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        kind = _TYPES.get(str(self.status), "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -73,9 +65,7 @@ def renamed(path: str, names: Mapping[str, str]) -> str:
 
 def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     """The answer for an error of the server. `names`: parameters that this route calls otherwise."""
-    status, code = _STATUSES.get(error.code, 500), error.reason or error.code.name
-    if error.reason == "MESSAGE_TOO_LARGE":
-        status = 413
+    status, code = _REASONS.get(error.reason) or _STATUSES.get(error.code.name, 500), error.reason or error.code.name
     headers = {}
     if error.retry_delay is not None:
         headers["retry-after"] = str(math.ceil(error.retry_delay))

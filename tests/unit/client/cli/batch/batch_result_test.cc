@@ -82,6 +82,29 @@ TEST(BatchResultTest, AMessageNamesTheFieldOfTheLine) {
   EXPECT_EQ(message("", "the text is too long"), "the text is too long");
 }
 
+TEST(BatchResultTest, StatusesAndTypesAreThoseOfTheGateway) {
+  BatchLine line;
+  line.openai = true;
+  const auto said = [&](absl::StatusCode code, const char* reason) {
+    const nlohmann::json result =
+        nlohmann::json::parse(ErrorResult(1, line, {code, reason, "", "m", ""}));
+    const nlohmann::json& response = result["response"];
+    return std::pair(response["status_code"].get<int>(),
+                     response["body"]["error"]["type"].get<std::string>());
+  };
+  using Code = absl::StatusCode;
+  const std::string invalid = "invalid_request_error", server = "server_error";
+  EXPECT_EQ(said(Code::kInvalidArgument, "R"), std::pair(400, invalid));
+  EXPECT_EQ(said(Code::kUnauthenticated, "R"), std::pair(401, std::string("authentication_error")));
+  EXPECT_EQ(said(Code::kPermissionDenied, "R"), std::pair(403, std::string("permission_error")));
+  EXPECT_EQ(said(Code::kAborted, "R"), std::pair(409, std::string("conflict_error")));
+  EXPECT_EQ(said(Code::kResourceExhausted, "R"), std::pair(429, std::string("rate_limit_error")));
+  EXPECT_EQ(said(Code::kResourceExhausted, "MESSAGE_TOO_LARGE"), std::pair(413, invalid));
+  EXPECT_EQ(said(Code::kCancelled, "R"), std::pair(499, invalid));
+  EXPECT_EQ(said(Code::kDeadlineExceeded, "R"), std::pair(504, server));
+  EXPECT_EQ(said(Code::kInternal, ""), std::pair(500, server));
+}
+
 TEST(BatchResultTest, ShowsAPerplexityOnlyWhereThereIsOne) {
   BatchLine line;
   v1::ScoreReply reply;
