@@ -184,16 +184,6 @@ def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:1000]
 
 
-def check(template: str) -> None:
-    """Errors: ValueError with what is wrong and where; MemoryError."""
-    try:
-        _compiled(template)
-    except MemoryError:
-        raise
-    except Exception as error:  # also those of Python's compiler, which compiles what Jinja makes of the template
-        raise ValueError(_reason(error)) from None
-
-
 def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> bytes:
     """The prompt of a conversation that the model is to continue, as UTF-8. special_tokens: texts by role ("bos_token").
     Errors: Refused; MemoryError."""
@@ -215,9 +205,11 @@ def turn_end(template: str, special_tokens: Mapping[str, str]) -> str:
     """What the template writes between an answer and the next question, without space at its end: where a model that does not end by
     itself begins to speak for the user. "" where the template tells none. Errors: Refused (it cannot be compiled); MemoryError."""
     try:
-        check(template)
-    except ValueError as error:
-        raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {error}") from None
+        _compiled(template)
+    except MemoryError:
+        raise
+    except Exception as error:  # also those of Python's compiler, which compiles what Jinja makes of the template
+        raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {_reason(error)}") from None
     try:
         prompt = render(template, _TURNS, special_tokens).decode()
     except Refused:
