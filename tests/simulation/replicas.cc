@@ -414,7 +414,10 @@ class Replicas::Client {
 };
 
 Replicas::Replicas(uint64_t seed, const ReplicasOptions& options)
-    : options_(options), choices_(seed), server_([this] { return now_; }), replicas_(kReplicas) {
+    : options_(options),
+      choices_(seed),
+      server_([this] { return now_ + store_is_ahead_; }),
+      replicas_(kReplicas) {
   if (choices_.OneIn(2)) max_open_ = choices_.Between(2, 12);
   archive_->holds = true;
   for (size_t i = 0; i < kReplicas; ++i) StartReplica(i);
@@ -482,7 +485,7 @@ void Replicas::Deliver(size_t index) {
 }
 
 void Replicas::HarmStore() {
-  switch (choices_.Below(6)) {
+  switch (choices_.Below(7)) {
     case 0:
       harm_ = choices_.OneIn(2) ? 100 : choices_.Between(1, 60);
       Count("store harmed");
@@ -521,6 +524,10 @@ void Replicas::HarmStore() {
       ++lossy_;
       Count("emptied");
       Note("emptied");
+      break;
+    case 6:
+      store_is_ahead_ -= absl::Seconds(choices_.Between(1, 1000));
+      Count("clock back");
       break;
   }
 }

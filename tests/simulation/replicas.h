@@ -66,6 +66,7 @@ class Replicas {
   Choices choices_;
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   absl::Time now_ = absl::FromUnixSeconds(1000);
+  absl::Duration store_is_ahead_;  // its clock
   MemoryStoreServer server_;
   const std::shared_ptr<MemoryStateArchive> archive_ = std::make_shared<MemoryStateArchive>();
   std::vector<Replica> replicas_;

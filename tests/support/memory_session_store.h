@@ -204,8 +204,9 @@ class MemoryStoreServer {
       return now + absl::ToInt64Milliseconds(std::min(time, absl::Hours(24 * 365 * 100)));
     };
     const int64_t expires = after(absl::Ceil(write.expiry, absl::Milliseconds(1)));
+    const bool leased = write.record.lease > absl::ZeroDuration();
     image_.records[write.session] = {write.record.claim, write.record.bytes,
-                                     after(write.record.lease), expires};
+                                     leased ? after(write.record.lease) : 0, expires};
     for (const StoreChunk& chunk : write.chunks) image_.chunks[chunk.id].bytes = chunk.bytes;
     const auto last = [&](const std::string& id) {
       image_.chunks[id].expires = std::max(image_.chunks[id].expires, expires);

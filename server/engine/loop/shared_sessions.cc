@@ -24,6 +24,11 @@ bool Contains(const Session& session, const SessionRecord& record) {
          session.history.HashAt(record.position) == record.sequence_hash;
 }
 
+SharedCopy* CopyOf(Session* session) {
+  if (session->shared == nullptr) session->shared = std::make_shared<SharedCopy>();
+  return session->shared.get();
+}
+
 bool IsUnsure(const SharedCopy& copy, const std::string& claim) {
   return claim == copy.sent_claim ||
          std::find(copy.unsure.begin(), copy.unsure.end(), claim) != copy.unsure.end();
@@ -64,6 +69,24 @@ bool IsAsExpected(const Session& session, const Request& request) {
          *ref.hash == session.history.HashAt(*ref.position);
 }
 
+// Whether another replica has the session. The store's clock may have gone back since the lease was
+// written, and then what is left of it is too much. Whoever has the session renews the lease with a
+// new claim, so one claim for as long as a lease lasts, by this replica's clock, is nobody's any
+// more. Should this clock go back, or there be too many leases to know them all, the wait begins
+// again.
+bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Time now,
+              absl::Duration lease, SeenLeases* seen) {
+  constexpr size_t kMostSeen = 4096;
+  if (found.lease <= absl::ZeroDuration()) {
+    seen->erase(session);
+    return false;
+  }
+  if (seen->size() >= kMostSeen && !seen->contains(session)) seen->clear();
+  SeenLease& known = (*seen)[session];
+  if (known.claim != found.claim || now < known.since) known = {found.claim, now};
+  return now - known.since < lease;
+}
+
 // A repetition of the very request that the lease is for.
 bool IsRepetition(const Request& request, const SessionRecord& record) {
   return request.session_ref->repeated && request.sharing.identity &&
@@ -91,11 +114,6 @@ SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedS
       identity_(std::move(identity)),
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
-
-SharedCopy* SharedSessions::CopyOf(Session* session) {
-  if (session->shared == nullptr) session->shared = std::make_shared<SharedCopy>();
-  return session->shared.get();
-}
 
 void SharedSessions::SetDue(Session* session, absl::Time due) {
   SharedCopy* const copy = session->shared.get();
@@ -246,13 +264,12 @@ std::vector<std::unique_ptr<HeldEnd>> SharedSessions::Abandon() {
 void SharedSessions::Advance(Session* session) {
   SharedCopy* const copy = session->shared.get();
   if (copy->call != SharedCopy::Call::kNone) return;
-  if (copy->claiming != nullptr) return copy->known ? Write(session, true) : Read(session);
+  if (copy->known && copy->claiming != nullptr) return Write(session, true);
+  if (copy->claiming != nullptr) {
+    return store_->Read(session->id.ToString(),
+                        Call(session, SharedCopy::Call::kRead, &SharedSessions::OnRead));
+  }
   if (copy->known && copy->wants_write) Write(session, copy->held);
-}
-
-void SharedSessions::Read(Session* session) {
-  store_->Read(session->id.ToString(),
-               Call(session, SharedCopy::Call::kRead, &SharedSessions::OnRead));
 }
 
 void SharedSessions::ReadChunks(Session* session) {
@@ -388,7 +405,7 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   // A failover has lost our writes.
   const bool behind = copy->known && record->epoch < copy->stored.epoch && !record->closed &&
                       Contains(*session, *record);
-  const bool leased = found.lease > absl::ZeroDuration() && !own;
+  const bool leased = !own && IsLeased(session->id, found, now_, options_.lease, &leases_);
   if (copy->known && (own || (behind && !(leased && copy->claiming != nullptr)))) {
     if (!own) ++totals_->rewritten;
     SetStored(session, *std::move(record), found.claim);

@@ -45,7 +45,8 @@
 namespace rivulet {
 
 // A request that has ended, and waits for the writes of the sessions that it changed or opened.
-// SharedSessions owns it, not a session: a session may go, and its request is answered all the same.
+// SharedSessions owns it, not a session: a session may go, and its request is answered all the
+// same.
 struct HeldEnd {
   std::unique_ptr<Request> request;
   Session* session = nullptr;     // that it had, and has until kEnded is handled
@@ -92,6 +93,13 @@ struct SharedCopy {
   bool ends = false;            // its last request ends with a kEnded that is not handled yet
   absl::Time due = absl::InfiniteFuture();
 };
+
+// The claim of another replica's lease, and when it was first seen here. By session.
+struct SeenLease {
+  std::string claim;
+  absl::Time since;
+};
+using SeenLeases = absl::btree_map<SessionId, SeenLease>;
 
 // Sessions that the store does not have as they are here.
 int CountUnwritten(const SessionTable& table);
@@ -156,12 +164,10 @@ class SharedSessions {
   using Answer = absl::StatusOr<StoreAnswer>;
   using Chunks = absl::StatusOr<std::vector<std::string>>;
 
-  SharedCopy* CopyOf(Session* session);
   // The end number `end` waits for a write of the session, which stays here until it is decided.
   void Owe(Session* session, uint64_t end);
   // Does what the session needs next, unless a call is under way.
   void Advance(Session* session);
-  void Read(Session* session);
   void ReadChunks(Session* session);
   void Write(Session* session, bool lease);
   // A callback for the session's next call: `on` takes its result, unless the session was
@@ -212,6 +218,7 @@ class SharedSessions {
   absl::btree_map<uint64_t, std::unique_ptr<HeldEnd>> ends_;  // by number
   uint64_t last_end_ = 0;
   absl::btree_set<std::pair<absl::Time, SessionId>> due_;
+  SeenLeases leases_;  // kept while their sessions are forgotten: clients ask again
 };
 
 }  // namespace rivulet

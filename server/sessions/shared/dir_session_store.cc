@@ -223,7 +223,7 @@ absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
   entry.session = write.session;
   entry.file = Log::NewRecordFile(write.session);
   entry.claim = write.record.claim;
-  entry.leased_until = after(write.record.lease);
+  entry.leased_until = write.record.lease > absl::ZeroDuration() ? after(write.record.lease) : 0;
   entry.expires = after(write.expiry);
   entry.bytes = write.record.bytes;
   entry.chunks = KnownChunks(write);

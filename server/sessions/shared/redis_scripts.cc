@@ -17,8 +17,8 @@
 namespace rivulet {
 namespace {
 
-// A record in Redis: this, its claim, when its lease ends (milliseconds since 1970, 16 digits), its
-// bytes. One value, so that it expires and is replaced as a whole.
+// A record in Redis: this, its claim, when its lease ends (milliseconds since 1970, 16 digits; 0:
+// it has none), its bytes. One value, so that it expires and is replaced as a whole.
 constexpr absl::string_view kRecordMagic = "rvs1";
 constexpr size_t kLeaseDigits = 16;
 constexpr size_t kRecordHead = kRecordMagic.size() + kClaimBytes + kLeaseDigits;
@@ -77,7 +77,7 @@ if not leaves then
     redis.call('PEXPIRE', KEYS[i], expiry, 'GT')
   end
 end
-local lease = string.format('%016.0f', now + ARGV[3])
+local lease = string.format('%016.0f', ARGV[3] == '0' and 0 or now + ARGV[3])
 redis.call('SET', KEYS[2], 'rvs1' .. claim .. lease .. ARGV[10], 'PX', expiry)
 if leaves then
   for i = 3, 2 + sets do redis.call('ZREM', KEYS[i], session) end

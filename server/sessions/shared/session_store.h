@@ -31,7 +31,8 @@ struct StoreRecord {
   std::string claim;  // 16 bytes
   std::string bytes;
   // How long others wait before they take the session over; 0: it is free. In a write: from now on;
-  // in an answer: what is left of it, by the store's clock.
+  // in an answer: what is left of it, by the store's clock, and so too much if that clock has gone
+  // back. A lease that was written as 0 is 0 whatever the clock does.
   absl::Duration lease = absl::ZeroDuration();
 };
 

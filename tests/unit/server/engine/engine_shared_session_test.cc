@@ -133,7 +133,8 @@ class SharedSessionTest : public ::testing::Test {
   std::vector<std::string> numerics_ = {"fake", "fake"};  // of each replica
   StateSize state_;                                       // of every replica
   std::vector<int64_t> contexts_ = {0, 0};                // of each replica
-  MemoryStoreServer server_{[this] { return now_; }};
+  absl::Duration store_is_ahead_;                         // its clock
+  MemoryStoreServer server_{[this] { return now_ + store_is_ahead_; }};
   std::deque<ReplyCollector> collectors_;  // outlive the engines
   std::deque<Replica> replicas_;
   std::optional<Durability> durable_;
@@ -198,6 +199,26 @@ TEST_F(SharedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
   ASSERT_TRUE(branch.ok()) << branch.status();
   EXPECT_EQ(Reason(Generate(0, id, 5, {}, lost->hash).status()), "SESSION_HASH_MISMATCH");
   EXPECT_TRUE(Generate(0, id, 5, {}, branch->hash).ok());
+}
+
+TEST_F(SharedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
+  store_is_ahead_ = absl::Hours(1);
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  GenerateSpec spec;
+  spec.tenant = "t";
+  spec.session = SessionRef{id, "t", std::nullopt, ""};
+  spec.max_tokens = 100'000;
+  ReplyCollector& collector = collectors_.emplace_back();
+  ASSERT_TRUE(collector.Start(engine(0), spec).ok());
+  Until([&] { return collector.calls() > 0; });
+  replicas_[0].reaches_store = false;  // it has the session, and is as good as dead
+  store_is_ahead_ = absl::ZeroDuration();
+  const absl::Time before = now_;
+  const auto taken = Generate(1, id, 5, {3});
+  EXPECT_TRUE(taken.ok()) << taken.status();
+  EXPECT_GT(now_ - before, absl::Milliseconds(1400));
+  EXPECT_LT(now_ - before, absl::Seconds(2));
 }
 
 TEST_F(SharedSessionTest, WhatAFailoverLostIsWrittenAgain) {

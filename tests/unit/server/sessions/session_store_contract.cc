@@ -233,6 +233,8 @@ TEST_P(SessionStoreContract, ALeaseIsReportedAndRunsOut) {
   EXPECT_GT(Read(1).found.lease, absl::ZeroDuration());
   Write(MakeWrite(1, 3, 4));
   EXPECT_EQ(Read(1).found.lease, absl::ZeroDuration()) << "a lease of 0 ends it";
+  backing_->Pass(-absl::Hours(1));
+  EXPECT_EQ(Read(1).found.lease, absl::ZeroDuration()) << "also if the store's clock goes back";
 }
 
 TEST_P(SessionStoreContract, ARecordItsChunksAndItsPlacesExpire) {

@@ -34,7 +34,7 @@ class StoreBacking {
   virtual std::unique_ptr<SessionStore> Open() = 0;
   // Takes everything away, as an operator may while stores are open.
   virtual void Empty() = 0;
-  // Lets the store's clock go on by about so much.
+  // Lets the store's clock go on by about so much, or back where it can.
   virtual void Pass(absl::Duration time) { absl::SleepFor(time); }
 };
 
