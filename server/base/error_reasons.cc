@@ -189,6 +189,8 @@ constexpr ErrorReason kReasons[] = {
      "The tenant's share of the queue is full; RetryInfo says when to try again."},
     {"TENANT_SESSION_LIMIT", kResourceExhausted, kCall,
      "The tenant has as many open sessions as it may have."},
+    {"TENANT_STORE_LIMIT", kResourceExhausted, kCall,
+     "The tenant's sessions take as many bytes in the shared store as they may."},
     {"TEXT_NOT_IN_ALPHABET", kInvalidArgument, kCall,
      "A character of the text is not in the model's alphabet."},
     {"TEXT_NOT_IN_VOCABULARY", kInvalidArgument, kCall, "The vocabulary cannot encode the text."},

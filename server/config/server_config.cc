@@ -289,13 +289,16 @@ void CheckSessionStore(const ServerConfig& config, std::vector<absl::Status>* fa
   const ServerConfig defaults;
   for (const Setting& setting : Settings()) {
     if (!absl::StartsWith(setting.name, "session-store-")) continue;
-    const std::string& value = config.*std::get<std::string ServerConfig::*>(setting.member);
-    if (value == defaults.*std::get<std::string ServerConfig::*>(setting.member)) continue;
+    const auto* const text = std::get_if<std::string ServerConfig::*>(&setting.member);
+    const std::string value =
+        text != nullptr ? config.**text : absl::StrCat(config.session_store_tenant_mib);
+    if (value == (text != nullptr ? defaults.**text : "0")) continue;
     const bool of_any =
+        text == nullptr ||
         setting.member == SettingMember(&ServerConfig::session_store_encryption_keys);
     if (redis || (of_any && config.session_store != "none")) continue;
     faults->push_back(
-        InvalidSetting(setting, Quoted(value),
+        InvalidSetting(setting, text != nullptr ? Quoted(value) : value,
                        absl::StrCat("it needs a session-store", of_any ? "" : " in Redis")));
   }
 }

@@ -54,6 +54,7 @@ struct ServerConfig {
   std::string session_store_key;                     // ... its private key
   std::string session_store_server_name;  // that Redis' certificate must have; "" = its host
   std::string session_store_key_prefix = "rivulet:";  // of all keys in Redis
+  int session_store_tenant_mib = 0;           // of one tenant's sessions there; 0 = no limit
   std::string session_store_encryption_keys;  // of a Sealer; "" = the store holds all in clear
   // Where replicas publish states of these sessions: store (the same place), none or dir:PATH.
   std::string session_states = "store";

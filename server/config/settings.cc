@@ -51,6 +51,12 @@ std::vector<Setting> SessionStoreSettings() {
        "Encrypt what the store holds with the keys in this file (docs/security.md). A changed file "
        "is used within a second. Default: it holds sessions in clear",
        &C::session_store_encryption_keys},
+      Number(
+          "session-store-tenant-mib",
+          "What one tenant's sessions, of all models, may take in the store: tokens and records, "
+          "256 bytes added for each piece, also of closed sessions until they expire. Beyond "
+          "it, opening, forking, restoring and extending sessions is refused; 0: no limit",
+          &C::session_store_tenant_mib, 0, 1 << 24),
       {"session-states", "WHERE",
        "Where replicas publish states of shared sessions, so that a replica that takes over a "
        "session "

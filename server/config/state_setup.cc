@@ -69,6 +69,7 @@ absl::StatusOr<Snapshot> ReadSnapshot(const std::string& path, absl::string_view
 void SetStateOptions(const ServerConfig& config, EngineOptions* options) {
   options->sessions.max_open_sessions = config.max_open_sessions;
   options->sessions.max_tenant_sessions = config.max_tenant_sessions;
+  options->sessions.max_tenant_bytes = int64_t{config.session_store_tenant_mib} << 20;
   options->sessions.checkpoint_tokens = config.checkpoint_tokens;
   options->states.max_memory_bytes = int64_t{config.session_state_mib} << 20;
   options->states.max_disk_bytes = int64_t{config.state_disk_mib} << 20;

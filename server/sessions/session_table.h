@@ -27,6 +27,7 @@ namespace rivulet {
 struct SessionLimits {
   int max_open_sessions = 10000;
   int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
+  int64_t max_tenant_bytes = 0;           // in a store that replicas share; 0: any
   int64_t max_tokens = int64_t{1} << 22;  // of one history
   int64_t context_tokens = 0;             // that a slot has room for; 0: any
   // A request on a session keeps a checkpoint each time it has fed so many tokens; at least 1.

@@ -266,8 +266,11 @@ class Replicas::Client {
         reason == "CANCELLED") {
       return Repeat(attempt);
     }
+    // Its session may have grown, so this client cannot go on with it.
+    if (reason == "TENANT_STORE_LIMIT" && repeated_ && open_) return Begin(Kind::kClose);
     // Stale copies and forks count, too, until they expire.
-    if (reason == "SESSION_LIMIT" || reason == "TENANT_SESSION_LIMIT") {
+    if (reason == "SESSION_LIMIT" || reason == "TENANT_SESSION_LIMIT" ||
+        reason == "TENANT_STORE_LIMIT") {
       kind_ = Kind::kNone;
       return;
     }
@@ -299,9 +302,17 @@ class Replicas::Client {
     switch (kind_) {
       case Kind::kNone:
         break;
-      case Kind::kFork:
-        CloseFork(attempt->infos[0].id);
+      case Kind::kFork: {
+        SessionId other = attempt->infos[0].id;
+        if (world_->choices_.OneIn(2)) {  // the conversation goes on in the fork
+          std::swap(id_, other);
+          ++seed_;
+          durable_ = tokens_.size();
+          durable_at_ = sent_;
+        }
+        CloseOther(other);
         break;
+      }
       case Kind::kOpen:
         id_ = attempt->infos[0].id;
         open_ = true;
@@ -342,8 +353,9 @@ class Replicas::Client {
     kind_ = Kind::kNone;
   }
 
-  // Nobody uses it: else forks would soon be all that may be open. Where the call is lost, one stays.
-  void CloseFork(const SessionId& id) {
+  // Of a session and its fork, the one that nobody uses: else these would soon be all that may be
+  // open. Where the call is lost, one stays.
+  void CloseOther(const SessionId& id) {
     Replica& replica = world_->replicas_[replica_];
     (void)CloseSession(replica.engine.get(), {id, "t", std::nullopt, ""},
                        [](const absl::Status&) {});
@@ -418,7 +430,9 @@ Replicas::Replicas(uint64_t seed, const ReplicasOptions& options)
       choices_(seed),
       server_([this] { return now_ + store_is_ahead_; }),
       replicas_(kReplicas) {
-  if (choices_.OneIn(2)) max_open_ = choices_.Between(2, 12);
+  limits_.max_idle = absl::Hours(1000);
+  if (choices_.OneIn(2)) limits_.max_open_sessions = choices_.Between(2, 12);
+  if (choices_.OneIn(4)) limits_.max_tenant_bytes = choices_.Between(2000, 20'000);
   archive_->holds = true;
   for (size_t i = 0; i < kReplicas; ++i) StartReplica(i);
   for (size_t i = 0; i < kClients; ++i) {
@@ -451,8 +465,7 @@ void Replicas::StartReplica(size_t index) {
   options.session_store = replica.store;
   options.state_archive = archive_;
   options.publish.after_tokens = choices_.Between(1, 12);
-  options.sessions.max_idle = absl::Hours(1000);
-  if (max_open_ > 0) options.sessions.max_open_sessions = max_open_;
+  options.sessions = limits_;
   replica.engine = CreateSteppedEngine(
       config_, nullptr,
       std::make_unique<FakeBackend>(config_, FakeBackendOptions(), std::make_shared<FakeProbe>()),

@@ -75,7 +75,7 @@ class Replicas {
   std::optional<MemoryStoreImage> image_;  // what a failover goes back to
   int harm_ = 0;                           // percent of the store's calls that are lost
   int lossy_ = 0;                          // how often the store lost what it had acknowledged
-  int max_open_ = 0;                       // sessions, of each replica and of all; 0: any
+  SessionLimits limits_;                   // of each replica and of all
   std::string broken_;
   std::map<std::string, int64_t> counts_;
 };

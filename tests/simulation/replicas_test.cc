@@ -19,7 +19,7 @@ constexpr const char* kMustHappen[] = {
     "OK",      "SESSION_MOVED", "SESSION_STORE",        "durable",       "not durable",
     "kill",    "lost reply",    "late write",           "reported loss", "failover",
     "emptied", "store harmed",  "stopped or continued", "state read",    "state missing",
-    "expired", "lost chunk",    "SESSION_LIMIT",        "clock back"};
+    "expired", "lost chunk",    "SESSION_LIMIT",        "clock back",    "TENANT_STORE_LIMIT"};
 
 TEST(ReplicasTest, EverySessionIsThatOfALoneRun) {
   const char* const one = std::getenv("RIVULET_SIMULATION_SEED");

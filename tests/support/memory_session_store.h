@@ -37,11 +37,11 @@ namespace rivulet {
 // Everything that the store holds. Times are milliseconds since 1970.
 struct MemoryStoreImage {
   struct Record {
-    std::string claim, bytes;
+    std::string claim, bytes, account;
     int64_t leased_until = 0, expires = 0;
   };
   struct Chunk {
-    std::string bytes;
+    std::string bytes, account;
     int64_t expires = 0;
   };
   int64_t number_of_id = 1;
@@ -191,11 +191,36 @@ class MemoryStoreServer {
         return absl::DataLossError(absl::StrCat("chunk ", id, " is not in the store"));
       }
     }
+    if (write.account.most > 0) {
+      const int64_t bytes = BytesOf(write.account.name);
+      int64_t more =
+          std::ssize(write.record.bytes) - (is_new ? 0 : std::ssize(found->second.bytes));
+      if (is_new) more += kStoreEntryBytes;
+      for (const StoreChunk& chunk : write.chunks) {
+        more += std::ssize(chunk.bytes) + kStoreEntryBytes;
+      }
+      if (bytes + more > write.account.most) {
+        StoreAnswer answer = Answer(StoreAnswer::Kind::kNoBytes);
+        answer.members = bytes;
+        return answer;
+      }
+    }
     if (image_.records.size() + (is_new ? 1 : 0) > most_records_) {
       return absl::ResourceExhaustedError("the store in memory is full");
     }
     Apply(write);
     return Answer(StoreAnswer::Kind::kDone);
+  }
+
+  int64_t BytesOf(const std::string& account) const {
+    int64_t bytes = 0;
+    for (const auto& [name, one] : image_.records) {
+      if (one.account == account) bytes += std::ssize(one.bytes) + kStoreEntryBytes;
+    }
+    for (const auto& [name, one] : image_.chunks) {
+      if (one.account == account) bytes += std::ssize(one.bytes) + kStoreEntryBytes;
+    }
+    return bytes;
   }
 
   void Apply(const StoreWrite& write) {
@@ -205,14 +230,18 @@ class MemoryStoreServer {
     };
     const int64_t expires = after(absl::Ceil(write.expiry, absl::Milliseconds(1)));
     const bool leased = write.record.lease > absl::ZeroDuration();
-    image_.records[write.session] = {write.record.claim, write.record.bytes,
+    image_.records[write.session] = {write.record.claim, write.record.bytes, write.account.name,
                                      leased ? after(write.record.lease) : 0, expires};
-    for (const StoreChunk& chunk : write.chunks) image_.chunks[chunk.id].bytes = chunk.bytes;
+    for (const StoreChunk& chunk : write.chunks) {
+      image_.chunks[chunk.id].bytes = chunk.bytes;
+      image_.chunks[chunk.id].account = write.account.name;
+    }
     const auto last = [&](const std::string& id) {
       image_.chunks[id].expires = std::max(image_.chunks[id].expires, expires);
     };
     for (const StoreChunk& chunk : write.chunks) last(chunk.id);
     for (const std::string& id : write.kept_chunks) last(id);
+    for (const std::string& id : write.dropped_chunks) image_.chunks.erase(id);
     for (auto& set : image_.sets) set.second.erase(write.session);
     if (write.leaves_sets) return;
     for (const StoreSet& set : write.sets) image_.sets[set.name][write.session] = expires;

@@ -63,7 +63,7 @@ void SharedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
   const absl::Status status = CheckExists(*record, identity_, open->request->account.tenant, id);
   if (!status.ok()) return End(*open, status);
   if (open->claims.size() >= kCloseTries) return End(*open, CannotClose());
-  StoreWrite write = TombstoneOf(id, *std::move(record));
+  StoreWrite write = TombstoneOf(id, *std::move(record), table_->limits());
   write.expected = found.claim;
   open->claims.push_back(write.record.claim);
   store_->Write(std::move(write),

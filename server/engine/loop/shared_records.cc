@@ -62,6 +62,24 @@ absl::Status SetFull(size_t set, int64_t members) {
                    detail);
 }
 
+StoreAccount AccountOf(const std::string& tenant, const SessionLimits& limits, bool grows) {
+  if (limits.max_tenant_bytes == 0) return {};
+  return {absl::StrCat("tenant/", tenant), grows ? limits.max_tenant_bytes : 0};
+}
+
+absl::Status AccountFull(int64_t bytes, const SessionLimits& limits) {
+  ErrorDetail detail;
+  detail.reason = "TENANT_STORE_LIMIT";
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat("The tenant's sessions have ", bytes,
+                                " bytes in the store that replicas share; session-store-tenant-mib "
+                                "allows ",
+                                limits.max_tenant_bytes,
+                                ". Close sessions that are not needed, or open them with a shorter "
+                                "idle_timeout: what was forked counts until it expires."),
+                   detail);
+}
+
 std::vector<StoreSet> SetsFor(const SharedIdentity& identity, const Session& session,
                               const SessionLimits& limits, bool is_new) {
   std::vector<StoreSet> sets = SharedSetsOf(identity.model_name, session.tenant, session.key.key);
@@ -91,17 +109,21 @@ SessionRecord RecordOf(const Session& session, const SharedIdentity& identity, a
   return record;
 }
 
-StoreWrite TombstoneOf(const SessionId& id, SessionRecord record) {
+StoreWrite TombstoneOf(const SessionId& id, SessionRecord record, const SessionLimits& limits) {
   ++record.epoch;
   record.closed = true;
-  record.chunks.clear();
   StoreWrite write;
+  if (record.owns_chunks) {
+    for (const ChunkUse& use : record.chunks) write.dropped_chunks.push_back(use.id);
+  }
+  record.chunks.clear();
   write.session = id.ToString();
   write.record.claim = NewStoreClaim();
   write.record.bytes = EncodeRecord(record);
   write.expiry = kTombstone;
   write.sets = SharedSetsOf(record.model_name, record.tenant, record.key);
   write.leaves_sets = true;
+  write.account = AccountOf(record.tenant, limits, /*grows=*/false);
   return write;
 }
 

@@ -37,11 +37,17 @@ std::vector<StoreSet> SetsFor(const SharedIdentity& identity, const Session& ses
                               const SessionLimits& limits, bool is_new);
 // RESOURCE_EXHAUSTED: the set with this index has no room.
 absl::Status SetFull(size_t set, int64_t members);
+// What the tenant's sessions of all models count for, where there is a limit on it. `grows`: the
+// write is refused beyond the limit.
+StoreAccount AccountOf(const std::string& tenant, const SessionLimits& limits, bool grows);
+// RESOURCE_EXHAUSTED: it has so many bytes.
+absl::Status AccountFull(int64_t bytes, const SessionLimits& limits);
 
 // What is to be stored of a session, except its epoch and chunks.
 SessionRecord RecordOf(const Session& session, const SharedIdentity& identity, absl::Time now);
-// What takes the place of the record of a session that was closed. `expected` is not set.
-StoreWrite TombstoneOf(const SessionId& id, SessionRecord record);
+// What takes the place of the record of a session that was closed. Chunks that another session may
+// use stay until they expire. `expected` is not set.
+StoreWrite TombstoneOf(const SessionId& id, SessionRecord record, const SessionLimits& limits);
 // OK where there is such a session: its record is of this tenant and of a model with this name, and
 // not closed. Errors: NOT_FOUND (SESSION_NOT_FOUND).
 absl::Status CheckExists(const SessionRecord& record, const SharedIdentity& identity,

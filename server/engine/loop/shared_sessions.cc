@@ -51,11 +51,27 @@ int64_t SafePosition(const SharedCopy& copy) { return std::min(copy.kept, copy.s
 void SetStored(Session* session, SessionRecord record, std::string claim) {
   SharedCopy* const copy = session->shared.get();
   NoteChanges(session);
+  record.owns_chunks &= copy->stored.owns_chunks;  // a failover forgets no fork
   copy->kept = Contains(*session, record)
                    ? record.position
                    : std::min(copy->kept, CommonTokens(record.chunks, copy->stored.chunks));
   copy->stored = std::move(record);
   copy->claim = std::move(claim);
+}
+
+// What `before` uses and `after` does not is no session's any more. REQUIRES: both own their
+// chunks.
+void DropUnused(const SessionRecord& before, const SessionRecord& after, StoreWrite* write) {
+  for (const ChunkUse& use : before.chunks) {
+    const bool used = std::any_of(after.chunks.begin(), after.chunks.end(),
+                                  [&](const ChunkUse& other) { return other.id == use.id; });
+    if (!used) write->dropped_chunks.push_back(use.id);
+  }
+}
+
+bool Grows(RequestKind kind) {
+  return kind == RequestKind::kGenerate || kind == RequestKind::kScore ||
+         kind == RequestKind::kAppend;
 }
 
 // The client says what the session must be, and the copy is that: nobody has continued it elsewhere
@@ -189,9 +205,14 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
     SharedCopy* const copy = CopyOf(session_opened);
     copy->known = copy->is_new = true;
     session_opened->history.TakeUnchanged();
-    copy->kept = parent == nullptr ? 0 : std::min(parent->kept, session_opened->position());
+    // The chunks of a fork are those of its parent if the parent's record says so; else, as where
+    // the claim of this request got no answer, its own.
+    copy->stored.owns_chunks = parent == nullptr || parent->stored.owns_chunks;
+    if (!copy->stored.owns_chunks) {
+      copy->stored.chunks = parent->stored.chunks;
+      copy->kept = std::min(parent->kept, session_opened->position());
+    }
     if (parent == nullptr) continue;
-    copy->stored.chunks = parent->stored.chunks;
     for (const int64_t fed : parent->published) {
       if (fed <= session_opened->total()) copy->published.push_back(fed);
     }
@@ -289,6 +310,9 @@ void SharedSessions::Write(Session* session, bool lease) {
   for (const ChunkUse& use : copy->sent.chunks) write.kept_chunks.push_back(use.id);
   CoverTokens(session->history, session->tenant, &copy->sent.chunks, &write.chunks);
   const Request* const running = copy->claiming != nullptr ? copy->claiming : session->active;
+  const bool forks = running != nullptr && running->kind == RequestKind::kForkSession;
+  copy->sent.owns_chunks = copy->stored.owns_chunks && !forks;
+  if (copy->sent.owns_chunks) DropUnused(copy->stored, copy->sent, &write);
   if (lease && running != nullptr) copy->sent.request = running->sharing.identity;
   copy->sent_kept = copy->sent.position;
   copy->sent_claim = NewStoreClaim();
@@ -304,6 +328,9 @@ void SharedSessions::Write(Session* session, bool lease) {
   write.expiry = session->idle_timeout + options_.lease;
   // One that the store has lost counts again, whatever else is open now.
   write.sets = SetsFor(identity_, *session, table_->limits(), copy->is_new);
+  // A request that has begun may write all that it has.
+  const bool grows = copy->is_new || (copy->claiming != nullptr && Grows(copy->claiming->kind));
+  write.account = AccountOf(session->tenant, table_->limits(), grows);
   store_->Write(std::move(write),
                 Call(session, SharedCopy::Call::kWrite, &SharedSessions::OnWrite));
   SetDue(session, absl::InfiniteFuture());
@@ -367,7 +394,17 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
       return OnMissing(session, answer->store_id);
     case Kind::kFull:
       return Lose(session, SetFull(answer->full_set, answer->members));
+    case Kind::kNoBytes:
+      return OnNoBytes(session, AccountFull(answer->members, table_->limits()));
   }
+}
+
+void SharedSessions::OnNoBytes(Session* session, const absl::Status& status) {
+  SharedCopy* const copy = session->shared.get();
+  if (copy->is_new) return Lose(session, status);
+  copy->wants_write = true;  // without the request, what it had before may be written
+  if (copy->claiming != nullptr) Claimed(session, status);
+  Advance(session);
 }
 
 void SharedSessions::OnWritten(Session* session) {
@@ -553,7 +590,10 @@ void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Statu
 }
 
 void SharedSessions::Discard(Session* session) {
-  StoreWrite write = TombstoneOf(session->id, RecordOf(*session, identity_, now_));
+  SessionRecord record = RecordOf(*session, identity_, now_);
+  record.chunks = session->shared->stored.chunks;
+  record.owns_chunks = session->shared->stored.owns_chunks;
+  StoreWrite write = TombstoneOf(session->id, std::move(record), table_->limits());
   write.expected = session->shared->claim;
   store_->Write(std::move(write), [](const Answer&) {});  // else it expires
   session->shared->known = session->shared->wants_write = false;

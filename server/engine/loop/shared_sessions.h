@@ -191,6 +191,8 @@ class SharedSessions {
   void OnRead(Session* session, const Answer& answer);
   void OnChunks(Session* session, const Chunks& chunks);
   void OnWritten(Session* session);
+  // The tenant may not have more in the store.
+  void OnNoBytes(Session* session, const absl::Status& status);
   // The record has a claim that was not expected.
   void OnFound(Session* session, const StoreRecord& found);
   void OnMissing(Session* session, const std::string& store_id);

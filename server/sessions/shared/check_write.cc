@@ -48,6 +48,9 @@ absl::Status CheckWrite(const StoreWrite& write) {
   for (const std::string& id : write.kept_chunks) {
     if (absl::Status status = check("kept_chunks", id); !status.ok()) return status;
   }
+  for (const std::string& id : write.dropped_chunks) {
+    if (absl::Status status = check("dropped_chunks", id); !status.ok()) return status;
+  }
   return absl::OkStatus();
 }
 

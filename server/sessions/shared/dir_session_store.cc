@@ -227,6 +227,7 @@ absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
   entry.expires = after(write.expiry);
   entry.bytes = write.record.bytes;
   entry.chunks = KnownChunks(write);
+  entry.swept_chunks = write.dropped_chunks;
   if (!write.leaves_sets) {
     for (const StoreSet& set : write.sets) entry.sets.push_back(set.name);
   }
@@ -237,12 +238,21 @@ absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
       RIVULET_RETURN_IF_ERROR(files_.WriteNew(log_.ChunkPath(file), EncodeChunk(chunk)));
       prepared.new_chunks.push_back(file);
       entry.chunks.push_back(file);
+      if (write.account.name.empty()) continue;
+      entry.unused_chunks.push_back({file, std::ssize(chunk.bytes) + kStoreEntryBytes});
     }
     if (!prepared.new_chunks.empty()) {
       RIVULET_RETURN_IF_ERROR(files_.SyncFolder(log_.chunks_path()));
     }
     return files_.WriteNew(log_.RecordPath(entry.file), EncodeEntry(entry));
   };
+  if (!write.account.name.empty()) {
+    entry.swept_sessions = {write.account.name};
+    for (const ChunkFile& known : entry.chunks) {
+      const Image::Use& use = log_.image().FindChunk(known.id, now)->use;
+      if (use.bytes > 0) entry.unused_chunks.push_back({known, use.bytes});
+    }
+  }
   if (absl::Status status = make(); !status.ok()) {
     Discard(prepared);
     return status;
@@ -278,7 +288,12 @@ absl::StatusOr<StoreAnswer> DirStore::Write(const StoreWrite& write) {
       RIVULET_ASSIGN_OR_RETURN(prepared, Prepare(write));
     }
     const Image::Record* const record = log_.image().FindRecord(write.session, 0);
-    const std::string old = record == nullptr ? "" : record->file;
+    std::vector<std::string> old;  // files that nothing names after it
+    if (record != nullptr) old.push_back(log_.RecordPath(record->file));
+    for (const std::string& id : write.dropped_chunks) {
+      const Image::Chunk* const chunk = log_.image().FindChunk(id, 0);
+      if (chunk != nullptr) old.push_back(log_.ChunkPath({id, chunk->nonce}));
+    }
     const auto appended = log_.Append(log_.RecordPath(prepared->entry.file), true);
     if (!appended.ok()) {
       if (absl::IsResourceExhausted(appended.status())) Discard(prepared);  // it is no entry
@@ -291,7 +306,7 @@ absl::StatusOr<StoreAnswer> DirStore::Write(const StoreWrite& write) {
         (written == nullptr || written->file != prepared->entry.file)) {
       return absl::UnavailableError("It is not known whether the session store has the record.");
     }
-    if (!old.empty()) files_.Remove(log_.RecordPath(old));
+    for (const std::string& path : old) files_.Remove(path);
     return Answer(StoreAnswer::Kind::kDone);
   }
 }

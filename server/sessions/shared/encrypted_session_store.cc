@@ -61,7 +61,10 @@ class EncryptedSessionStore final : public SessionStore {
       chunk.id = NameOfChunk(*sealer_, chunk.id);
     }
     for (std::string& id : write.kept_chunks) id = NameOfChunk(*sealer_, id);
+    for (std::string& id : write.dropped_chunks) id = NameOfChunk(*sealer_, id);
     for (StoreSet& set : write.sets) set.name = NameOfSet(*sealer_, set.name);
+    std::string& account = write.account.name;
+    if (!account.empty()) account = sealer_->Name(absl::StrCat("account/", account));
     std::string session = write.session;
     store_->Write(std::move(write), Opening(std::move(session), Kind::kOther, std::move(done)));
   }

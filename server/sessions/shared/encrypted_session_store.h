@@ -12,7 +12,8 @@
 //   that a session keeps for months need no key that a rotation has taken out of the file. Its
 //   tenant and first position are among the bytes that are sealed, and AppendTokens checks them. It
 //   cannot be bound to a session: forks share it.
-// - A set is stored under Sealer::Name of its name, which holds tenants and names of API keys.
+// - Sets and accounts are stored under Sealer::Name of their names, which hold tenants and names of
+//   API keys.
 //
 // Whoever writes to the store may still remove records and chunks and end leases.
 #pragma once

@@ -28,14 +28,35 @@ constexpr size_t kRecordHead = kRecordMagic.size() + kClaimBytes + kLeaseDigits;
 // another type end it at the reads, which come first. If a write failed all the same (somebody
 // takes a right away), the record comes behind what it needs, and before it leaves its sets.
 //
-// KEYS: id, record, sets, new chunks, chunks that are kept. ARGV: expected claim, claim, lease in
-// ms, expiry in ms, session, new id, whether it leaves its sets, number of sets, number of new
-// chunks, bytes of the record, then how many each set may have, then the bytes of each new chunk.
-constexpr absl::string_view kWriteScript = R"(#!lua
+// allow-oom, of a write that ends a session: a tombstone takes no more than the record before it,
+// and a full Redis must let sessions be closed.
+constexpr absl::string_view kOfWrite = "#!lua\n", kOfEnd = "#!lua flags=allow-oom\n";
+// KEYS: id, record, sets, new chunks, chunks that are kept, those that are dropped. ARGV: expected
+// claim, claim, lease in ms, expiry in ms, session, new id, whether it leaves its sets, number of
+// sets, number of new chunks, number of dropped ones, bytes of the record, then how many each set
+// may have, then the bytes of each new chunk; last the bytes that the account may have, 0 for any.
+// With an account, its two sets are the last keys: the keys that count for it, by when they expire
+// and by their bytes, with the sum of all for "". What has expired leaves both at the next write,
+// at most 1,000 at a time. A server of the version before counts nothing: what it writes is missed.
+static_assert(kStoreEntryBytes == 256);  // as the script has it
+constexpr absl::string_view kWriteScript = R"(
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local expected, claim, expiry, session = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 local leaves, sets, chunks = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(ARGV[9])
+local last = #ARGV > 11 + sets + chunks and #KEYS - 2 or #KEYS
+local used, expiries, sizes = last - ARGV[10], KEYS[last + 1], KEYS[last + 2]
+local function size(key) return tonumber(redis.call('ZSCORE', sizes, key) or 0) end
+local total = 0
+local function change(key, bytes)
+  total = total + bytes - size(key)
+  if bytes > 0 then return redis.call('ZADD', sizes, bytes, key) end
+  redis.call('ZREM', sizes, key)
+  redis.call('ZREM', expiries, key)
+end
+local function keep_total()
+  redis.call('ZADD', sizes, string.format('%.0f', total), '')
+end
 local id = redis.call('GET', KEYS[1])
 local record = redis.call('GET', KEYS[2])
 local answer = {0, id, false, now, 0, 0}
@@ -46,16 +67,29 @@ elseif not record and expected ~= '' then
 end
 for i = 1, sets do
   local members = redis.call('ZCOUNT', KEYS[2 + i], '(' .. string.format('%.0f', now), '+inf')
-  if answer[1] == 0 and not record and not leaves and members >= tonumber(ARGV[10 + i]) then
+  if answer[1] == 0 and not record and not leaves and members >= tonumber(ARGV[11 + i]) then
     local expires = redis.call('ZSCORE', KEYS[2 + i], session)
     if not expires or tonumber(expires) <= now then
       answer = {3, id, false, now, i - 1, members}
     end
   end
 end
-for i = 3 + sets + chunks, #KEYS do
+for i = 3 + sets + chunks, used do
   if answer[1] == 0 and redis.call('EXISTS', KEYS[i]) == 0 then
     answer = {4, id, false, now, 0, 0}
+  end
+end
+if expiries then
+  total = size('')
+  local expired = redis.call('ZRANGE', expiries, '-inf', string.format('%.0f', now), 'BYSCORE',
+                             'LIMIT', 0, 1000)
+  for _, key in ipairs(expired) do change(key, 0) end
+  if #expired > 0 then keep_total() end
+  local more = #ARGV[11] + 256 - size(KEYS[2])
+  for i = 1, chunks do more = more + #ARGV[11 + sets + i] + 256 end
+  local most = tonumber(ARGV[#ARGV])
+  if answer[1] == 0 and most > 0 and total + more > most then
+    answer = {5, id, false, now, 0, total}
   end
 end
 if not id then
@@ -63,10 +97,14 @@ if not id then
   redis.call('SET', KEYS[1], ARGV[6])
 end
 if answer[1] ~= 0 then return answer end
-for i = 3 + sets, #KEYS do
+for i = 3 + sets, used do
   local new = i - 2 - sets
-  if new > chunks or not redis.call('SET', KEYS[i], ARGV[10 + sets + new], 'NX', 'PX', expiry) then
+  if new > chunks or not redis.call('SET', KEYS[i], ARGV[11 + sets + new], 'NX', 'PX', expiry) then
     redis.call('PEXPIRE', KEYS[i], expiry, 'GT')
+  end
+  if expiries and new <= chunks then change(KEYS[i], #ARGV[11 + sets + new] + 256) end
+  if expiries and size(KEYS[i]) > 0 then
+    redis.call('ZADD', expiries, 'GT', string.format('%.0f', now + expiry), KEYS[i])
   end
 end
 if not leaves then
@@ -78,9 +116,22 @@ if not leaves then
   end
 end
 local lease = string.format('%016.0f', ARGV[3] == '0' and 0 or now + ARGV[3])
-redis.call('SET', KEYS[2], 'rvs1' .. claim .. lease .. ARGV[10], 'PX', expiry)
+redis.call('SET', KEYS[2], 'rvs1' .. claim .. lease .. ARGV[11], 'PX', expiry)
 if leaves then
   for i = 3, 2 + sets do redis.call('ZREM', KEYS[i], session) end
+end
+for i = used + 1, last do
+  redis.call('PEXPIRE', KEYS[i], 0)
+  if expiries then change(KEYS[i], 0) end
+end
+if expiries then
+  change(KEYS[2], #ARGV[11] + 256)
+  redis.call('ZADD', expiries, string.format('%.0f', now + expiry), KEYS[2])
+  keep_total()
+  for i = last + 1, last + 2 do
+    redis.call('PEXPIRE', KEYS[i], expiry, 'NX')
+    redis.call('PEXPIRE', KEYS[i], expiry, 'GT')
+  end
 end
 return answer
 )";
@@ -192,6 +243,7 @@ absl::Status RedisError(const RedisReply& error) {
 }
 
 RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::string& new_id) {
+  const bool ends = write.leaves_sets && write.chunks.empty();
   std::vector<std::string> keys = {IdKey(prefix), RecordKey(prefix, write.session)};
   std::vector<std::string> args = {std::move(write.expected),
                                    std::move(write.record.claim),
@@ -202,6 +254,7 @@ RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::
                                    write.leaves_sets ? "1" : "0",
                                    std::to_string(write.sets.size()),
                                    std::to_string(write.chunks.size()),
+                                   std::to_string(write.dropped_chunks.size()),
                                    std::move(write.record.bytes)};
   for (const StoreSet& set : write.sets) {
     keys.push_back(SetKey(prefix, set.name));
@@ -212,7 +265,14 @@ RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::
     args.push_back(std::move(chunk.bytes));
   }
   for (const std::string& id : write.kept_chunks) keys.push_back(ChunkKey(prefix, id));
-  return RedisEval(kWriteScript, std::move(keys), std::move(args));
+  for (const std::string& id : write.dropped_chunks) keys.push_back(ChunkKey(prefix, id));
+  if (!write.account.name.empty()) {
+    keys.push_back(absl::StrCat(prefix, "a:", write.account.name));
+    keys.push_back(absl::StrCat(prefix, "b:", write.account.name));
+    args.push_back(std::to_string(write.account.most));
+  }
+  return RedisEval(absl::StrCat(ends ? kOfEnd : kOfWrite, kWriteScript), std::move(keys),
+                   std::move(args));
 }
 
 RedisCommand RedisRead(const std::string& prefix, const std::string& session,
@@ -261,6 +321,10 @@ absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply, bool of_rea
       break;
     case 4:
       return Damaged("has lost a chunk that the session uses");
+    case 5:
+      answer.kind = StoreAnswer::Kind::kNoBytes;
+      answer.members = parts[5].integer;
+      break;
     default:
       return Damaged("gave an answer of another form");
   }

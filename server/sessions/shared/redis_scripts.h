@@ -2,8 +2,9 @@
 // What RedisSessionStore sends to Redis, and what it reads from the answers.
 //
 // Keys, behind the prefix: "id" the store's id; "s:SESSION" a record; "c:CHUNK" a chunk; "m:SET" a
-// sorted set of sessions by the milliseconds since 1970 at which they expire. All but the id
-// expire.
+// sorted set of sessions by the milliseconds since 1970 at which they expire; "a:ACCOUNT" and
+// "b:ACCOUNT" two of the records and chunks that count for an account, by when they expire and by
+// their bytes. All but the id expire.
 //
 // A script is sent whole each time (EVAL), two kilobytes. With EVALSHA a call whose script Redis
 // has forgotten would have to be sent again, behind calls that came after it.

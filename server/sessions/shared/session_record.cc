@@ -14,10 +14,10 @@ namespace {
 
 // Both forms of bytes are one section, a checksum included. Later releases only add fields at the
 // end of a payload: a reader takes those that it knows, and what is missing is 0.
-constexpr uint32_t kRecordSection = 1, kChunkSection = 2;     // types of sections
-constexpr uint32_t kRecordFormat = 1;                         // first in a payload
-constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4;  // flags of a record
-constexpr int64_t kMostChunkTokens = 65536;                   // at most 200 KiB
+constexpr uint32_t kRecordSection = 1, kChunkSection = 2;                      // types of sections
+constexpr uint32_t kRecordFormat = 1;                                          // first in a payload
+constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4, kOwnsChunks = 8;  // of a record
+constexpr int64_t kMostChunkTokens = 65536;                                    // at most 200 KiB
 
 absl::Status RecordError(absl::StatusCode code, absl::string_view reason, absl::string_view verb,
                          absl::string_view what) {
@@ -83,9 +83,9 @@ bool IsOfRecord(const absl::Status& status) {
 std::string EncodeRecord(const SessionRecord& record) {
   SectionWriter payload;
   payload.Number(kRecordFormat);
-  payload.Number(static_cast<uint8_t>((record.closed ? kClosed : 0) |
-                                      (record.abandoned_from ? kAbandoned : 0) |
-                                      (record.request ? kRequest : 0)));
+  payload.Number(static_cast<uint8_t>(
+      (record.closed ? kClosed : 0) | (record.abandoned_from ? kAbandoned : 0) |
+      (record.request ? kRequest : 0) | (record.owns_chunks ? kOwnsChunks : 0)));
   for (const std::string& text : {record.model_name, record.weights_sha256, record.config_sha256,
                                   record.numerics_id, record.tenant, record.key}) {
     payload.Text(text);
@@ -120,6 +120,7 @@ absl::StatusOr<SessionRecord> DecodeRecord(absl::string_view bytes) {
   SessionRecord record;
   const auto flags = reader.Number<uint8_t>();
   record.closed = (flags & kClosed) != 0;
+  record.owns_chunks = (flags & kOwnsChunks) != 0;
   for (std::string* const text : {&record.model_name, &record.weights_sha256, &record.config_sha256,
                                   &record.numerics_id, &record.tenant, &record.key}) {
     *text = reader.Text();

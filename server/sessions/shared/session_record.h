@@ -44,6 +44,9 @@ struct SessionRecord {
   std::optional<uint64_t> request;
   absl::Time written = absl::UnixEpoch();  // by the writer's clock; for people to read
   std::vector<ChunkUse> chunks;
+  // No other session uses one of them: it was never forked and is no fork. A server that does not
+  // know this field writes false, and false stays, because that server may have forked it.
+  bool owns_chunks = false;
   // Its states that were published (state_archive.h): after so many fed tokens, the implied bos
   // counted, ascending.
   std::vector<int64_t> states;

@@ -42,6 +42,14 @@ struct StoreSet {
   int64_t most = 0;  // members that a new session may make it have
 };
 
+// What an owner's sessions take: the bytes of their records and chunks, and kStoreEntryBytes for
+// each of these, until it expires or is dropped, also of sessions that have ended.
+struct StoreAccount {
+  std::string name;  // any bytes; empty: nothing is counted
+  int64_t most = 0;  // bytes that the write may make it have; 0: any number
+};
+inline constexpr int64_t kStoreEntryBytes = 256;
+
 // One change of one session, which happens as a whole or not at all.
 struct StoreWrite {
   std::string session;   // SessionId::ToString
@@ -51,8 +59,11 @@ struct StoreWrite {
   absl::Duration expiry;
   std::vector<StoreChunk> chunks;        // new ones
   std::vector<std::string> kept_chunks;  // that the record uses, too: they last as long
-  std::vector<StoreSet> sets;            // those that the session is in
-  bool leaves_sets = false;              // the session has ended: it leaves them
+  // That no session uses any more, once this is written: they are removed.
+  std::vector<std::string> dropped_chunks;
+  std::vector<StoreSet> sets;  // those that the session is in
+  bool leaves_sets = false;    // the session has ended: it leaves them
+  StoreAccount account;        // that the record and the new chunks count for
 };
 
 struct StoreAnswer {
@@ -61,11 +72,12 @@ struct StoreAnswer {
     kOther,    // the record has another claim
     kMissing,  // there is no record
     kFull,     // a new session, and sets[full_set] has no room
+    kNoBytes,  // the account would have more bytes than it may
   };
   Kind kind = Kind::kDone;
   StoreRecord found;    // of kOther, and of a Read that is kDone
   size_t full_set = 0;  // of kFull
-  int64_t members = 0;  // of kFull: how many it has
+  int64_t members = 0;  // of kFull: how many it has; of kNoBytes: bytes of the account
   // The store's own id, drawn when it was first used. Another one than before: the store was
   // emptied or replaced.
   std::string store_id;
@@ -75,7 +87,8 @@ struct StoreAnswer {
 // and must not block; calls of one thread are carried out in their order where the store is
 // reachable throughout. Errors, of all: UNAVAILABLE (not reachable, no answer in time, or the store
 // is being destroyed: a write may or may not have happened, or may happen later),
-// RESOURCE_EXHAUSTED (the store is full: a write has not happened), DATA_LOSS (what it holds is not
+// RESOURCE_EXHAUSTED (the store is full: a write has not happened; Redis takes one that leaves the
+// sets all the same, so that sessions can be closed then), DATA_LOSS (what it holds is not
 // what was written; or a chunk that a write keeps is not there, and the write has not happened).
 // encrypted_session_store.h adds one.
 class SessionStore {

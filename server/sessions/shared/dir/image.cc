@@ -121,7 +121,23 @@ void Image::Forget(const std::string& session) {
     set->second.erase({found->second.expires, session});
     if (set->second.empty()) sets_.erase(set);
   }
+  Count(&found->second.use, "", 0);
   records_.erase(found);
+}
+
+void Image::Drop(const std::string& chunk) {
+  const auto found = chunks_.find(chunk);
+  if (found == chunks_.end()) return;
+  Count(&found->second.use, "", 0);
+  chunks_.erase(found);
+}
+
+void Image::Count(Use* use, const std::string& account, int64_t bytes) {
+  if (!use->account.empty() && (accounts_[use->account] -= use->bytes) == 0) {
+    accounts_.erase(use->account);
+  }
+  *use = {account, bytes};
+  if (!account.empty()) accounts_[account] += bytes;
 }
 
 void Image::Name(uint64_t number, const ChunkFile& file, int64_t expires) {
@@ -136,7 +152,7 @@ void Image::Apply(uint64_t number, const Entry& entry) {
   if (entry.session.empty()) {
     ++sweeps_;
     for (const std::string& session : entry.swept_sessions) Forget(session);
-    for (const std::string& id : entry.swept_chunks) chunks_.erase(id);
+    for (const std::string& id : entry.swept_chunks) Drop(id);
     for (const auto& unused : entry.unused_chunks) Name(number, unused.file, unused.expires);
     return;
   }
@@ -152,6 +168,14 @@ void Image::Apply(uint64_t number, const Entry& entry) {
     record.sets.push_back(set);
   }
   for (const ChunkFile& file : entry.chunks) Name(number, file, entry.expires);
+  for (const std::string& id : entry.swept_chunks) Drop(id);
+  if (entry.swept_sessions.empty()) return;
+  const std::string& account = entry.swept_sessions.front();
+  Count(&record.use, account, std::ssize(entry.bytes) + kStoreEntryBytes);
+  for (const auto& counted : entry.unused_chunks) {
+    const auto chunk = chunks_.find(counted.file.id);
+    if (chunk != chunks_.end()) Count(&chunk->second.use, account, counted.expires);
+  }
 }
 
 void Image::ApplyDamaged(const std::string& session, Record record) {
@@ -180,6 +204,30 @@ int64_t Image::CountMembers(const std::string& set, int64_t now) const {
   return count;
 }
 
+int64_t Image::BytesOf(const std::string& account, int64_t now) const {
+  int64_t bytes = 0;
+  const auto add = [&](const auto& all) {
+    for (const auto& [name, one] : all) {
+      if (one.use.account == account && one.expires > now) bytes += one.use.bytes;
+    }
+  };
+  add(records_);
+  add(chunks_);
+  return bytes;
+}
+
+int64_t Image::NoBytesFor(const StoreWrite& write, const Record* record, int64_t now) const {
+  const StoreAccount& account = write.account;
+  if (account.name.empty() || account.most <= 0) return 0;
+  int64_t more = std::ssize(write.record.bytes) + kStoreEntryBytes;
+  if (record != nullptr && record->use.account == account.name) more -= record->use.bytes;
+  for (const StoreChunk& chunk : write.chunks) more += std::ssize(chunk.bytes) + kStoreEntryBytes;
+  const auto found = accounts_.find(account.name);
+  if ((found == accounts_.end() ? 0 : found->second) + more <= account.most) return 0;
+  const int64_t bytes = BytesOf(account.name, now);  // some of it may have expired
+  return bytes + more <= account.most ? 0 : std::max<int64_t>(bytes, 1);
+}
+
 absl::StatusOr<Image::Verdict> Image::Judge(const StoreWrite& write, int64_t now) const {
   const Record* const record = FindRecord(write.session, now);
   if (record == nullptr && !write.expected.empty()) return Verdict{StoreAnswer::Kind::kMissing};
@@ -198,6 +246,8 @@ absl::StatusOr<Image::Verdict> Image::Judge(const StoreWrite& write, int64_t now
       return absl::DataLossError(absl::StrCat("Chunk ", id, " is not in the session store."));
     }
   }
+  const int64_t bytes = NoBytesFor(write, record, now);
+  if (bytes > 0) return Verdict{StoreAnswer::Kind::kNoBytes, 0, bytes};
   return Verdict{};
 }
 

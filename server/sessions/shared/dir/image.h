@@ -34,7 +34,10 @@ struct Entry {
   std::vector<std::string> sets;
   std::vector<ChunkFile> chunks;  // all that the record uses
   std::string bytes;              // of the record
-  // What a sweep forgets, because it has expired.
+  // What a sweep forgets, because it has expired. A write has another meaning for these lists,
+  // which servers of the version before do not look at: swept_sessions has the name of its account,
+  // if it has one, swept_chunks are those that it drops, and unused_chunks those of its chunks that
+  // count for the account, with their bytes for `expires`.
   std::vector<std::string> swept_sessions, swept_chunks;
   // Chunks that no record uses any more and that have not expired. A sweep that raises the floor
   // names them again, since the entries that named them go.
@@ -55,24 +58,31 @@ absl::StatusOr<std::string> DecodeChunk(absl::string_view id, absl::string_view 
 // Thread: one at a time.
 class Image {
  public:
+  struct Use {
+    std::string account;  // that the bytes count for; empty: none
+    int64_t bytes = 0;
+  };
   struct Record {
     uint64_t number = 0;  // of its entry
     std::string file, claim;
     int64_t leased_until = 0, expires = 0;
     std::vector<std::string> sets;
+    Use use;
     bool damaged = false;  // its entry cannot be read: only `number` and `file` are known
   };
   struct Chunk {
     uint64_t number = 0;  // of the last entry that names it
     uint64_t nonce = 0;
     int64_t expires = 0;
+    Use use;
   };
 
   void Apply(uint64_t number, const Entry& entry);
   // The newest entry of `session` cannot be read.
   void ApplyDamaged(const std::string& session, Record record);
 
-  // What becomes of a write at time `now`: a kind, and the rest for kFull. Errors: DATA_LOSS.
+  // What becomes of a write at time `now`: a kind, and the rest as in StoreAnswer. Errors:
+  // DATA_LOSS.
   struct Verdict {
     StoreAnswer::Kind kind = StoreAnswer::Kind::kDone;
     size_t full_set = 0;
@@ -97,12 +107,19 @@ class Image {
 
   void Forget(const std::string& session);
   void Name(uint64_t number, const ChunkFile& file, int64_t expires);
+  void Drop(const std::string& chunk);
+  // Makes *use that of `bytes` bytes for `account`, and counts them.
+  void Count(Use* use, const std::string& account, int64_t bytes);
   int64_t CountMembers(const std::string& set, int64_t now) const;
+  int64_t BytesOf(const std::string& account, int64_t now) const;
+  // How many bytes of the account keep a write from being done; 0: none do.
+  int64_t NoBytesFor(const StoreWrite& write, const Record* record, int64_t now) const;
 
   uint64_t floor_ = 0, sweeps_ = 0;
   absl::flat_hash_map<std::string, Record> records_;
   absl::flat_hash_map<std::string, Chunk> chunks_;
   std::map<std::string, Members> sets_;
+  absl::flat_hash_map<std::string, int64_t> accounts_;  // bytes, also of what is to be swept
 };
 
 }  // namespace rivulet::dir_store

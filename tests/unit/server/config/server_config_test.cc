@@ -184,6 +184,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.slots = 8;
   config.max_open_sessions = 5;
   config.max_tenant_sessions = 4;
+  config.session_store_tenant_mib = 6;
   config.session_state_mib = 7;
   config.snapshot_key_file = "key";
   config.reflection = false;
@@ -196,6 +197,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   EXPECT_EQ(read.slots, 8);
   EXPECT_EQ(read.max_open_sessions, 5);
   EXPECT_EQ(read.max_tenant_sessions, 4);
+  EXPECT_EQ(read.session_store_tenant_mib, 6);
   EXPECT_EQ(read.session_state_mib, 7);
   EXPECT_EQ(read.snapshot_key_file, "key");
   EXPECT_EQ(read.request_log_sample, 0.25);
@@ -337,6 +339,9 @@ TEST(ServerConfigTest, SettingsOfAStoreThatIsNotUsedAreRefused) {
             "session-store-encryption-keys is \"x\"; it needs a session-store");
   EXPECT_EQ(said("dir:sessions", kKeys), "");
   EXPECT_EQ(said("redis://h", kKeys), "");
+  const auto limited = Parse({"--model", "m", "--session-store-tenant-mib", "6"});
+  EXPECT_THAT(std::string(limited.status().message()),
+              HasSubstr("session-store-tenant-mib is 6; it needs a session-store"));
 }
 
 TEST(ServerConfigTest, AMissingFileIsNotFound) {

@@ -96,13 +96,13 @@ class SharedSessionTest : public ::testing::Test {
     });
   }
   absl::Status Close(int replica, const SessionId& id) {
-    const auto closed = Await<int>([&](auto done) {
-      return CloseSession(engine(replica), {id, "t", std::nullopt, ""},
-                          [done](const absl::Status& status) {
-                            done(status.ok() ? absl::StatusOr<int>(0) : status);
-                          });
-    });
-    return closed.status();
+    return Await<int>([&](auto done) {
+             return CloseSession(engine(replica), {id, "t", std::nullopt, ""},
+                                 [done](const absl::Status& status) {
+                                   done(status.ok() ? absl::StatusOr<int>(0) : status);
+                                 });
+           })
+        .status();
   }
   // The session after a reply of `tokens` tokens.
   absl::StatusOr<SessionProgress> Generate(int replica, const SessionId& id, int64_t tokens,
@@ -167,6 +167,42 @@ TEST_F(SharedSessionTest, AnotherReplicaShowsListsAndClosesASession) {
   EXPECT_TRUE(closed.ok()) << closed;
   EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND");
   EXPECT_EQ(Reason(Get(0, id).status()), "SESSION_NOT_FOUND");
+}
+
+TEST_F(SharedSessionTest, AClosedSessionLeavesNoTokensUnlessAForkMayUseThem) {
+  const SessionId lone = Open(0)->id;
+  for (int turn = 0; turn < 4; ++turn) ASSERT_TRUE(Generate(0, lone, 5, {1, 2}).ok());
+  EXPECT_EQ(server_.chunks(), 1u) << "those that a larger one replaced are gone";
+  EXPECT_TRUE(Close(1, lone).ok());
+  EXPECT_EQ(server_.chunks(), 0u);
+
+  const SessionId parent = Open(0)->id;
+  const auto progress = Generate(0, parent, 5, {1, 2});
+  ASSERT_TRUE(progress.ok());
+  ForkSpec spec;
+  spec.session = SessionRef{parent, "t", std::nullopt, ""};
+  const auto forks = Await<std::vector<SessionInfo>>(
+      [&](SessionsDone done) { return ForkSession(engine(0), spec, std::move(done)); });
+  ASSERT_TRUE(forks.ok()) << forks.status();
+  ASSERT_TRUE(Generate(1, parent, 1, {3}).ok()) << "another replica, which knows it by the record";
+  EXPECT_TRUE(Close(1, parent).ok());
+  EXPECT_TRUE(Generate(1, forks->at(0).id, 5, {}, progress->hash).ok());
+
+  const SessionId old = Open(0)->id;
+  ASSERT_TRUE(Generate(0, old, 5, {1, 2}).ok());
+  const StoreRecord stored = server_.Read(old.ToString())->found;
+  SessionRecord record = *DecodeRecord(stored.bytes);
+  record.owns_chunks = false;  // a replica of the version before wrote it
+  StoreWrite write;
+  write.session = old.ToString();
+  write.expected = stored.claim;
+  write.record = {"another claim 16", EncodeRecord(record)};
+  write.expiry = absl::Minutes(1);
+  ASSERT_TRUE(server_.Write(write).ok());
+  ASSERT_TRUE(Generate(1, old, 5, {}).ok());
+  const size_t before = server_.chunks();
+  EXPECT_TRUE(Close(1, old).ok());
+  EXPECT_EQ(server_.chunks(), before);
 }
 
 TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
@@ -369,6 +405,29 @@ TEST_F(SharedLimitTest, ANewSessionThatExpiresFirstIsNotTheOneThatMakesRoom) {
   const auto brief = Open(0, "u", absl::Seconds(2));
   ASSERT_TRUE(brief.ok()) << brief.status();
   EXPECT_TRUE(Get(0, brief->id, "u").ok());
+}
+
+class TenantBytesTest : public SharedSessionTest {
+ protected:
+  TenantBytesTest() { options_.sessions.max_tenant_bytes = 4000; }
+};
+
+TEST_F(TenantBytesTest, ATenantThatHasTooMuchOpensAndExtendsNothingAndMayClose) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 1000, {1, 2}).ok()) << "what has begun may be written";
+  EXPECT_TRUE(durable_->durable);
+  const absl::Status refused = Open(1).status();
+  EXPECT_EQ(Reason(refused), "TENANT_STORE_LIMIT");
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::HasSubstr("session-store-tenant-mib allows 4000"));
+  EXPECT_EQ(Reason(Generate(1, id, 5, {}).status()), "TENANT_STORE_LIMIT");
+  EXPECT_TRUE(Open(1, "u").ok()) << "another tenant";
+  const auto rewound = Await<SessionInfo>([&](SessionDone done) {
+    return RewindSession(engine(1), {id, "t", 10, ""}, absl::InfiniteFuture(), std::move(done));
+  });
+  EXPECT_TRUE(rewound.ok()) << rewound.status();
+  EXPECT_TRUE(Close(1, id).ok());
+  EXPECT_TRUE(Open(1).ok());
 }
 
 class PublishedStateTest : public SharedSessionTest {

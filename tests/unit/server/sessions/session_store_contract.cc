@@ -355,6 +355,29 @@ TEST_P(SessionStoreContract, ChunksHoldAnyBytes) {
   EXPECT_THAT(Chunks({ChunkId(2)}), ElementsAre(binary));
 }
 
+TEST_P(SessionStoreContract, AChunkThatIsDroppedIsGoneAtOnceAndNoOther) {
+  StoreWrite write = MakeWrite(1, 0, 1);
+  write.chunks = {{ChunkId(1), "one"}, {ChunkId(2), "two"}, {ChunkId(3), "three"}};
+  Write(write);
+  write = MakeWrite(1, 7, 2);
+  write.dropped_chunks = {ChunkId(1)};
+  Write(write, Kind::kOther);
+  EXPECT_THAT(Chunks({ChunkId(1)}), ElementsAre("one")) << "a write that loses drops nothing";
+  write.expected = ClaimOf(1);
+  write.chunks = {{ChunkId(4), "four"}};
+  write.kept_chunks = {ChunkId(2)};
+  write.dropped_chunks = {ChunkId(1), ChunkId(5)};  // one that is not there
+  Write(write);
+  EXPECT_THAT(Chunks({ChunkId(1), ChunkId(2), ChunkId(3), ChunkId(4)}),
+              ElementsAre("", "two", "three", "four"));
+  write = MakeWrite(1, 2, 3, "closed");
+  write.dropped_chunks = {ChunkId(2), ChunkId(4)};
+  write.leaves_sets = true;
+  Write(write);
+  EXPECT_THAT(Chunks({ChunkId(2), ChunkId(3), ChunkId(4)}), ElementsAre("", "three", ""));
+  EXPECT_EQ(Read(1).found.bytes, "closed");
+}
+
 TEST_P(SessionStoreContract, AWriteThatLosesLeavesNoChunks) {
   Write(MakeWrite(1, 0, 1));
   StoreWrite write = MakeWrite(1, 7, 2);
@@ -417,6 +440,63 @@ TEST_P(SessionStoreContract, AMemberThatExpiredMakesRoom) {
     return answer.ok() && answer->kind == Kind::kDone;
   });
   EXPECT_THAT(Members("set"), ElementsAre(SessionName(2)));
+}
+
+// Encryption adds some bytes to each record and chunk, so the test asks how many there are.
+TEST_P(SessionStoreContract, AnAccountHasNoMoreBytesThanItMay) {
+  const auto sized = [](int session, int expected, size_t record, int64_t most) {
+    StoreWrite write = MakeWrite(session, expected, expected + 1, std::string(record, 'r'));
+    write.account = {"tenant", most};
+    return write;
+  };
+  const auto bytes = [&] { return Write(sized(9, 0, 0, 1), Kind::kNoBytes).members; };
+  StoreWrite write = sized(1, 0, 1000, 10'000);
+  write.chunks = {{ChunkId(1), std::string(5000, 'c')}};
+  Write(write);
+  const int64_t one = bytes();
+  EXPECT_GE(one, 6000 + 2 * kStoreEntryBytes);
+  EXPECT_LT(one, 6300 + 2 * kStoreEntryBytes);
+  write = sized(2, 0, 1000, one + 3000);
+  write.chunks = {{ChunkId(2), std::string(2000, 'c')}};
+  EXPECT_EQ(Write(write, Kind::kNoBytes).members, one);
+  Read(2, Kind::kMissing);
+  EXPECT_THAT(Chunks({ChunkId(2)}), ElementsAre(""));
+  write.account.most = one + 4000;
+  Write(write);
+  const int64_t two = bytes();
+  write = sized(1, 1, 1001, two);
+  EXPECT_EQ(Write(write, Kind::kNoBytes).members, two) << "one that there is, and that grows";
+  write = sized(1, 1, 1000, two);
+  write.kept_chunks = {ChunkId(1)};
+  Write(write);
+  write = sized(3, 0, 1000, 2000);
+  write.account.name = "another";
+  Write(write);
+  EXPECT_EQ(bytes(), two);
+  Write(sized(4, 0, 0, 0));
+  EXPECT_GE(bytes(), two + kStoreEntryBytes) << "what has no limit counts";
+
+  write = sized(1, 2, 1000, 0);
+  write.dropped_chunks = {ChunkId(1)};
+  write.leaves_sets = true;
+  const int64_t three = bytes();
+  Write(write);
+  EXPECT_LE(bytes(), three - 5000 - kStoreEntryBytes);
+  EXPECT_GE(bytes(), three - 5300 - kStoreEntryBytes) << "the record of one that ended counts";
+}
+
+TEST_P(SessionStoreContract, WhatExpiredCountsForNoAccount) {
+  StoreWrite write = MakeWrite(1, 0, 1);
+  write.account = {"tenant", 0};
+  write.chunks = {{ChunkId(1), std::string(1000, 'c')}};
+  write.expiry = absl::Milliseconds(100);
+  Write(write);
+  write = MakeWrite(2, 0, 1);
+  write.account = {"tenant", 200 + kStoreEntryBytes};
+  Await([&] {
+    const auto answer = WriteNow(*other_, write);
+    return answer.ok() && answer->kind == Kind::kDone;
+  });
 }
 
 TEST_P(SessionStoreContract, ManyThreadsFillASetExactly) {

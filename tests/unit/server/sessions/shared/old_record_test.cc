@@ -37,6 +37,7 @@ TEST_P(OldRecordTest, SessionIsReadWithItsTokens) {
   EXPECT_EQ(read->abandoned_from, 3);
   EXPECT_EQ(read->request, ~uint64_t{0} - 1);
   EXPECT_EQ(read->written, absl::FromUnixMillis(1'764'000'000'123));
+  EXPECT_FALSE(read->owns_chunks) << "its writer may have forked it";
   ASSERT_EQ(read->chunks, (std::vector<ChunkUse>{{"1", 7}, {"2", 5}}));
 
   TokenHistory history;

@@ -168,6 +168,10 @@ TEST_F(RedisSessionStoreTest, AFullRedisWritesNothingAndCanBeRead) {
   EXPECT_EQ(Keys(), before);
   EXPECT_EQ(ReadNow(*store_, SessionName(2))->found.claim, ClaimOf(1));
   EXPECT_TRUE(ListNow(*store_, "all").ok());
+  StoreWrite closed = MakeWrite(2, 1, 2, "closed");
+  closed.sets = {{"all", 10}};
+  closed.leaves_sets = true;
+  EXPECT_TRUE(Written(closed).ok()) << "else nobody could make room";
   redis_->Command({"FLUSHALL"});
   EXPECT_EQ(ReadNow(*store_, SessionName(2))->kind, Kind::kMissing) << "and it gets its id";
   redis_->Command({"CONFIG", "SET", "maxmemory", "0"});

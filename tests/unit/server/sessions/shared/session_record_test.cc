@@ -35,6 +35,7 @@ SessionRecord Full() {
   record.request = 13;
   record.written = absl::FromUnixMillis(1234);
   record.chunks = {{"c1", 3}, {"c2", 2}};
+  record.owns_chunks = true;
   record.states = {2, 6};  // after all tokens and the bos
   return record;
 }
@@ -47,6 +48,7 @@ TEST(SessionRecordTest, BytesHoldAllOfIt) {
   EXPECT_EQ(read->chunks, Full().chunks);
   EXPECT_EQ(read->request, Full().request);
   EXPECT_EQ(read->states, Full().states);
+  EXPECT_TRUE(read->owns_chunks);
   SessionRecord empty = Full();
   empty.abandoned_from.reset();
   empty.request.reset();
