@@ -103,6 +103,15 @@ bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Time now
   return now - known.since < lease;
 }
 
+// Whether the copy may be written into a store that was emptied. By this replica's clock; should it
+// go back, the lease counts as ended.
+bool MayBeWrittenAnew(const Session& session, absl::Time now, absl::Duration lease) {
+  const SharedCopy& copy = *session.shared;
+  if (copy.held_since <= now && now - copy.held_since < lease) return true;
+  if (copy.claiming != nullptr) return IsAsExpected(session, *copy.claiming);
+  return session.active != nullptr && copy.vouched;
+}
+
 // A repetition of the very request that the lease is for.
 bool IsRepetition(const Request& request, const SessionRecord& record) {
   return request.session_ref->repeated && request.sharing.identity &&
@@ -317,6 +326,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   copy->sent_kept = copy->sent.position;
   copy->sent_claim = NewStoreClaim();
   copy->sent_lease = lease;
+  copy->sent_at = now_;
   copy->sent_owed = copy->owes != 0;
   copy->wants_write = false;
   copy->sent.states = copy->published;
@@ -413,6 +423,7 @@ void SharedSessions::OnWritten(Session* session) {
   NoteChanges(session);
   copy->stored = std::move(copy->sent);
   copy->claim = copy->sent_claim;
+  copy->held_since = copy->sent_lease ? copy->sent_at : absl::InfiniteFuture();
   copy->kept = copy->sent_kept;
   copy->unsure.clear();
   copy->is_new = copy->taken = false;
@@ -515,8 +526,15 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
 
 void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
   SharedCopy* const copy = session->shared.get();
-  if (!copy->known || store_id == copy->store_id)
-    return Lose(session, SessionTable::NotFound(session->id));
+  const absl::Status not_found = SessionTable::NotFound(session->id);
+  if (!copy->known || store_id == copy->store_id) return Lose(session, not_found);
+  if (!MayBeWrittenAnew(*session, now_, options_.lease)) {
+    if (copy->held) return Lose(session, not_found);
+    if (copy->owes != 0) DecideEnd(session, /*durable=*/false, absl::OkStatus());
+    // It stays here: the next request may say what it must be.
+    if (copy->claiming != nullptr) Claimed(session, not_found);
+    return;
+  }
   copy->store_id = store_id;  // the store was emptied: all of it is written again
   ++totals_->rewritten;
   copy->stored.chunks.clear();
@@ -547,6 +565,7 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
 
 void SharedSessions::Claimed(Session* session, const absl::Status& status) {
   Request* const request = std::exchange(session->shared->claiming, nullptr);
+  session->shared->vouched = status.ok() && IsAsExpected(*session, *request);
   events_.push_back({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
 }
 

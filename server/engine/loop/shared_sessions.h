@@ -11,10 +11,13 @@
 // states. A request begins only with the claim; if another replica takes it meanwhile, the next
 // write finds that out and the request ends (SESSION_MOVED).
 //
-// Where the store is behind the copy (a failover lost writes, or it was emptied), the copy's tokens
-// are written again, provided that what the store has is their beginning. Where it cannot be
-// reached, a request whose client says what the session must be (SessionRef::hash) runs on a copy
-// that was up to date when it was last used; any other is refused (SESSION_STORE).
+// Where a failover made the store lose writes, the copy's tokens are written again, provided that
+// what the store has is their beginning. A store that was emptied cannot tell whether another
+// replica had more of the session, or it was closed. So the copy is written there only while this
+// replica's lease has not ended, or if the client says what the session must be (SessionRef::hash),
+// and the copy is that; any other request is NOT_FOUND. Where the store cannot be reached, a
+// request whose client says so runs on a copy that was up to date when it was last used; any other
+// is refused (SESSION_STORE).
 //
 // Thread: the loop.
 #pragma once
@@ -78,6 +81,9 @@ struct SharedCopy {
   std::string sent_claim;
   int64_t sent_kept = 0;  // as `kept`, of sent.chunks
   bool sent_lease = false;
+  absl::Time sent_at;
+  // When the lease began, by the write that the store has; InfiniteFuture: there is none.
+  absl::Time held_since = absl::InfiniteFuture();
   bool sent_owed = false;           // it has what `owes` waits for
   std::vector<std::string> unsure;  // claims of writes that got no answer: they may have happened
   SessionRecord found;              // of kChunks: what the copy is to become
@@ -87,6 +93,7 @@ struct SharedCopy {
 
   Request* claiming = nullptr;  // the request that waits for the claim
   bool held = false;            // the active request runs with the claim
+  bool vouched = false;         // its client said what the session must be, and it was that
   bool wants_write = false;     // it has changed, or its lease is to be renewed or given back
   uint64_t owes = 0;            // the end that waits for a write of this session; 0: none
   absl::Status lost;            // why it is not known any more

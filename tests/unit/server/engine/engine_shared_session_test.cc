@@ -269,6 +269,36 @@ TEST_F(SharedSessionTest, WhatAFailoverLostIsWrittenAgain) {
   EXPECT_TRUE(Generate(1, id, 5, {}, next->hash).ok());
 }
 
+TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouchesFor) {
+  const SessionId closed = Open(0)->id;
+  ASSERT_TRUE(Generate(0, closed, 5, {1, 2}).ok());
+  ASSERT_TRUE(Close(1, closed).ok());
+  const SessionId id = Open(0)->id;
+  const auto stale = Generate(0, id, 5, {1, 2});
+  const auto newest = Generate(1, id, 5, {3});
+  ASSERT_TRUE(stale.ok() && newest.ok());
+  server_.Empty();
+  EXPECT_EQ(Reason(Generate(0, closed, 5, {}).status()), "SESSION_NOT_FOUND");
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND") << "a stale copy";
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}, newest->hash).status()), "SESSION_NOT_FOUND");
+  EXPECT_EQ(Reason(Generate(1, id, 5, {}).status()), "SESSION_NOT_FOUND") << "it cannot know";
+  const auto next = Generate(1, id, 5, {}, newest->hash);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->position, newest->position + 5);
+
+  GenerateSpec spec;  // says nothing, and runs while the store is emptied
+  spec.tenant = "t";
+  spec.session = SessionRef{id, "t", std::nullopt, ""};
+  spec.max_tokens = 3000;
+  ReplyCollector& collector = collectors_.emplace_back();
+  ASSERT_TRUE(collector.Start(engine(1), spec).ok());
+  Until([&] { return collector.calls() > 0; });
+  server_.Empty();
+  Until([&] { return collector.reply().end().has_value(); });
+  EXPECT_TRUE(collector.reply().end()->status.ok()) << collector.reply().end()->status;
+  EXPECT_TRUE(collector.reply().end()->durable->durable);
+}
+
 TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
   const SessionId id = Open(0)->id;
   const auto before = Generate(0, id, 5, {1, 2});
