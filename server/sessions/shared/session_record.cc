@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/utf8.h"
 #include "server/sessions/sections.h"
 #include "server/sessions/shared/sealer.h"
 
@@ -18,6 +19,7 @@ constexpr uint32_t kRecordSection = 1, kChunkSection = 2;                      /
 constexpr uint32_t kRecordFormat = 1;                                          // first in a payload
 constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4, kOwnsChunks = 8;  // of a record
 constexpr int64_t kMostChunkTokens = 65536;                                    // at most 200 KiB
+constexpr size_t kMostMarkBytes = 64 << 10;  // of all marks, as in a snapshot
 
 absl::Status RecordError(absl::StatusCode code, absl::string_view reason, absl::string_view verb,
                          absl::string_view what) {
@@ -57,11 +59,15 @@ bool IsConsistent(const SessionRecord& record) {
   for (const int64_t fed : record.states) {
     if (fed <= std::exchange(before, fed)) return false;
   }
+  size_t mark_bytes = 0;
+  for (const auto& [name, position] : record.marks) {
+    mark_bytes += sizeof(uint32_t) + name.size() + sizeof position;
+    if (!IsUtf8(name) || !inside(position)) return false;
+  }
   // A bos may be fed beside the tokens.
   return before - 1 <= record.position && tokens == record.position &&
          inside(record.abandoned_from.value_or(0)) && record.idle_timeout > absl::ZeroDuration() &&
-         std::all_of(record.marks.begin(), record.marks.end(),
-                     [&](const auto& mark) { return inside(mark.second); });
+         mark_bytes <= kMostMarkBytes;
 }
 
 }  // namespace
