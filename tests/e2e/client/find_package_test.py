@@ -24,7 +24,8 @@ class FindPackageTest(CommandTest):
         with tempfile.TemporaryDirectory(dir=BUILD_DIR, prefix="find-package-") as folder:
             prefix, build = pathlib.Path(folder) / "prefix", pathlib.Path(folder) / "build"
             self.run_command("cmake", "--install", BUILD_DIR, "--prefix", prefix)
-            self.assertTrue((prefix / "include/rivulet/client.h").is_file())
+            for file in ("include/rivulet/client.h", "share/rivulet/chat_worker.py"):
+                self.assertTrue((prefix / file).is_file(), file)
             for program in ("rivulet", "rivulet-server"):
                 self.run_command(prefix / "bin" / program, "--version")
             # Nothing installed may need the source tree or the build directory.
