@@ -14,6 +14,10 @@ namespace {
 // A CloseSession against others that keep writing: each of them writes a few times a second.
 constexpr size_t kCloseTries = 20;
 
+// Under way together for all lookups: however many sessions are listed, the store takes the calls
+// of others, and answers them soon.
+constexpr size_t kMostReads = 256;
+
 absl::Status CannotClose() {
   ErrorDetail detail;
   detail.reason = "SESSION_BUSY";
@@ -76,24 +80,13 @@ void SharedLookups::Look(Request* request) {
   const SessionLookup& lookup = *request->lookup();
   const RequestId request_id = request->id;
   open_[request_id].request = request;
-  const auto read = [this, request_id](Open* open, const std::vector<SessionId>& ids) {
-    open->reads = ids.size();
-    open->found.resize(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i) {
-      store_->Read(
-          ids[i].ToString(),
-          For<Answer>(request_id, [this, i, id = ids[i]](Open* asking, const Answer& answer) {
-            OnRecord(asking, i, id, answer);
-          }));
-    }
-  };
-  if (lookup.session) return read(&open_[request_id], {*lookup.session});
+  if (lookup.session) return Read(&open_[request_id], {*lookup.session});
   using Members = absl::StatusOr<std::vector<SessionStore::Member>>;
   const int64_t most =
       lookup.page_size > 0 ? lookup.page_size : std::numeric_limits<int32_t>::max();
   store_->List(SharedSetsOf(identity_.model_name, request->account.tenant, "")[1].name,
                static_cast<int64_t>(lookup.after), most,
-               For<Members>(request_id, [this, read, most](Open* open, const Members& members) {
+               For<Members>(request_id, [this, most](Open* open, const Members& members) {
                  if (!members.ok()) return End(*open, StoreUnavailable(members.status()));
                  std::vector<SessionId> ids;
                  for (const SessionStore::Member& member : *members) {
@@ -102,13 +95,43 @@ void SharedLookups::Look(Request* request) {
                  if (std::ssize(*members) >= most) {
                    open->next = static_cast<uint64_t>(members->back().expires_ms);
                  }
-                 if (!ids.empty()) return read(open, ids);
+                 if (!ids.empty()) return Read(open, std::move(ids));
                  open->request->lookup()->show({}, open->next);
                  End(*open, absl::OkStatus());
                }));
 }
 
-void SharedLookups::OnRecord(Open* open, size_t index, const SessionId& id, const Answer& answer) {
+void SharedLookups::Read(Open* open, std::vector<SessionId> sessions) {
+  open->found.resize(sessions.size());
+  open->sessions = std::move(sessions);
+  reading_.push_back(open->request->id);
+  BeginReads();
+}
+
+// One read of each request, then the next of each: none waits for all of a long list.
+void SharedLookups::BeginReads() {
+  while (reads_ < kMostReads && !reading_.empty()) {
+    const RequestId id = reading_.front();
+    reading_.pop_front();
+    const auto found = open_.find(id);
+    if (found == open_.end()) continue;
+    Open* const open = &found->second;
+    const size_t index = open->begun++;
+    if (open->begun < open->sessions.size()) reading_.push_back(id);
+    ++reads_;
+    store_->Read(open->sessions[index].ToString(),
+                 Posting<Answer>(mailbox_, [this, id, index](const Answer& answer) {
+                   --reads_;
+                   totals_->CountCall(answer.status());
+                   const auto asking = open_.find(id);
+                   if (asking != open_.end()) OnRecord(&asking->second, index, answer);
+                   BeginReads();
+                 }));
+  }
+}
+
+void SharedLookups::OnRecord(Open* open, size_t index, const Answer& answer) {
+  const SessionId& id = open->sessions[index];
   const bool one = open->request->lookup()->session.has_value();
   const bool unreadable = IsOfRecord(answer.status());
   if (!answer.ok() && !unreadable) return End(*open, StoreUnavailable(answer.status()));
@@ -123,7 +146,7 @@ void SharedLookups::OnRecord(Open* open, size_t index, const SessionId& id, cons
   }
   // One that a list names may have been closed meanwhile, or nobody here can read it.
   if (!status.ok() && one) return End(*open, status);
-  if (--open->reads > 0) return;
+  if (++open->ended < open->sessions.size()) return;
   std::vector<SessionInfo> infos;
   for (std::optional<SessionInfo>& info : open->found) {
     if (info) infos.push_back(*std::move(info));

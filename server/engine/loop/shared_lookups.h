@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,7 +50,8 @@ class SharedLookups {
   struct Open {
     Request* request = nullptr;
     std::vector<std::string> claims;  // of tombstones that were sent
-    size_t reads = 0;                 // of records that are under way
+    std::vector<SessionId> sessions;  // whose records it reads
+    size_t begun = 0, ended = 0;      // of these reads
     std::vector<std::optional<SessionInfo>> found;
     uint64_t next = 0;
   };
@@ -64,7 +66,10 @@ class SharedLookups {
   }
 
   void OnCloseAnswer(Open* open, const Answer& answer);
-  void OnRecord(Open* open, size_t index, const SessionId& id, const Answer& answer);
+  // Reads what `sessions` names, in its turn.
+  void Read(Open* open, std::vector<SessionId> sessions);
+  void BeginReads();
+  void OnRecord(Open* open, size_t index, const Answer& answer);
   void End(const Open& open, absl::Status status);
   SessionInfo InfoOf(const SessionId& id, const SessionRecord& record, bool busy) const;
 
@@ -75,6 +80,8 @@ class SharedLookups {
   const std::shared_ptr<LoopMailbox> mailbox_;
   SharedTotals* const totals_;
   absl::flat_hash_map<RequestId, Open> open_;
+  std::deque<RequestId> reading_;  // that have reads to begin, or have ended
+  size_t reads_ = 0;               // of records that are under way
   std::vector<Answered> answered_;
 };
 

@@ -205,6 +205,22 @@ TEST_F(SharedSessionTest, AClosedSessionLeavesNoTokensUnlessAForkMayUseThem) {
   EXPECT_EQ(server_.chunks(), before);
 }
 
+TEST_F(SharedSessionTest, AListReadsAFewRecordsAtATime) {
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(Open(0).ok());
+  std::optional<absl::StatusOr<SessionPage>> page;
+  size_t most = 0;
+  ASSERT_TRUE(ListSessions(engine(1), {"t"}, [&](absl::StatusOr<SessionPage> got) {
+                page = std::move(got);
+              }).ok());
+  Until([&] {
+    most = std::max(most, replicas_[1].store->pending());
+    return page.has_value();
+  });
+  ASSERT_TRUE(page->ok()) << page->status();
+  EXPECT_EQ((*page)->sessions.size(), 300u);
+  EXPECT_EQ(most, 256u);
+}
+
 TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
   const SessionId id = Open(0)->id;
   std::optional<absl::Status> closed;
