@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
@@ -70,16 +71,28 @@ struct SharedStates::Place {
   std::string tenant;
   std::vector<int32_t> tokens;
   int64_t bos;
+  std::vector<Part> parts;
+  mutable absl::once_flag named = {};
+  mutable std::vector<std::string> names = {};  // of the parts, once they are asked for
 
-  StateStamp Stamp(const Part& part) const {
-    const auto seen = static_cast<size_t>(std::max<int64_t>(0, part.fed - bos));
-    return SharedStateStamp(model, tenant, std::span(tokens).first(seen));
+  StateStamp Stamp(size_t part) const {
+    const auto seen = [&](size_t i) { return std::max<int64_t>(0, parts[i].fed - bos); };
+    const int64_t before = part == 0 ? 0 : seen(part - 1);
+    return SharedStateStamp(model, tenant, part == 0 ? "" : names[part - 1],
+                            std::span(tokens).subspan(static_cast<size_t>(before),
+                                                      static_cast<size_t>(seen(part) - before)));
   }
-  static uint64_t Number(const Part& part) {
-    return part.segment ? SharedSegmentNumber(part.fed) : SharedStateNumber(part.fed);
+  uint64_t Number(size_t part) const {
+    const int64_t fed = parts[part].fed;
+    return parts[part].segment ? SharedSegmentNumber(fed) : SharedStateNumber(fed);
   }
-  std::string Name(const Part& part) const {
-    return SharedStateName(Stamp(part), Number(part), part.values);
+  const std::string& Name(size_t part) const {
+    absl::call_once(named, [this] {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        names.push_back(SharedStateName(Stamp(i), Number(i), parts[i].values));
+      }
+    });
+    return names[part];
   }
 };
 
@@ -136,20 +149,21 @@ void SharedStates::Publish(Session* session) {
   under_way_bytes_ += new_bytes;
   session->shared->publishing = latest.fed;
   const int64_t seen = session->Seen(latest.fed);
-  const std::vector<Part> parts = PartsOf(latest.fed);
-  const auto publication = std::make_shared<Publication>(Publication{
-      {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_(), parts.size()});
   const auto place = PlaceOf(*session, latest.fed);
+  const size_t parts = place->parts.size();
+  const auto publication = std::make_shared<Publication>(Publication{
+      {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_(), parts});
   const ViewPtr view = store_->Use(latest.state.get());
-  for (size_t i = 0; i < parts.size(); ++i) {
+  for (size_t i = 0; i < parts; ++i) {
     archive_->Put(
-        // With long sessions it takes milliseconds, so not here.
-        [place, part = parts[i], view, i] {
-          const StateStamp stamp = place->Stamp(part);
-          return ArchivedState{place->Name(part),
-                               static_cast<int64_t>(StateFileBytes(stamp, part.values)),
-                               [stamp, part, view, i] {
-                                 return EncodeStateFile(stamp, Place::Number(part), view->part(i));
+        // With long sessions the names take milliseconds, so not here.
+        [place, view, i] {
+          const std::string& name = place->Name(i);
+          const StateStamp stamp = place->Stamp(i);
+          return ArchivedState{name,
+                               static_cast<int64_t>(StateFileBytes(stamp, place->parts[i].values)),
+                               [place, stamp, view, i] {
+                                 return EncodeStateFile(stamp, place->Number(i), view->part(i));
                                }};
         },
         // As long as the session's record; beyond the lease nothing happens to an idle session.
@@ -195,8 +209,8 @@ std::shared_ptr<const SharedStates::Place> SharedStates::PlaceOf(const Session& 
                                                                  int64_t fed) const {
   const int64_t seen = session.Seen(fed);
   const auto tokens = session.history.tokens().first(static_cast<size_t>(seen));
-  return std::make_shared<const Place>(
-      Place{model_, session.tenant, {tokens.begin(), tokens.end()}, fed - seen});
+  return std::shared_ptr<const Place>(
+      new Place{model_, session.tenant, {tokens.begin(), tokens.end()}, fed - seen, PartsOf(fed)});
 }
 
 void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
@@ -211,17 +225,16 @@ void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
 
 PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
   return [archive = archive_, mailbox = mailbox_, totals = totals_, place = PlaceOf(session, fed),
-          parts = PartsOf(fed),
           size = store_->size()](const std::function<void(absl::StatusOr<CutState>)>& done) {
     const auto gathered = std::make_shared<Gathered>(
-        parts.size(), [mailbox, totals, done](absl::StatusOr<CutState> state) {
+        place->parts.size(), [mailbox, totals, done](absl::StatusOr<CutState> state) {
           mailbox->Post([totals, status = state.status()] { totals->CountStateRead(status); });
           done(std::move(state));
         });
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const std::string name = place->Name(parts[i]);
+    for (size_t i = 0; i < place->parts.size(); ++i) {
+      const std::string& name = place->Name(i);
       archive->Get(name, [archive, gathered, name, i, size,
-                          wanted = parts[i]](const absl::StatusOr<std::string>& bytes) {
+                          wanted = place->parts[i]](const absl::StatusOr<std::string>& bytes) {
         absl::StatusOr<std::vector<float>> part = absl::NotFoundError("it is not there");
         if (!bytes.ok()) part = bytes.status();
         if (bytes.ok() && !bytes->empty()) part = DecodeSharedState(*bytes, name, wanted.values);

@@ -4,7 +4,8 @@
 // expire first, and what it returns is not trusted.
 //
 // A state's name is the SHA-256 of what it follows from: tenant, weights, configuration, numerics
-// id and all tokens that were fed. Its bytes repeat all of these (store/state_file.h).
+// id, the name of the segment before it and the tokens that were fed since. Its bytes repeat all of
+// these (store/state_file.h).
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace rivulet {
 namespace {
 
 constexpr absl::string_view kMagic = "RVLTSTAT";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 enum Section : uint32_t { kMeta = 1, kState = 2 };
 
@@ -66,10 +66,11 @@ StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id) {
   return stamp;
 }
 
-StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
+StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant, absl::string_view previous,
                             std::span<const int32_t> tokens) {
   SectionWriter owner;
   owner.Text(tenant);
+  owner.Text(previous);
   owner.Bytes(tokens.data(), tokens.size_bytes());
   model.owner = owner.Take();
   return model;

@@ -2,7 +2,7 @@
 // A state as bytes: of a file, which only the server that wrote it reads, or of a state that
 // replicas share (shared/state_archive.h):
 //
-//   "RVLTSTAT"  version u32 = 1  section...          (server/sessions/sections.h)
+//   "RVLTSTAT"  version u32 = 2  section...          (server/sessions/sections.h)
 //   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, floats
 //   2 state  float32 values, cut into sections of 1 MiB, the last one shorter
 //
@@ -25,15 +25,17 @@ namespace rivulet {
 struct StateStamp {
   std::string weights_sha256, config_sha256;  // lower-case hex
   std::string numerics_id;
-  // Of files: of this process and model alone. Of shared states: tenant and tokens.
+  // Of files: of this process and model alone. Of shared states: SharedStateStamp.
   std::string owner;
 };
 
 // With an owner drawn at random.
 StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id);
 
-// `model` with the owner of a shared state: the tenant and the tokens that the state has seen.
-StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
+// `model` with the owner of a shared state or segment: the tenant, the name of the segment before it
+// ("": there is none), which stands for all tokens up to there, and the tokens seen since. So the
+// names of all segments of a state take time linear in its tokens.
+StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant, absl::string_view previous,
                             std::span<const int32_t> tokens);
 // The `number` of what replicas share: a state after `fed` tokens, the implied bos counted, without
 // its segments; and the segment that ends there.

@@ -534,6 +534,16 @@ TEST_F(PublishedSegmentTest, EachSegmentIsPublishedOnceAndReadByAnotherReplica) 
   EXPECT_EQ(Totals(0).states_published_bytes + Totals(1).states_published_bytes, held);
 }
 
+TEST_F(PublishedSegmentTest, ASegmentIsSharedBySessionsThatAreTheSameUpToItsEnd) {
+  const auto publish = [&](const std::vector<int32_t>& prompt) {
+    EXPECT_TRUE(Generate(0, Open(0)->id, 1, prompt).ok());
+    return archive_->states.size();
+  };
+  EXPECT_EQ(publish({1, 2, 3, 4, 5, 6, 7, 8}), 3u) << "two segments, and what else the state holds";
+  EXPECT_EQ(publish({9, 2, 3, 4, 5, 6, 7, 8}), 6u);
+  EXPECT_EQ(publish({1, 2, 3, 4, 5, 6, 7, 9}), 7u);
+}
+
 TEST_F(PublishedSegmentTest, AStateWhoseSegmentIsGoneIsComputedAgain) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
@@ -567,7 +577,7 @@ TEST_F(PublishedStateTest, AStateThatIsGoneOrDamagedIsComputedAgain) {
   damage([](std::string* bytes) { bytes->pop_back(); });
   damage([&](std::string* bytes) {  // a checksum says nothing about who wrote it
     const StateStamp stamp =
-        SharedStateStamp({"", "", "fake", ""}, "t", std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+        SharedStateStamp({"", "", "fake", ""}, "t", "", std::vector<int32_t>{1, 2, 3, 4, 5, 6});
     const float infinite = std::numeric_limits<float>::infinity();
     *bytes = EncodeStateFile(stamp, 7, std::vector<float>(kFakeStateBytes / 4, infinite));
   });
