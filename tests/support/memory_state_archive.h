@@ -7,18 +7,21 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "server/sessions/shared/state_archive.h"
 
 namespace rivulet {
 
 class MemoryStateArchive final : public StateArchive {
  public:
-  void Put(std::function<ArchivedState()> state, absl::Duration /*expiry*/, PutDone done) override {
-    Do([this, state = std::move(state), done = std::move(done)] {
+  void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
+    Do([this, state = std::move(state), expiry, done = std::move(done)] {
       if (fails) return done(absl::UnavailableError("told to fail"));
       const ArchivedState made = state();
+      puts.emplace_back(made.name, expiry);
       const bool is_new = !states.contains(made.name);
       if (is_new) states[made.name] = made.bytes();
       done(is_new ? made.size : 0);
@@ -43,7 +46,8 @@ class MemoryStateArchive final : public StateArchive {
   }
 
   bool fails = false, holds = false;
-  std::map<std::string, std::string> states;  // by name
+  std::map<std::string, std::string> states;                 // by name
+  std::vector<std::pair<std::string, absl::Duration>> puts;  // names and expiries
   std::deque<std::function<void()>> held;
 
  private:

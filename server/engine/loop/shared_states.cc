@@ -154,7 +154,9 @@ void SharedStates::Publish(Session* session) {
   const auto publication = std::make_shared<Publication>(Publication{
       {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_(), parts});
   const ViewPtr view = store_->Use(latest.state.get());
-  for (size_t i = 0; i < parts; ++i) {
+  // The first segment last and for longest: where room is made, the archive drops the last parts
+  // first, so that what is left is still part of states.
+  for (size_t i = parts; i-- > 0;) {
     archive_->Put(
         // With long sessions the names take milliseconds, so not here.
         [place, view, i] {
@@ -167,7 +169,7 @@ void SharedStates::Publish(Session* session) {
                                }};
         },
         // As long as the session's record; beyond the lease nothing happens to an idle session.
-        session->idle_timeout,
+        session->idle_timeout + absl::Milliseconds(parts - 1 - i),
         Posting<absl::StatusOr<int64_t>>(
             mailbox_, [this, publication](const absl::StatusOr<int64_t>& written) {
               OnPut(publication.get(), written);

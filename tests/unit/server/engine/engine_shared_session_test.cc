@@ -544,6 +544,20 @@ TEST_F(PublishedSegmentTest, ASegmentIsSharedBySessionsThatAreTheSameUpToItsEnd)
   EXPECT_EQ(publish({1, 2, 3, 4, 5, 6, 7, 9}), 7u);
 }
 
+TEST_F(PublishedSegmentTest, TheLastPartsOfAStateExpireFirst) {
+  const auto publish = [&](const std::vector<int32_t>& prompt) {
+    archive_->puts.clear();
+    EXPECT_TRUE(Generate(0, Open(0)->id, 1, prompt).ok());
+    return archive_->puts;
+  };
+  const auto puts = publish({1, 2, 3, 4, 5, 6, 7, 8}), others = publish({1, 2, 3, 9, 5, 6, 7, 8});
+  ASSERT_EQ(puts.size(), 3u);
+  ASSERT_EQ(others.size(), 3u);
+  EXPECT_EQ(puts[2].first, others[2].first) << "the first segment, which is the same";
+  EXPECT_LT(puts[0].second, puts[1].second);
+  EXPECT_LT(puts[1].second, puts[2].second);
+}
+
 TEST_F(PublishedSegmentTest, AStateWhoseSegmentIsGoneIsComputedAgain) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
