@@ -10,6 +10,7 @@
 #include <cstring>
 #include <optional>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/batch/batch_result.h"
@@ -57,6 +58,9 @@ absl::StatusOr<BatchRecord> FromJson(const std::string& text) {
   RIVULET_RETURN_IF_ERROR(json.CheckNoOthers());
   return record;
 }
+
+// Not 0.
+uint64_t HashOf(const std::optional<std::string>& custom_id) { return absl::HashOf(custom_id) | 1; }
 
 std::string Shown(const BatchRecord& record, const std::string& option) {
   const auto found = record.options.find(option);
@@ -155,7 +159,8 @@ absl::Status BatchOutput::ReadAnswered() {
 }
 
 absl::Status BatchOutput::Mark(absl::string_view line) {
-  const int64_t number = AnsweredLine(line);
+  const std::optional<AnsweredLine> result = ReadResult(line);
+  const int64_t number = result.has_value() ? result->number : 0;
   const bool in_order = record_.options.find("--unordered") == record_.options.end();
   if (number < 1 || number >= static_cast<int64_t>(answered_.size()) || IsAnswered(number) ||
       (in_order && number != num_answered_ + 1)) {
@@ -163,9 +168,17 @@ absl::Status BatchOutput::Mark(absl::string_view line) {
         absl::StrCat(path_, ": line ", num_answered_ + 1,
                      " is not what this command writes; the file was changed"));
   }
-  answered_[static_cast<size_t>(number)] = true;
+  answered_[static_cast<size_t>(number)] = HashOf(result->custom_id);
   ++num_answered_;
   return absl::OkStatus();
+}
+
+absl::Status BatchOutput::CheckAnswer(const NumberedLine& line) const {
+  const std::optional<std::string>& id = line.line.custom_id;
+  if (answered_[static_cast<size_t>(line.number)] == HashOf(id)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      path_, ": the result of line ", line.number, " has not the custom_id of that line, ",
+      id.has_value() ? Quoted(*id) : "which has none", "; the file was changed"));
 }
 
 absl::Status BatchOutput::CutAt(int64_t bytes) {

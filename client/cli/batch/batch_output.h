@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/batch/batch_input.h"
 
 namespace rivulet {
 
@@ -30,8 +31,8 @@ class BatchOutput {
  public:
   // Begins the batch, with `record`, or continues it: cuts an unfinished last line off and takes
   // seed and time from OUT.batch. Locks the file. `lines`: of the input. Errors:
-  // FAILED_PRECONDITION (the file is that of another batch or of another program, or another
-  // process writes it), INVALID_ARGUMENT (cannot be read or written).
+  // FAILED_PRECONDITION (the file is that of another batch or of another program, a line of it was
+  // changed, or another process writes it), INVALID_ARGUMENT (cannot be read or written).
   static absl::StatusOr<std::unique_ptr<BatchOutput>> Open(const std::string& path,
                                                            const BatchRecord& record,
                                                            int64_t lines);
@@ -41,7 +42,10 @@ class BatchOutput {
 
   const BatchRecord& record() const { return record_; }
   // Whether line `number` of the input was answered before this was opened.
-  bool IsAnswered(int64_t number) const { return answered_[static_cast<size_t>(number)]; }
+  bool IsAnswered(int64_t number) const { return answered_[static_cast<size_t>(number)] != 0; }
+  // OK if the result that was there is one of `line`. Errors: FAILED_PRECONDITION.
+  // REQUIRES: IsAnswered(line.number).
+  absl::Status CheckAnswer(const NumberedLine& line) const;
   int64_t num_answered() const { return num_answered_; }
 
   // Appends whole lines. Errors: INVALID_ARGUMENT.
@@ -63,7 +67,8 @@ class BatchOutput {
   const std::string path_;
   int fd_ = -1;
   BatchRecord record_;
-  std::vector<bool> answered_;  // by number of line
+  // By number of line: 0, or the hash of the result's custom_id.
+  std::vector<uint64_t> answered_;
   int64_t num_answered_ = 0;
 };
 

@@ -238,12 +238,19 @@ std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError&
   return out;
 }
 
-int64_t AnsweredLine(absl::string_view result) {
-  int64_t number = 0;
-  if (!absl::ConsumePrefix(&result, kStart)) return 0;
-  const size_t end = result.find_first_not_of("0123456789");
-  if (end == absl::string_view::npos || !absl::SimpleAtoi(result.substr(0, end), &number)) return 0;
-  return number;
+std::optional<AnsweredLine> ReadResult(absl::string_view result) {
+  if (!absl::StartsWith(result, kStart)) return std::nullopt;
+  const auto json = nlohmann::json::parse(result.begin(), result.end(), nullptr,
+                                          /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  const auto number = json.find("line");
+  if (number == json.end() || !number->is_number_integer()) return std::nullopt;
+  AnsweredLine line = {number->get<int64_t>(), std::nullopt};
+  const auto id = json.find("custom_id");
+  if (id == json.end()) return line;
+  if (!id->is_string()) return std::nullopt;
+  line.custom_id = id->get<std::string>();
+  return line;
 }
 
 }  // namespace rivulet

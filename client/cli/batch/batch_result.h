@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,12 @@ std::string GenerateResult(int64_t number, const BatchLine& line, const BatchSta
 std::string ScoreResult(int64_t number, const BatchLine& line, const v1::ScoreReply& reply);
 std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError& error);
 
-// The number of the line that a line of output answers; 0: it is none of ours.
-int64_t AnsweredLine(absl::string_view result);
+// The line that a line of output answers: its number, and what it has of a BatchLine to tell it
+// from others. nullopt: it is none of ours, or damaged.
+struct AnsweredLine {
+  int64_t number = 0;
+  std::optional<std::string> custom_id;
+};
+std::optional<AnsweredLine> ReadResult(absl::string_view result);
 
 }  // namespace rivulet

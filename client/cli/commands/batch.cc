@@ -128,9 +128,10 @@ absl::Status Batch::SendMore(absl::Time now) {
     }
     if (!output_.IsAnswered(line->number)) {
       RIVULET_RETURN_IF_ERROR(Begin(*std::move(line)));
-    } else if (next_line_ == line->number) {
-      ++next_line_;
+      continue;
     }
+    RIVULET_RETURN_IF_ERROR(output_.CheckAnswer(*line));
+    if (next_line_ == line->number) ++next_line_;
   }
   return absl::OkStatus();
 }

@@ -233,8 +233,14 @@ class BatchServerTest(BatchTest):
         self.into.write_text(many(4, 2))
         self.fails(self.batch(self.target, "--temperature", "0.5"), 2, "for an input with SHA-256")
         self.into.write_text(many(3, 2))
-        self.out.write_text(before + '{"line":2,"tokens":[]}\n')
-        self.fails(self.batch(self.target, "--temperature", "0.5"), 2, "line 4 is not what this command writes")
+        of_another = before.replace('{"line":2,', '{"line":2,"custom_id":"x",')
+        for changed, error in (
+            (before + '{"line":2,"tokens":[]}\n', f"{self.out}: line 4 is not what this command writes"),
+            (before[:-9] + "GARBAGE\n", f"{self.out}: line 3 is not what this command writes"),
+            (of_another, f"{self.out}: the result of line 2 has not the custom_id of that line, which has none"),
+        ):
+            self.out.write_text(changed)
+            self.fails(self.batch(self.target, "--temperature", "0.5"), 2, error)
         pathlib.Path(f"{self.out}.batch").unlink()
         self.fails(self.batch(self.target, "--temperature", "0.5"), 2, "is not the output of a batch")
         self.fails(rivulet("batch", "-", self.out, *self.target), 2, "IN and OUT must be files")

@@ -115,9 +115,13 @@ TEST(BatchResultTest, ShowsAPerplexityOnlyWhereThereIsOne) {
 }
 
 TEST(BatchResultTest, FindsTheLineThatAResultAnswers) {
-  EXPECT_EQ(AnsweredLine("{\"line\":12,\"text\""), 12);
-  for (const char* const other : {"", "{\"line\":", "{\"line\":x", "{\"line\":12", "{\"id\":12,"}) {
-    EXPECT_EQ(AnsweredLine(other), 0) << other;
+  EXPECT_EQ(ReadResult(R"({"line":12,"text":""})")->number, 12);
+  EXPECT_EQ(ReadResult(R"({"line":12})")->custom_id, std::nullopt);
+  EXPECT_EQ(ReadResult(R"({"line":12,"custom_id":"a\n","text":""})")->custom_id, "a\n");
+  for (const char* const other :
+       {"", "{\"line\":", "{\"line\":x", "{\"line\":12", "{\"line\":1.5}", "{\"id\":12}",
+        "{\"line\":12,\"texGARBAGE", "{\"line\":12,\"custom_id\":3}", "{\"line\":12} x"}) {
+    EXPECT_FALSE(ReadResult(other).has_value()) << other;
   }
 }
 
