@@ -3,7 +3,6 @@
 
 #include <openssl/evp.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
@@ -19,9 +19,11 @@
 namespace rivulet {
 namespace {
 
+constexpr absl::string_view kBlank = " \t\r";
+
 struct FileDigest {
   std::string sha256;
-  int64_t lines = 0;
+  std::vector<bool> blank = {true};  // BatchInput::blank
 };
 
 absl::Status CannotRead(const std::string& path) {
@@ -37,15 +39,21 @@ absl::StatusOr<FileDigest> DigestOf(const std::string& path) {
   bool hashed = digest != nullptr && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1;
   FileDigest found;
   std::vector<char> chunk(size_t{1} << 20);
+  bool blank = true;  // what there is of the last line
   char last = '\n';
   while (const size_t bytes = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
     hashed = hashed && EVP_DigestUpdate(digest.get(), chunk.data(), bytes) == 1;
-    const char* const begin = chunk.data();
-    found.lines += std::count(begin, begin + bytes, '\n');
+    for (const char c : absl::string_view(chunk.data(), bytes)) {
+      if (c == '\n') {
+        found.blank.push_back(std::exchange(blank, true));
+      } else {
+        blank = blank && absl::StrContains(kBlank, c);
+      }
+    }
     last = chunk[bytes - 1];
   }
   if (std::ferror(file.get()) != 0) return CannotRead(path);
-  if (last != '\n') ++found.lines;
+  if (last != '\n') found.blank.push_back(blank);
   unsigned char hash[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   if (!hashed || EVP_DigestFinal_ex(digest.get(), hash, &size) != 1) {
@@ -70,15 +78,19 @@ absl::StatusOr<std::unique_ptr<BatchInput>> BatchInput::Open(const std::string& 
   std::unique_ptr<BatchInput> input(new BatchInput(path, std::move(defaults)));
   if (!input->reader_.is_open()) return CannotRead(path);
   input->sha256_ = std::move(digest.sha256);
-  input->lines_ = digest.lines;
+  input->blank_ = std::move(digest.blank);
   return input;
 }
 
 absl::StatusOr<std::optional<NumberedLine>> BatchInput::Next() {
-  RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::string_view> text, reader_.Next());
-  if (!text.has_value()) return std::optional<NumberedLine>();
+  std::optional<absl::string_view> text;
+  do {
+    RIVULET_ASSIGN_OR_RETURN(text, reader_.Next());
+    if (!text.has_value()) return std::optional<NumberedLine>();
+    ++number_;
+  } while (text->find_first_not_of(kBlank) == absl::string_view::npos);
   NumberedLine next;
-  next.number = ++number_;
+  next.number = number_;
   next.status = ParseBatchLine(*text, defaults_, &next.line);
   if (next.line.custom_id.has_value()) {
     const auto [first, is_new] = ids_.try_emplace(*next.line.custom_id, next.number);

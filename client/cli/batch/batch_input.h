@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -31,9 +32,10 @@ class BatchInput {
                                                           BatchDefaults defaults);
 
   const std::string& sha256() const { return sha256_; }  // lower-case hex
-  int64_t lines() const { return lines_; }
+  // By number, from 1: whether a line is blank, which has no result.
+  const std::vector<bool>& blank() const { return blank_; }
 
-  // nullopt at the end. Errors: INVALID_ARGUMENT (cannot be read).
+  // The next line that is not blank; nullopt at the end. Errors: INVALID_ARGUMENT (cannot be read).
   absl::StatusOr<std::optional<NumberedLine>> Next();
 
  private:
@@ -43,7 +45,7 @@ class BatchInput {
   const BatchDefaults defaults_;
   LineReader reader_;
   std::string sha256_;
-  int64_t lines_ = 0;
+  std::vector<bool> blank_;
   int64_t number_ = 0;
   absl::flat_hash_map<std::string, int64_t> ids_;  // custom_id to its first line
 };

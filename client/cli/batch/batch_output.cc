@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -92,14 +93,19 @@ absl::Status CheckSame(const std::string& path, const BatchRecord& begun, const 
 
 absl::StatusOr<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string& path,
                                                                const BatchRecord& record,
-                                                               int64_t lines) {
-  std::unique_ptr<BatchOutput> output(new BatchOutput(path, lines));
+                                                               const std::vector<bool>& blank) {
+  std::unique_ptr<BatchOutput> output(new BatchOutput(path, blank));
   RIVULET_RETURN_IF_ERROR(output->OpenFile());
   struct stat found = {};
   if (fstat(output->fd_, &found) != 0) return output->Failed("cannot be read");
   RIVULET_RETURN_IF_ERROR(output->Begin(record, found.st_size == 0));
   RIVULET_RETURN_IF_ERROR(output->ReadAnswered());
   return output;
+}
+
+BatchOutput::BatchOutput(std::string path, const std::vector<bool>& blank)
+    : path_(std::move(path)), answered_(blank.begin(), blank.end()) {
+  lines_ = num_left_ = std::count(blank.begin(), blank.end(), false);
 }
 
 BatchOutput::~BatchOutput() {
@@ -147,29 +153,34 @@ absl::Status BatchOutput::ReadAnswered() {
   if (!lines.is_open()) return Failed("cannot be read");
   struct stat found = {};
   if (fstat(fd_, &found) != 0) return Failed("cannot be read");
-  int64_t begin = 0;  // of the line
+  int64_t end = 0, whole = 0;  // of a line, and of those that stay
   while (true) {
     RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines.Next());
-    if (!line.has_value()) return absl::OkStatus();
-    const int64_t end = begin + static_cast<int64_t>(line->size()) + 1;
-    if (end > found.st_size) return CutAt(begin);  // it has no newline
+    if (line.has_value()) end += static_cast<int64_t>(line->size()) + 1;
+    if (!line.has_value() || end > found.st_size) {  // it has no newline
+      return whole < found.st_size ? CutAt(whole) : absl::OkStatus();
+    }
     RIVULET_RETURN_IF_ERROR(Mark(*line));
-    begin = end;
+    if (later_.empty()) whole = end;
   }
 }
 
 absl::Status BatchOutput::Mark(absl::string_view line) {
   const std::optional<AnsweredLine> result = ReadResult(line);
   const int64_t number = result.has_value() ? result->number : 0;
-  const bool in_order = record_.options.find("--unordered") == record_.options.end();
-  if (number < 1 || number >= static_cast<int64_t>(answered_.size()) || IsAnswered(number) ||
-      (in_order && number != num_answered_ + 1)) {
+  if (number < 1 || number >= static_cast<int64_t>(answered_.size()) || IsAnswered(number)) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path_, ": line ", num_answered_ + 1,
+        absl::StrCat(path_, ": line ", num_answered() + 1,
                      " is not what this command writes; the file was changed"));
   }
+  while (IsAnswered(next_)) ++next_;
   answered_[static_cast<size_t>(number)] = HashOf(result->custom_id);
-  ++num_answered_;
+  const bool in_order = record_.options.find("--unordered") == record_.options.end();
+  if (in_order && (number != next_ || !later_.empty())) {
+    later_.emplace(number, absl::StrCat(line, "\n"));
+  } else {
+    --num_left_;
+  }
   return absl::OkStatus();
 }
 
@@ -186,13 +197,13 @@ absl::Status BatchOutput::CutAt(int64_t bytes) {
 }
 
 absl::Status BatchOutput::Append(absl::string_view lines) {
-  while (!lines.empty()) {
+  while (appended_.ok() && !lines.empty()) {
     const ssize_t written = write(fd_, lines.data(), lines.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return Failed("cannot be written");
-    lines.remove_prefix(static_cast<size_t>(written));
+    if (written < 0) appended_ = Failed("cannot be written");
+    lines.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
   }
-  return absl::OkStatus();
+  return appended_;
 }
 
 absl::Status BatchOutput::Sync() {

@@ -20,6 +20,7 @@
 #include "client/cli/batch/batch_result.h"
 #include "client/cli/batch/chat_prompt.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/interruption.h"
 #include "client/cli/input/request.h"
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/progress.h"
@@ -53,19 +54,25 @@ class Batch {
         output_(*output),
         calls_(client),
         chats_(*chats),
-        progress_(input->lines() - output->num_answered(), "lines"),
+        progress_(output->num_left(), "lines"),
+        num_before_(output->num_answered()),
+        results_(output->TakeLater()),
         at_once_(static_cast<size_t>(options.at_once.value_or(kLeastAtOnce))) {
     stamp_.created = output->record().created;
     stamp_.model = model_name;
   }
 
-  // Every line has its result in the output when this is OK. Otherwise the same command continues.
+  // Every line has its result in the output when this is OK. Otherwise the results that are there
+  // are in it, and the same command continues. CANCELLED: it was interrupted.
   absl::Status Run();
 
   const BatchTotals& totals() const { return totals_; }
+  int64_t num_before() const { return num_before_; }
   int64_t tokens() const { return calls_.tokens(); }
 
  private:
+  absl::Status AnswerAll();
+  absl::Status SaveAll();
   absl::Status SendMore(absl::Time now);
   bool HasRoom() const { return calls_.open() + waiting_.size() < at_once_; }
   absl::Status Begin(NumberedLine line);
@@ -76,7 +83,7 @@ class Batch {
   absl::Status WaitToRepeat(std::unique_ptr<BatchItem> item, const ErrorInfo& info);
   absl::Status CheckPatience(const absl::Status& status, absl::Time now) const;
   void Keep(int64_t number, std::string result);
-  absl::Status WriteResults();
+  absl::Status WriteResults(bool in_order);
   void ShowProgress(absl::Time now);
 
   const BatchOptions& options_;
@@ -88,7 +95,9 @@ class Batch {
   Progress progress_;
   BatchStamp stamp_;
   BatchTotals totals_;
-  std::map<std::string, v1::GetModelReply> models_;                // by the name in a line
+  const int64_t num_before_;                         // lines that were answered before this run
+  int64_t written_ = 0;                              // results, by this run
+  std::map<std::string, v1::GetModelReply> models_;  // by the name in a line
   std::multimap<absl::Time, std::unique_ptr<BatchItem>> waiting_;  // by when they are sent again
   std::map<int64_t, std::string> results_;                         // by line; not yet written
   size_t at_once_;                                                 // lines in flight
@@ -100,10 +109,30 @@ class Batch {
 };
 
 absl::Status Batch::Run() {
+  const Interruption interruption;
+  absl::Status status = AnswerAll();
+  if (status.ok()) return output_.Sync();
+  if (const absl::Status saved = SaveAll(); !saved.ok()) return saved;
+  if (!absl::IsCancelled(status)) return status;
+  return absl::CancelledError(absl::StrCat(
+      "interrupted; ", output_.lines() - output_.num_left() + written_, " of ", output_.lines(),
+      " results are in ", options_.out, "; the same command continues"));
+}
+
+absl::Status Batch::SaveAll() {
+  for (std::unique_ptr<BatchItem>& item : calls_.Wait(absl::InfinitePast())) {
+    if (item->in.status.ok()) RIVULET_RETURN_IF_ERROR(Finish(std::move(item)));
+  }
+  RIVULET_RETURN_IF_ERROR(WriteResults(/*in_order=*/false));
+  return output_.Sync();
+}
+
+absl::Status Batch::AnswerAll() {
   while (true) {
+    if (Interruption::came()) return absl::CancelledError();
     RIVULET_RETURN_IF_ERROR(SendMore(absl::Now()));
-    RIVULET_RETURN_IF_ERROR(WriteResults());
-    if (calls_.open() == 0 && waiting_.empty() && input_ended_) return output_.Sync();
+    RIVULET_RETURN_IF_ERROR(WriteResults(!options_.unordered));
+    if (calls_.open() == 0 && waiting_.empty() && input_ended_) return absl::OkStatus();
     if (calls_.open() == 0 && waiting_.empty()) continue;
     absl::Time until = absl::Now() + absl::Milliseconds(100);
     if (!waiting_.empty()) until = std::min(until, waiting_.begin()->first);
@@ -120,7 +149,11 @@ absl::Status Batch::SendMore(absl::Time now) {
     waiting_.erase(waiting_.begin());
     calls_.Start(std::move(item));
   }
-  while (!input_ended_ && HasRoom() && results_.size() < kMostResults) {
+  // One line at least is under way: the results may be waiting for it.
+  const auto may_send = [this] {
+    return HasRoom() && (results_.size() < kMostResults || calls_.open() + waiting_.size() == 0);
+  };
+  while (!input_ended_ && may_send()) {
     RIVULET_ASSIGN_OR_RETURN(std::optional<NumberedLine> line, input_.Next());
     if (!line.has_value()) {
       input_ended_ = true;
@@ -131,7 +164,6 @@ absl::Status Batch::SendMore(absl::Time now) {
       continue;
     }
     RIVULET_RETURN_IF_ERROR(output_.CheckAnswer(*line));
-    if (next_line_ == line->number) ++next_line_;
   }
   return absl::OkStatus();
 }
@@ -201,6 +233,7 @@ absl::Status Batch::Finish(std::unique_ptr<BatchItem> item) {
     }
     return absl::OkStatus();
   }
+  if (Interruption::came()) return absl::CancelledError();
   const ErrorInfo info = GetErrorInfo(status);
   // Other lines would fail like it, until somebody helps.
   if (absl::IsUnauthenticated(status)) return status;
@@ -237,8 +270,9 @@ absl::Status Batch::WaitToRepeat(std::unique_ptr<BatchItem> item, const ErrorInf
   return absl::OkStatus();
 }
 
-// An error of the run if nothing has succeeded for too long.
+// An error of the run if nothing has succeeded for too long, or somebody interrupts it.
 absl::Status Batch::CheckPatience(const absl::Status& status, absl::Time now) const {
+  if (Interruption::came()) return absl::CancelledError();
   if (now - last_success_ < absl::Seconds(options_.give_up_seconds)) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("no line has succeeded for ", options_.give_up_seconds,
@@ -250,12 +284,13 @@ void Batch::Keep(int64_t number, std::string result) {
   results_.emplace(number, std::move(result));
 }
 
-absl::Status Batch::WriteResults() {
+absl::Status Batch::WriteResults(bool in_order) {
   std::string lines;
-  while (!results_.empty()) {
+  for (; !results_.empty(); ++written_) {
     const auto first = results_.begin();
-    if (!options_.unordered && first->first != next_line_) break;
-    next_line_ = std::max(next_line_, first->first + 1);
+    while (in_order && next_line_ < first->first && output_.IsAnswered(next_line_)) ++next_line_;
+    if (in_order && next_line_ < first->first) break;
+    next_line_ = first->first + 1;
     lines += first->second;
     results_.erase(first);
   }
@@ -263,25 +298,23 @@ absl::Status Batch::WriteResults() {
 }
 
 void Batch::ShowProgress(absl::Time now) {
-  const int64_t done = totals_.results + totals_.errors;
   const auto in_words = [&] {
     return absl::StrCat(
         totals_.errors, " errors, ", calls_.open(), " in flight, ", waiting_.size(), " to repeat, ",
+        results_.size(), " behind an earlier line, ",
         Compact(static_cast<double>(calls_.tokens()) / absl::ToDoubleSeconds(now - start_)),
         " tokens/s");
   };
-  if (progress_.due()) progress_.Update(done, {in_words()});
+  if (progress_.due()) progress_.Update(written_, {in_words()});
   if (progress_.visible() || options_.progress_seconds <= 0 ||
       now - last_shown_ < absl::Seconds(options_.progress_seconds)) {
     return;
   }
   last_shown_ = now;
   constexpr int kNoBar = 0;
-  std::fprintf(
-      stderr, "%s, %s\n",
-      ProgressLine(done, input_.lines() - output_.num_answered(), "lines", now - start_, kNoBar)
-          .c_str(),
-      in_words().c_str());
+  std::fprintf(stderr, "%s, %s\n",
+               ProgressLine(written_, output_.num_left(), "lines", now - start_, kNoBar).c_str(),
+               in_words().c_str());
 }
 
 // All on which results depend beside the input, by option.
@@ -365,12 +398,12 @@ absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
       options.sampling.seed.has_value() ? *options.sampling.seed : RandomWord(),
       absl::ToUnixSeconds(absl::Now())};
   RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output,
-                           BatchOutput::Open(options.out, record, input->lines()));
+                           BatchOutput::Open(options.out, record, input->blank()));
   const absl::Time start = absl::Now();
   Batch batch(options, &chats, target.client(), name, input.get(), output.get());
   RIVULET_RETURN_IF_ERROR(batch.Run());
   std::string summary =
-      Summary(batch.totals(), output->num_answered(), batch.tokens(), absl::Now() - start);
+      Summary(batch.totals(), batch.num_before(), batch.tokens(), absl::Now() - start);
   if (options.fail_on_error && batch.totals().errors > 0) {
     return absl::InvalidArgumentError(summary);
   }

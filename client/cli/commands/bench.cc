@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rivulet bench`: from the command line to files, stdout and the summary.
 #include <algorithm>
-#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,36 +12,13 @@
 #include "client/cli/bench/bench_picture.h"
 #include "client/cli/bench/bench_report.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/interruption.h"
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 
 namespace rivulet {
 namespace {
-
-volatile std::sig_atomic_t interrupted = 0;
-
-// While it lives, the first SIGINT or SIGTERM ends the run with what was measured so far; a second
-// one ends the process, as ever.
-class Interruption {
- public:
-  Interruption() {
-    struct sigaction action = {};
-    action.sa_handler = [](int) { interrupted = 1; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-    sigaction(SIGINT, &action, &old_int_);
-    sigaction(SIGTERM, &action, &old_term_);
-  }
-  Interruption(const Interruption&) = delete;
-  Interruption& operator=(const Interruption&) = delete;
-  ~Interruption() {
-    sigaction(SIGINT, &old_int_, nullptr);
-    sigaction(SIGTERM, &old_term_, nullptr);
-  }
-
- private:
-  struct sigaction old_int_ = {}, old_term_ = {};
-};
 
 // A bar over what the run is bounded by, and a line of numbers above it.
 class Display {
@@ -155,7 +131,7 @@ absl::StatusOr<std::string> RunBench(const BenchOptions& options) {
     Display display(options);
     const LoadCallbacks callbacks = {.on_tick = [&](const LoadState& state) {
       display.Show(state);
-      return interrupted == 0;
+      return !Interruption::came();
     }};
     if (absl::Status status = RunLoad(options, *model, std::move(clients), callbacks, &measured);
         !status.ok()) {

@@ -223,6 +223,30 @@ class BatchServerTest(BatchTest):
                 self.assertEqual(len(set(undisturbed)), 120)
                 self.out = self.folder / "out2.jsonl"
 
+    def test_an_interrupted_batch_keeps_what_is_computed_and_continues(self):
+        short, endless = {"prompt": [1], "max_tokens": 3}, {"prompt": [2], "max_tokens": 1_000_000}
+        self.into.write_text(lines_of(short, "", endless, " \t\r", *[short] * 30))
+        process = self.start(self.target, "--at-once", "3", "--progress", "1")
+        for shown in process.stderr:
+            if b", 30 behind an earlier line, " in shown:
+                break
+        self.assertRegex(shown.decode(), "^1/32 lines ")  # those that are safe
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(), 3)
+        said = f"rivulet: interrupted; 31 of 32 results are in {self.out}; the same command continues\n"
+        self.assertIn(said, process.stderr.read().decode())
+        self.assertEqual([result["line"] for result in self.results()], [1, *range(5, 35)])
+        # What such a file becomes, with a line that ends.
+        self.out = self.folder / "out2.jsonl"
+        self.into.write_text(lines_of(short, "", short, " \t\r", *[short] * 30))
+        self.succeeds(self.batch(self.target))
+        undisturbed = self.out.read_text()
+        first, second, *later = undisturbed.splitlines(keepends=True)
+        self.out.write_text(first + "".join(later))
+        done = self.succeeds(self.batch(self.target))
+        self.assertRegex(done.err, r"^1 results, 0 errors, 31 lines were done before, ")
+        self.assertEqual(self.out.read_text(), undisturbed)
+
     def test_what_is_of_another_batch_is_refused(self):
         self.into.write_text(many(3, 2))
         self.succeeds(self.batch(self.target, "--temperature", "0.5"))
@@ -283,7 +307,7 @@ class BatchServerTest(BatchTest):
     def test_progress_is_told_where_nobody_looks(self):
         self.into.write_text(many(200, 100) + "{\n")
         told = self.succeeds(self.batch(self.target, "--progress", "0.05")).err.splitlines()
-        self.assertRegex(told[-2], r"^[\d.]+/201 lines  [\d.k]+/s  \d+:\d\d left, [01] errors, \d+ in flight, \d+ to repeat, [\d.]+k? tokens/s$")
+        self.assertRegex(told[-2], r"^[\d.]+/201 lines  [\d.k]+/s  \d+:\d\d left, [01] errors, \d+ in flight, \d+ to repeat, \d+ behind an earlier line, [\d.]+k? tokens/s$")
         self.assertRegex(told[-1], r"^200 results, 1 errors \(INVALID_JSON 1\), ")
         self.out = self.folder / "silent.jsonl"
         self.assertEqual(self.succeeds(self.batch(self.target, "--progress", "0")).err.count("\n"), 1)
