@@ -211,15 +211,19 @@ GenerateReactor::Action GenerateReactor::Next() {
     message_.set_seed(seed_);
     if (const auto known = reply_->fingerprint()) message_.set_fingerprint(*known);
   }
-  if (waiting_.empty() && ends_well) {
+  const bool last = waiting_.empty() && ends_well;
+  if (last) {
     ToWire(end_->usage, message_.mutable_usage());
     if (end_->durable) ToWire(*end_->durable, message_.mutable_durability());
-    context_->record().SetUsage(end_->usage);
-    finished_ = true;
-    return Action::kWriteAndFinish;
   }
-  writing_ = true;
-  return Action::kWrite;
+  bytes_.Set(message_);
+  if (!last) {
+    writing_ = true;
+    return Action::kWrite;
+  }
+  context_->record().SetUsage(end_->usage);
+  finished_ = true;
+  return Action::kWriteAndFinish;
 }
 
 void GenerateReactor::Perform(Action action) {
@@ -230,11 +234,11 @@ void GenerateReactor::Perform(Action action) {
       return model_.Cancel();
     case Action::kWrite:
       context_->BeforeMessage();
-      StartWrite(&message_);
+      StartWrite(&bytes_);
       return;
     case Action::kWriteAndFinish:
       context_->BeforeMessage();
-      StartWriteAndFinish(&message_, grpc::WriteOptions(),
+      StartWriteAndFinish(&bytes_, grpc::WriteOptions(),
                           context_->record().End(absl::OkStatus(), nullptr));
       return;
     case Action::kFinish:

@@ -28,6 +28,7 @@
 #include "server/grpc/calls/call_text.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
+#include "server/grpc/wire/serialized.h"
 
 namespace rivulet {
 
@@ -35,7 +36,7 @@ namespace rivulet {
 // done with the listener (its last OnReady has returned), whichever comes later. Thread: OnReady on
 // the engine's emitter thread, Begin on one of gRPC or TextPool, On* on threads of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
-class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
+class GenerateReactor final : public grpc::ServerWriteReactor<Serialized<v1::GenerateReply>>,
                               public ReplyListener {
  public:
   // Converts the text of `request` and submits it to the engine of `model`. An error of either ends
@@ -86,7 +87,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   std::optional<Reply::End> end_ ABSL_GUARDED_BY(mutex_);
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool seed_sent_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // message_ belongs to gRPC
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // bytes_ belongs to gRPC
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nobody reads any more
   absl::Status failed_;  // set under mutex_, before finished_: an exception has broken the reply
@@ -95,7 +96,8 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   int64_t messages_when_watched_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration patience_ ABSL_GUARDED_BY(mutex_);  // the engine's reader_timeout
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
-  v1::GenerateReply message_;  // gRPC's while writing_ or finished_, else guarded by mutex_
+  v1::GenerateReply message_ ABSL_GUARDED_BY(mutex_);
+  Serialized<v1::GenerateReply> bytes_;  // gRPC's while writing_ or finished_, else as message_
 };
 
 }  // namespace rivulet

@@ -37,7 +37,7 @@ InferenceService::InferenceService(const ServedModels* models, ServerCalls* call
          &InferenceService::GetLoad);
 }
 
-grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
+grpc::ServerWriteReactor<Serialized<v1::GenerateReply>>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   return GenerateReactor::Start(CallContext::Of(context).FindModel(*models_, request->model()),
                                 context, *request, calls_);

@@ -9,6 +9,7 @@
 #include "server/grpc/calls/rpc_service.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
+#include "server/grpc/wire/serialized.h"
 
 namespace rivulet {
 
@@ -20,8 +21,8 @@ class InferenceService final : public RpcService {
   // the gRPC server that this service is registered with. `max_message_bytes`: of a request.
   InferenceService(const ServedModels* models, ServerCalls* calls, int max_message_bytes);
 
-  grpc::ServerWriteReactor<v1::GenerateReply>* Generate(grpc::CallbackServerContext* context,
-                                                        const v1::GenerateRequest* request);
+  grpc::ServerWriteReactor<Serialized<v1::GenerateReply>>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request);
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
                                   const v1::ScoreRequest* request, v1::ScoreReply* reply);
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,

@@ -311,6 +311,7 @@ void MultiplexReactor::Pump() {
     std::vector<uint64_t> ended;
     const absl::Status gathered = Guarded([&] {
       Gather(broken, notes, &ended);
+      bytes_.Set(message_);
       return absl::OkStatus();
     });
     if (!gathered.ok()) Break(gathered);  // whose Pump leaves the rest to this one
@@ -388,10 +389,10 @@ void MultiplexReactor::Perform(Action action, const absl::Status& end) {
       return;
     case Action::kWrite:
       call_->BeforeMessage();
-      return StartWrite(&message_);
+      return StartWrite(&bytes_);
     case Action::kWriteAndFinish:
       call_->BeforeMessage();
-      return StartWriteAndFinish(&message_, grpc::WriteOptions(),
+      return StartWriteAndFinish(&bytes_, grpc::WriteOptions(),
                                  call_->record().End(absl::OkStatus(), nullptr));
     case Action::kFinish:
       return Finish(call_->record().End(end, nullptr));

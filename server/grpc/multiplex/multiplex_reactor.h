@@ -27,11 +27,15 @@
 #include "server/grpc/calls/text_pool.h"
 #include "server/grpc/multiplex/multiplex_member.h"
 #include "server/grpc/wire/received.h"
+#include "server/grpc/wire/serialized.h"
 
 namespace rivulet {
 
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
 class MultiplexReactor;
+
+using MultiplexStream =
+    grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, Serialized<v1::MultiplexReply>>;
 
 // The streams of a server, so that a drain can end those that are open without a request. Thread:
 // any.
@@ -53,9 +57,7 @@ class MultiplexStreams {
 // ends the stream only after all its requests. Thread: OnMemberReady on emitter threads, On* on
 // threads of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): the same
-class MultiplexReactor final
-    : public grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, v1::MultiplexReply>,
-      public MultiplexOwner {
+class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
  public:
   // Once the parts of a message have more bytes, the next one is begun, so that a slow reader gets
   // several.
@@ -143,7 +145,8 @@ class MultiplexReactor final
   // Of the thread that has set writing_.
   std::deque<MultiplexMember*> taking_;
   v1::MultiplexReply message_;
-  bool large_parts_ = false;  // message_ has more memory than small parts need
+  Serialized<v1::MultiplexReply> bytes_;  // of message_
+  bool large_parts_ = false;              // message_ has more memory than small parts need
 
   // Used by gRPC while it reads, then by OnReadDone and the thread that converts its text. Nothing
   // is read meanwhile, so requests begin in order, and at most one text of a stream waits.

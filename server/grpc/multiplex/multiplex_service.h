@@ -24,8 +24,7 @@ class MultiplexService final : public RpcService {
     Handle(this, &MultiplexService::Multiplex);
   }
 
-  grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, v1::MultiplexReply>* Multiplex(
-      grpc::CallbackServerContext* context) {
+  MultiplexStream* Multiplex(grpc::CallbackServerContext* context) {
     return new MultiplexReactor(context, models_, max_open_, &streams_, calls_);
   }
 

@@ -143,18 +143,23 @@ TEST_F(ServiceTest, AnExceptionOfAHandlerIsATypedError) {
 // gRPC would pass over the exception and never end the call; on the engine's thread it would end
 // the process.
 TEST_F(ServiceTest, AReplyWithoutMemoryForItsMessageIsCancelledWithATypedError) {
-  const auto reader = StartGenerate();
-  ReplyDelta large = Tokens(0, std::vector<int32_t>(1 << 20, 5));
-  {
-    const ScarceMemory scarce(1 << 20);
-    engine_.Emit(id_, std::move(large));
+  // Memory is missing for the tokens in the message, then for their bytes, 10 for each.
+  for (const int32_t token : {5, -1}) {
+    grpc::ClientContext context;
+    const auto reader = stub_->Generate(&context, request_);
+    id_ = engine_.WaitForRequest(id_);
+    ReplyDelta large = Tokens(0, std::vector<int32_t>(1 << 17, token));
+    {
+      const ScarceMemory scarce(token == 5 ? 1 << 19 : 1 << 20);
+      engine_.Emit(id_, std::move(large));
+    }
+    engine_.WaitForCancel(token == 5 ? 1 : 2);
+    engine_.End(id_, absl::CancelledError("cancelled"));
+    EXPECT_FALSE(reader->Read(&reply_)) << token;
+    const WireError error = Unpack(reader->Finish());
+    EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED) << token;
+    EXPECT_EQ(error.reason, "REQUEST_MEMORY") << token;
   }
-  engine_.WaitForCancel();
-  engine_.End(id_, absl::CancelledError("cancelled"));
-  EXPECT_FALSE(reader->Read(&reply_));
-  const WireError error = Unpack(reader->Finish());
-  EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(error.reason, "REQUEST_MEMORY");
 }
 
 TEST_F(ServiceTest, ASeedIsDrawnWhereNoneIsGiven) {

@@ -71,6 +71,18 @@ class MultiplexServiceTest : public ::testing::Test {
     for (const v1::MultiplexPart& part : reply_.parts()) keys.push_back(part.key());
     return keys;
   }
+  void ExpectMemoryError(ReplyDelta delta) {
+    const RequestId large = Begin(1), other = Begin(2);
+    {
+      const testing::ScarceMemory scarce(1 << 20);
+      engine_->Emit(large, std::move(delta));
+    }
+    engine_->WaitForCancel(2);
+    engine_->End(large, absl::CancelledError("cancelled"));
+    engine_->End(other, absl::CancelledError("cancelled"));
+    EXPECT_FALSE(stream_->Read(&reply_));
+    EXPECT_EQ(testing::Unpack(stream_->Finish()).reason, "REQUEST_MEMORY");
+  }
 
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<ServedModels> models_;
@@ -103,17 +115,10 @@ TEST_F(MultiplexServiceTest, AnExceptionEndsItsRequestAndNotTheStream) {
 
 // gRPC would pass over the exception, and the stream would never end.
 TEST_F(MultiplexServiceTest, AMessageWithoutMemoryEndsTheStreamAndItsRequests) {
-  const RequestId large = Begin(1), other = Begin(2);
-  ReplyDelta delta = Tokens(0, std::vector<int32_t>(1 << 20, 5));
-  {
-    const testing::ScarceMemory scarce(1 << 20);
-    engine_->Emit(large, std::move(delta));
-  }
-  engine_->WaitForCancel(2);
-  engine_->End(large, absl::CancelledError("cancelled"));
-  engine_->End(other, absl::CancelledError("cancelled"));
-  EXPECT_FALSE(stream_->Read(&reply_));
-  EXPECT_EQ(testing::Unpack(stream_->Finish()).reason, "REQUEST_MEMORY");
+  ExpectMemoryError(Tokens(0, std::vector<int32_t>(1 << 20, 5)));
+}
+TEST_F(MultiplexServiceTest, AMessageWithoutMemoryForItsBytesEndsTheStreamAndItsRequests) {
+  ExpectMemoryError(Tokens(0, std::vector<int32_t>(1 << 17, -1)));  // 10 bytes each, not 4
 }
 
 TEST_F(MultiplexServiceTest, ARequestThatEndedBeforeMemoryWasMissingDoesNotKeepTheStreamOpen) {
