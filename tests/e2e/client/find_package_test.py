@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cmake --install` leaves what a program of somebody else's needs: it is configured, built and run against a server."""
+"""`cmake --install` leaves what a program of somebody else's needs: it is configured as client/README.md says, built and run against
+a server."""
 
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -32,15 +35,20 @@ class FindPackageTest(CommandTest):
             for file in prefix.rglob("*.cmake"):
                 for tree in (SOURCE_DIR, BUILD_DIR):
                     self.assertNotIn(f"{tree}/", file.read_text(), file)
+            source = pathlib.Path(folder) / "source"
+            source.mkdir()
+            (lines,) = re.findall(r"```cmake\n(.*?)```", (SOURCE_DIR / "client/README.md").read_text(), re.DOTALL)
+            (source / "CMakeLists.txt").write_text(lines)
+            shutil.copy(SOURCE_DIR / "tests/e2e/client/find_package/program.cc", source)
             self.run_command(
-                "cmake", "-S", SOURCE_DIR / "tests/e2e/client/find_package", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
+                "cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
                 f"-DCMAKE_CXX_FLAGS={os.environ.get('RIVULET_CXX_FLAGS', '')}",
                 f"-DCMAKE_CXX_COMPILER={os.environ.get('RIVULET_CXX', 'c++')}",
             )
             self.run_command("cmake", "--build", build)
             model = CONFORMANCE / "tiny-rfa"
             with Server(model) as server:
-                tokens, field = self.run_command(build / "consumer", server.target).splitlines()
+                tokens, field = self.run_command(build / "program", server.target).splitlines()
             same = self.succeeds(rivulet("generate", "--model", model, "--max-tokens", "10", "--seed", "1"))
             self.assertEqual(tokens.split(), same.out.split())
             self.assertEqual(field, "sampling.top_p")

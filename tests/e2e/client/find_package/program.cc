@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// consumer HOST:PORT: generates ten tokens with seed 1 and prints them; the exit code is 0 if that
+// program HOST:PORT: generates ten tokens with seed 1 and prints them; the exit code is 0 if that
 // went well.
 #include <rivulet/client.h>
 #include <rivulet/multiplex.h>
