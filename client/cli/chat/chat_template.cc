@@ -14,8 +14,8 @@
 
 namespace rivulet {
 
-ChatTemplate::ChatTemplate(std::string source, std::string shown,
-                           std::map<std::string, std::string> special_tokens,
+ChatTemplate::ChatTemplate(const std::string& source, std::string shown,
+                           const std::map<std::string, std::string>& special_tokens,
                            TemplateProcess* process)
     : source_(JsonString(source)), shown_(std::move(shown)), process_(process) {
   for (const auto& [role, text] : special_tokens) {

@@ -33,8 +33,8 @@ class ChatTemplate {
  public:
   // `special_tokens`: texts by role ("bos_token"). `shown`: whose template it is, for messages.
   // `process` must live longer.
-  ChatTemplate(std::string source, std::string shown,
-               std::map<std::string, std::string> special_tokens, TemplateProcess* process);
+  ChatTemplate(const std::string& source, std::string shown,
+               const std::map<std::string, std::string>& special_tokens, TemplateProcess* process);
   // That of the file or, without one, what the model brings. Errors: FAILED_PRECONDITION
   // (NO_CHAT_TEMPLATE).
   static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model,
