@@ -48,6 +48,17 @@ std::string WithInfinitySpelled(absl::string_view text) {
   return spelled;
 }
 
+// A model_type that is there, for messages, with the architectures.
+std::string DescribeModelType(const JsonValue& config) {
+  const std::string architectures = ArchitecturesOf(config);
+  return absl::StrCat(Describe(*config.Find("model_type")),
+                      architectures.empty() ? "" : " (architectures ", architectures,
+                      architectures.empty() ? "" : ")");
+}
+
+// The text model of it is a qwen3_5_text.
+constexpr char kWithVisionTower[] = "qwen3_5";
+
 absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* settings) {
   const JsonValue* type = settings->Find("model_type");
   const std::string name = type != nullptr && type->kind == Kind::kString ? type->text : "";
@@ -56,6 +67,7 @@ absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* set
     if (kind.model_type == name) return &kind;
     known.emplace_back(kind.model_type);
   }
+  known.emplace_back(kWithVisionTower);
   return settings->Unsupported("model_type", "is ",
                                type == nullptr ? "missing" : DescribeModelType(config),
                                "; supported: ", absl::StrJoin(known, ", "), " (docs/models.md)");
@@ -568,13 +580,6 @@ std::string ArchitecturesOf(const JsonValue& config) {
   return absl::StrJoin(names, ", ");
 }
 
-std::string DescribeModelType(const JsonValue& config) {
-  const std::string architectures = ArchitecturesOf(config);
-  return absl::StrCat(Describe(*config.Find("model_type")),
-                      architectures.empty() ? "" : " (architectures ", architectures,
-                      architectures.empty() ? "" : ")");
-}
-
 absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size) {
   const JsonValue* eos = config.Find("eos_token_id");
   std::vector<int32_t> ids;
@@ -594,7 +599,7 @@ absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, i
 absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& given) {
   const JsonValue* type = given.Find("model_type");
   JsonValue json = given;
-  if (type != nullptr && type->text == "qwen3_5") {
+  if (type != nullptr && type->text == kWithVisionTower) {
     RIVULET_ASSIGN_OR_RETURN(json, TextConfigOf(kSettingsRules, given));
   }
   RIVULET_ASSIGN_OR_RETURN(JsonReader settings, JsonReader::Of(kSettingsRules, json, ""));

@@ -35,9 +35,6 @@ bool HasModelType(const JsonValue& config);
 // The names under `architectures`, quoted, for messages; "" where there are none.
 std::string ArchitecturesOf(const JsonValue& config);
 
-// The `model_type` of a configuration that has one, for messages, with its architectures.
-std::string DescribeModelType(const JsonValue& config);
-
 // `time_step_limit` or `dt_limit`, of kinds with Mamba-2. Errors: INVALID_ARGUMENT.
 absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config);
 

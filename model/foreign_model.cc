@@ -130,12 +130,6 @@ std::optional<JsonValue> SettingsIn(const std::string& directory) {
   return *std::move(json);
 }
 
-// Of the family, right or wrong in the rest.
-bool IsOfTheFamily(const JsonValue& config) {
-  return HasModelType(config) &&
-         GetErrorDetail(ParseBlockConfig(config).status()).field != "model_type";
-}
-
 // Whether it means to be our own: it says so, or says nothing at all.
 bool IsOurs(const JsonValue& config) {
   return config.keys.empty() || config.Find("format") != nullptr ||
@@ -166,22 +160,18 @@ absl::Status RefuseConfig(const JsonValue& config, const std::string& shown) {
                  kSavePretrained);
 }
 
-// `foreign` in a directory with the settings `config` cannot be loaded as it is.
-absl::Status RefuseTensors(const ForeignCheckpoint& foreign, const std::optional<JsonValue>& config,
-                           const std::string& shown) {
-  std::string what = absl::StrCat("this looks like a ", foreign.family, " checkpoint of ",
-                                  foreign.library, foreign.served ? "" : ", which is not supported",
-                                  " (it has the tensor ", Quoted(foreign.tensor));
-  if (config && HasModelType(*config)) {
-    absl::StrAppend(&what, "; its model_type is ", DescribeModelType(*config));
-  }
+// `foreign` lies in a directory without a configuration that has a model_type.
+absl::Status RefuseTensors(const ForeignCheckpoint& foreign, const std::string& shown) {
+  const std::string what =
+      absl::StrCat("this looks like a ", foreign.family, " checkpoint of ", foreign.library,
+                   foreign.served ? "" : ", which is not supported", " (it has the tensor ",
+                   Quoted(foreign.tensor), ")");
   if (foreign.served) {
-    return Foreign(shown, what + ")",
+    return Foreign(shown, what,
                    absl::StrCat("to be served it needs the config.json that ", foreign.library,
                                 " wrote beside it, with its model_type"));
   }
-  return Foreign(shown, what + ")",
-                 absl::string_view(foreign.library) == "RWKV-LM" ? kConvert : "");
+  return Foreign(shown, what, absl::string_view(foreign.library) == "RWKV-LM" ? kConvert : "");
 }
 
 }  // namespace
@@ -201,13 +191,11 @@ absl::Status RefuseFile(const std::string& path, const std::string& shown) {
 absl::Status ExplainDirectory(const std::string& directory, const std::string& shown,
                               const absl::Status& status) {
   const std::optional<JsonValue> config = SettingsIn(directory);
-  if (config && IsOfTheFamily(*config)) return status;
+  if (config && HasModelType(*config)) return status;  // it is about what config.json says
   if (const std::optional<ForeignCheckpoint> tensors = RecognizeCheckpointIn(directory)) {
-    return RefuseTensors(*tensors, config, shown);
+    return RefuseTensors(*tensors, shown);
   }
-  if (config) {
-    return HasModelType(*config) || IsOurs(*config) ? status : RefuseConfig(*config, shown);
-  }
+  if (config) return IsOurs(*config) ? status : RefuseConfig(*config, shown);
   std::error_code error;
   if (std::filesystem::exists(directory + "/config.json", error)) return status;
   const std::optional<NamedFile> file = ForeignFileIn(directory);

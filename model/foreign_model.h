@@ -15,8 +15,8 @@ namespace rivulet {
 absl::Status RefuseFile(const std::string& path, const std::string& shown);
 
 // `directory` could not be loaded because of `status`. Returns FOREIGN_CHECKPOINT where its
-// tensors, its config.json or, without one, its files are another program's; else `status`. Reads
-// no weight.
+// tensors, its config.json or, without one, its files are another program's; else, and where its
+// config.json has a model_type, `status`. Reads no weight.
 absl::Status ExplainDirectory(const std::string& directory, const std::string& shown,
                               const absl::Status& status);
 

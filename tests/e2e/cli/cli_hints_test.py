@@ -119,7 +119,6 @@ class ServerHintsTest(unittest.TestCase):
         header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)})
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
-            (path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
             (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
             code, out, err = server("--model", folder)
         expected = f"{folder}: this looks like a softmax transformer checkpoint of transformers, which is not supported"
