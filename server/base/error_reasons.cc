@@ -175,6 +175,7 @@ constexpr ErrorReason kReasons[] = {
     {"SNAPSHOT_DAMAGED", kDataLoss, kCall, "The snapshot is damaged."},
     {"SNAPSHOT_KEY", kFailedPrecondition, kCall,
      "The snapshot is not signed with the server's key."},
+    {"SNAPSHOT_MEMORY", kResourceExhausted, kCall, "Too many snapshots are being taken."},
     {"SNAPSHOT_MODEL", kFailedPrecondition, kCall, "The snapshot is of another model."},
     {"SNAPSHOT_TENANT", kPermissionDenied, kCall, "The snapshot is another tenant's."},
     {"SNAPSHOT_TOO_LARGE", kOutOfRange, kCall, "The snapshot is larger than any of this model."},

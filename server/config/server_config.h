@@ -82,7 +82,7 @@ struct ServerConfig {
   int max_connection_idle_seconds = 0;  // without a request, then GOAWAY; 0 = never
   int max_connection_age_seconds = 0;   // then GOAWAY, running replies go on; 0 = never
   int listener_timeout_seconds = 60;    // a silent listener ends the process; 0 = never
-  int restore_memory_mib = 512;         // of all snapshots that are arriving
+  int restore_memory_mib = 512;         // of all snapshots that arrive, or leave
   int restore_timeout_seconds = 30;     // for each 64 KiB of a snapshot to come in; 0 = for ever
   // Performance.
   int checkpoint_tokens = 512;  // a session keeps a state every so many tokens

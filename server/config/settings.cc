@@ -86,8 +86,9 @@ std::vector<Setting> StateSettings() {
        &C::snapshot_key_file},
       Number(
           "restore-memory-mib",
-          "Memory for snapshots that clients are sending to RestoreSession; one tenant may use at "
-          "most 7 times what is still free",
+          "Memory for snapshots that clients are sending to RestoreSession, and as much for those "
+          "that they are reading from SnapshotSession; one tenant may use at most 7 times what is "
+          "still free",
           &C::restore_memory_mib, 2, 1 << 24),
       Number("restore-timeout-seconds",
              "End a RestoreSession whose client needs longer than this for 64 KiB of the "

@@ -38,7 +38,7 @@ struct GrpcServerOptions {
   absl::Duration max_connection_idle = absl::InfiniteDuration();  // without a call; then GOAWAY
   absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
   std::string snapshot_key;                            // of the HMAC of snapshots; empty: none
-  int64_t max_restore_bytes = int64_t{512} << 20;      // of all arriving snapshots
+  int64_t max_restore_bytes = int64_t{512} << 20;      // RestoreOptions::memory_bytes
   absl::Duration restore_timeout = absl::Seconds(30);  // RestoreOptions::timeout
   RequestSinks sinks;  // of calls over the socket; they outlive the server
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -65,7 +66,7 @@ uint32_t VersionOf(const Snapshot& s) {
   return s.layout_sha256.empty() ? kLinearVersion : kPartsVersion;
 }
 
-std::string EncodeMeta(const Snapshot& s) {
+std::string EncodeMeta(const Snapshot& s, size_t state_floats) {
   SectionWriter meta;
   for (const std::string* text :
        {&s.model_name, &s.weights_sha256, &s.config_sha256, &s.numerics_id, &s.tenant}) {
@@ -77,7 +78,7 @@ std::string EncodeMeta(const Snapshot& s) {
     }
   } else {
     meta.Text(s.layout_sha256);
-    meta.Number(static_cast<uint64_t>(s.state.size()));
+    meta.Number(static_cast<uint64_t>(state_floats));
   }
   meta.Number(s.seed);
   meta.Number(s.sequence_hash);
@@ -232,20 +233,68 @@ void SetFingerprint(const Model& model, Snapshot* snapshot) {
   snapshot->grows = config.state().size().per_block > 0;
 }
 
-std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
+SnapshotEncoder::SnapshotEncoder(const Snapshot& snapshot,
+                                 std::vector<std::span<const float>> state, absl::string_view key)
+    : state_(std::move(state)) {
+  std::reverse(state_.begin(), state_.end());
+  size_t floats = 0;
+  for (const auto& part : state_) floats += part.size();
   SectionWriter out;
-  out.Reserve(snapshot.state.size() * sizeof(float) + snapshot.tokens.size() * 5 + kMaxMetaBytes);
   out.Bytes(kMagic.data(), kMagic.size());
   out.Number(VersionOf(snapshot));
-  out.AddSection(Section::kMeta, EncodeMeta(snapshot));
+  out.AddSection(Section::kMeta, EncodeMeta(snapshot, floats));
   out.AddSection(Section::kTokens, EncodeTokens(snapshot));
-  const absl::string_view state(reinterpret_cast<const char*>(snapshot.state.data()),
-                                snapshot.state.size() * sizeof(float));
-  for (size_t at = 0; at < state.size(); at += kChunkBytes) {
-    out.AddSection(Section::kState, state.substr(at, kChunkBytes));
+  begin_ = out.Take();
+  if (key.empty()) return;
+  mac_.reset(EVP_MD_CTX_new());
+  EVP_PKEY* const owned = EVP_PKEY_new_raw_private_key(
+      EVP_PKEY_HMAC, nullptr, reinterpret_cast<const unsigned char*>(key.data()), key.size());
+  const bool begun = mac_ != nullptr && owned != nullptr &&
+                     EVP_DigestSignInit(mac_.get(), nullptr, EVP_sha256(), nullptr, owned) == 1;
+  EVP_PKEY_free(owned);
+  if (!begun) throw std::bad_alloc();
+}
+
+std::string SnapshotEncoder::Next() {
+  if (ended_) return "";
+  while (!state_.empty() && state_.back().empty()) state_.pop_back();
+  std::string bytes = std::exchange(begin_, "");
+  if (bytes.empty()) bytes = state_.empty() ? End() : Chunk();
+  if (mac_ != nullptr && !ended_) EVP_DigestSignUpdate(mac_.get(), bytes.data(), bytes.size());
+  return bytes;
+}
+
+std::string SnapshotEncoder::Chunk() {
+  std::string chunk;
+  chunk.reserve(kChunkBytes);
+  while (!state_.empty() && chunk.size() < kChunkBytes) {
+    std::span<const float>& part = state_.back();
+    const size_t count = std::min(part.size(), (kChunkBytes - chunk.size()) / sizeof(float));
+    chunk.append(reinterpret_cast<const char*>(part.data()), count * sizeof(float));
+    part = part.subspan(count);
+    if (part.empty()) state_.pop_back();
   }
-  out.AddSection(Section::kEnd, key.empty() ? std::string() : Mac(out.bytes(), key));
+  SectionWriter out;
+  out.Reserve(chunk.size() + kSectionOverhead);
+  out.AddSection(Section::kState, chunk);
   return out.Take();
+}
+
+std::string SnapshotEncoder::End() {
+  ended_ = true;
+  unsigned char mac[kMacBytes];
+  size_t size = mac_ == nullptr ? 0 : sizeof mac;
+  if (mac_ != nullptr) EVP_DigestSignFinal(mac_.get(), mac, &size);
+  SectionWriter out;
+  out.AddSection(Section::kEnd, {reinterpret_cast<const char*>(mac), size});
+  return out.Take();
+}
+
+std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
+  SnapshotEncoder encoder(snapshot, {snapshot.state}, key);
+  std::string all;
+  for (std::string next = encoder.Next(); !next.empty(); next = encoder.Next()) all += next;
+  return all;
 }
 
 std::optional<int64_t> SnapshotTokens(absl::string_view beginning) {

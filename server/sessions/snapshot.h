@@ -3,10 +3,14 @@
 // server/sessions/SNAPSHOT.md specifies the format; nothing in it is trusted before it is checked.
 #pragma once
 
+#include <openssl/evp.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,7 +43,35 @@ struct Snapshot {
 // Sets the fields that identify the model: name, hashes and layout.
 void SetFingerprint(const Model& model, Snapshot* snapshot);
 
-// `key`: of the HMAC-SHA-256 that ends the snapshot; empty: none.
+// Encodes a snapshot in pieces, so that a large state is not held as bytes, too. Thread: one at a
+// time.
+class SnapshotEncoder {
+ public:
+  // Keeps nothing of `snapshot` and does not look at its state: the spans, one after another, are
+  // the state, and outlive this. `key`: of the HMAC-SHA-256 that ends the snapshot; empty: none.
+  SnapshotEncoder(const Snapshot& snapshot, std::vector<std::span<const float>> state,
+                  absl::string_view key);
+
+  // The next bytes: first all before the state, then at most 1 MiB of the state with its checksum.
+  // Empty: there are no more.
+  std::string Next();
+  // Next has returned the last bytes.
+  bool ended() const { return ended_; }
+
+ private:
+  struct FreeMac {
+    void operator()(EVP_MD_CTX* mac) const { EVP_MD_CTX_free(mac); }
+  };
+  std::string Chunk();
+  std::string End();
+
+  std::string begin_;                          // until it is taken
+  std::vector<std::span<const float>> state_;  // what is left, the last part first
+  std::unique_ptr<EVP_MD_CTX, FreeMac> mac_;   // null: no key
+  bool ended_ = false;
+};
+
+// All bytes of a snapshot.
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 
 // How many tokens the snapshot holds whose first bytes these are; nullopt: they do not say.

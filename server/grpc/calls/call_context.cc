@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/calls/call_context.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/generic/async_generic_service.h>
 
 #include <cstdio>
@@ -39,6 +40,12 @@ CallContext::~CallContext() {
 void CallContext::CountIn(ActiveCalls* calls) {
   counted_in_ = calls;
   calls->Enter();
+}
+
+void CancelUnread(grpc_call* call) {
+  grpc_call_cancel_with_status(call, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                               "READER_TOO_SLOW: nothing of the reply was read for too long.",
+                               nullptr);
 }
 
 void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,

@@ -58,6 +58,11 @@ class CallContext final : public grpc::CallbackServerContext {
 void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
                  RequestRecord* record);
 
+// The reason of a reply that its client has not read for too long, and the end of its call: the
+// client sees it in place of what it has not read, without details.
+inline constexpr char kReaderTooSlow[] = "READER_TOO_SLOW";
+void CancelUnread(grpc_call* call);
+
 // Makes the contexts of a server: for ServerBuilder::SetContextAllocator. Thread: any.
 class CallContexts final : public grpc::ContextAllocator {
  public:

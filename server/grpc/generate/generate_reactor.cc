@@ -121,16 +121,13 @@ void GenerateReactor::CutUnread(bool expired) {
     if (cut) {
       grpc_call_ref(call_);  // OnDone may come before the cancellation
       const bool counted = absl::IsResourceExhausted(reply_->end()->status);  // at its Finish
-      if (!counted) calls_->errors.Add(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
-      context_->record().SetCut(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
+      if (!counted) calls_->errors.Add(absl::StatusCode::kResourceExhausted, kReaderTooSlow);
+      context_->record().SetCut(absl::StatusCode::kResourceExhausted, kReaderTooSlow);
     }
   }
   if (cut) {
-    // The client sees this status in place of what it has not read, without details. Not under the
-    // lock: OnCancel may come within the call.
-    grpc_call_cancel_with_status(call_, GRPC_STATUS_RESOURCE_EXHAUSTED,
-                                 "READER_TOO_SLOW: nothing of the reply was read for too long.",
-                                 nullptr);
+    // Not under the lock: OnCancel may come within the call.
+    CancelUnread(call_);
     grpc_call_unref(call_);
   }
   Release();

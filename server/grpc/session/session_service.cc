@@ -54,7 +54,7 @@ SessionService::SessionService(const ServedModels* models, std::string snapshot_
                  &calls->errors),
       models_(models),
       calls_(calls),
-      restores_{models, std::move(snapshot_key), restore_options, calls} {
+      streams_{models, std::move(snapshot_key), restore_options, calls} {
   using Self = SessionService;
   Handle(this, &Self::OpenSession, &Self::Append, &Self::ForkSession, &Self::RewindSession,
          &Self::SnapshotSession, &Self::RestoreSession, &Self::CloseSession, &Self::GetSession,
@@ -130,7 +130,7 @@ grpc::ServerUnaryReactor* SessionService::RewindSession(grpc::CallbackServerCont
 
 SnapshotWriter* SessionService::SnapshotSession(grpc::CallbackServerContext* context,
                                                 const v1::SnapshotSessionRequest* request) {
-  auto* reactor = new SnapshotReactor(context, restores_.key, calls_);
+  auto* reactor = new SnapshotReactor(context, &streams_);
   const auto start = [&]() -> absl::Status {
     CallContext& call = CallContext::Of(context);
     RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call.FindModel(*models_, request->model()));
@@ -145,7 +145,7 @@ SnapshotWriter* SessionService::SnapshotSession(grpc::CallbackServerContext* con
 
 grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::RestoreSession(
     grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply) {
-  return new RestoreReactor(context, reply, &restores_);
+  return new RestoreReactor(context, reply, &streams_);
 }
 
 grpc::ServerUnaryReactor* SessionService::CloseSession(grpc::CallbackServerContext* context,

@@ -53,7 +53,7 @@ class SessionService final : public RpcService {
 
   const ServedModels* const models_;
   ServerCalls* const calls_;
-  Restores restores_;
+  SnapshotStreams streams_;
 };
 
 }  // namespace rivulet

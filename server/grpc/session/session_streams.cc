@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/session/session_streams.h"
 
+#include <grpc/grpc.h>
+
 #include <algorithm>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -34,14 +39,17 @@ void FinishGone(CallContext* call, Reactor* reactor) {
 
 }  // namespace
 
-SnapshotReactor::SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key,
-                                 ServerCalls* calls)
-    : call_(&CallContext::Of(context)), key_(key), calls_(calls) {
-  call_->CountIn(&calls_->active);
+SnapshotReactor::SnapshotReactor(grpc::CallbackServerContext* context, SnapshotStreams* streams)
+    : call_(&CallContext::Of(context)), grpc_call_(context->c_call()), streams_(streams) {
+  grpc_call_ref(grpc_call_);
+  call_->CountIn(&streams_->calls->active);
 }
+
+SnapshotReactor::~SnapshotReactor() { grpc_call_unref(grpc_call_); }
 
 absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::Time deadline) {
   Engine* const engine = model.engine();
+  patience_ = engine->options().reader_timeout;
   model_.Hold(std::move(model));
   RIVULET_ASSIGN_OR_RETURN(const RequestId id,
                            rivulet::SnapshotSession(engine, std::move(session), deadline,
@@ -52,50 +60,79 @@ absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::
   return absl::OkStatus();
 }
 
-// On the engine's emitter thread, which has other replies to serve: gRPC's reaction to the initial
-// metadata comes on a thread of its own.
+// On the engine's emitter thread, which has other replies to serve.
 void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
   const CallNote note(kSnapshot);
-  if (!image.ok()) {
-    model_.Release();
-    return End(image.status());
+  absl::Status status = image.status();
+  if (status.ok()) {
+    image_ = *std::move(image);
+    status = Take();
   }
-  image_ = *std::move(image);
-  call_->BeforeMessage();
-  StartSendInitialMetadata();
+  if (status.ok()) return EncodeNext();
+  model_.Release();
+  End(status);
+}
+
+absl::Status SnapshotReactor::Take() {
+  const ViewPtr& state = image_.state.state;
+  const int64_t bytes = (state == nullptr ? 0 : state->bytes()) +
+                        image_.history.size() * int64_t{2 * sizeof(int32_t)} +
+                        int64_t{2 * kSnapshotChunkBytes};
+  RIVULET_RETURN_IF_ERROR(streams_->outgoing.Take(call_->caller().tenant, bytes));
+  taken_ = bytes;
+  return absl::OkStatus();
 }
 
 void SnapshotReactor::End(const absl::Status& status) {
-  Finish(call_->record().End(status, &calls_->errors));
+  Finish(call_->record().End(status, &streams_->calls->errors));
 }
 
-void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
-  const CallNote note(kSnapshot);
-  const absl::Status status = ok ? Guarded([this] { return Encode(); }) : absl::OkStatus();
-  model_.Release();
-  if (!ok) return FinishGone(call_, this);
-  image_ = SessionImage();
-  if (!status.ok()) return End(status);
-  WriteNext();
+void SnapshotReactor::EncodeNext() {
+  const TextTurn::Order order{call_->caller().tenant, kSnapshotChunkBytes};
+  const auto turn = std::make_shared<TextTurn>(order, [this](const TextTurn& own) {
+    const CallNote note(kSnapshot);
+    absl::Status status = own.Check();
+    if (status.ok()) status = Guarded([this] { return Encode(); });
+    model_.Release();
+    if (!status.ok()) return End(status);
+    WriteNext();
+  });
+  const absl::Status added = streams_->encoder.Add(turn);
+  if (!added.ok()) turn->Run(added);
 }
 
 absl::Status SnapshotReactor::Encode() {
-  const Engine& engine = *model_.engine();
-  bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
+  if (!encoder_.has_value()) {
+    const Engine& engine = *model_.engine();
+    std::vector<std::span<const float>> state;
+    if (image_.state.state != nullptr) state = image_.state.state->spans();
+    encoder_.emplace(ToSnapshot(image_, engine.model(), engine.limits().numerics_id),
+                     std::move(state), streams_->key);
+    image_.history = TokenHistory();
+  }
+  piece_ = encoder_->Next();
+  while (piece_.size() < kSnapshotChunkBytes && !encoder_->ended()) piece_ += encoder_->Next();
+  sent_ = 0;
   return absl::OkStatus();
 }
 
 void SnapshotReactor::WriteNext() {
-  const size_t count = std::min(kSnapshotChunkBytes, bytes_.size() - sent_);
+  const size_t count = std::min(kSnapshotMessageBytes, piece_.size() - sent_);
   const absl::Status status = Guarded([this, count] {
     v1::SnapshotSessionReply part;
-    part.set_chunk(bytes_.data() + sent_, count);
+    part.set_chunk(piece_.data() + sent_, count);
     message_.Set(part);
     return absl::OkStatus();
   });
   if (!status.ok()) return End(status);
   sent_ += count;
-  if (sent_ < bytes_.size()) {
+  call_->BeforeMessage();
+  {
+    MutexLock lock(&mutex_);
+    writing_since_ = absl::Now();
+    if (!std::exchange(watched_, true)) WatchUntil(*writing_since_ + patience_);
+  }
+  if (sent_ < piece_.size() || !encoder_->ended()) {
     StartWrite(&message_);
   } else {
     StartWriteAndFinish(&message_, grpc::WriteOptions(),
@@ -105,30 +142,76 @@ void SnapshotReactor::WriteNext() {
 
 void SnapshotReactor::OnWriteDone(bool ok) {
   const CallNote note(kSnapshot);
+  {
+    MutexLock lock(&mutex_);
+    writing_since_.reset();
+  }
   if (!ok) return FinishGone(call_, this);
-  WriteNext();
+  if (sent_ < piece_.size()) return WriteNext();
+  EncodeNext();
+}
+
+void SnapshotReactor::WatchUntil(absl::Time time) {
+  if (time == absl::InfiniteFuture()) return;
+  ++holders_;
+  // Its calls come on another thread, never from within Set or Cancel.
+  alarm_.Set(absl::ToChronoTime(time), [this](bool expired) { CutUnread(expired); });
+}
+
+void SnapshotReactor::CutUnread(bool expired) {
+  bool cut = false;
+  {
+    MutexLock lock(&mutex_);
+    if (expired && !done_) {
+      const absl::Time now = absl::Now(), end = writing_since_.value_or(now) + patience_;
+      cut = end <= now;
+      if (!cut) WatchUntil(end);
+    }
+    if (cut) {
+      streams_->calls->errors.Add(absl::StatusCode::kResourceExhausted, kReaderTooSlow);
+      call_->record().SetCut(absl::StatusCode::kResourceExhausted, kReaderTooSlow);
+    }
+  }
+  // Not under the lock: OnCancel may come within the call.
+  if (cut) CancelUnread(grpc_call_);
+  Release();
 }
 
 void SnapshotReactor::OnCancel() { model_.Cancel(); }
 
-void SnapshotReactor::OnDone() { delete this; }
+void SnapshotReactor::OnDone() {
+  encoder_.reset();
+  image_ = SessionImage();
+  std::string().swap(piece_);
+  if (taken_ > 0) streams_->outgoing.Give(call_->caller().tenant, taken_);
+  {
+    MutexLock lock(&mutex_);
+    done_ = true;
+    alarm_.Cancel();
+  }
+  Release();
+}
+
+void SnapshotReactor::Release() {
+  if (holders_.fetch_sub(1) == 1) delete this;
+}
 
 RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
-                               Restores* restores)
-    : call_(&CallContext::Of(context)), reply_(reply), restores_(restores) {
-  call_->CountIn(&restores_->calls->active);
-  const absl::Status status = Take(restores_->options.message_bytes);
+                               SnapshotStreams* streams)
+    : call_(&CallContext::Of(context)), reply_(reply), streams_(streams) {
+  call_->CountIn(&streams_->calls->active);
+  const absl::Status status = Take(streams_->options.message_bytes);
   End(status);
   if (!status.ok()) return;
   MutexLock lock(&mutex_);
   reading_ = true;
   pace_ = absl::Now();
-  WatchUntil(pace_ + restores_->options.timeout);
+  WatchUntil(pace_ + streams_->options.timeout);
   StartRead(&received_);  // gRPC's reactions come after the handler's return
 }
 
 absl::Status RestoreReactor::Take(int64_t bytes) {
-  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(call_->caller().tenant, bytes));
+  RIVULET_RETURN_IF_ERROR(streams_->incoming.Take(call_->caller().tenant, bytes));
   taken_ += bytes;
   return absl::OkStatus();
 }
@@ -162,7 +245,7 @@ void RestoreReactor::OnReadDone(bool ok) {
 }
 
 void RestoreReactor::End(const absl::Status& status) {
-  if (!status.ok()) Finish(call_->record().End(status, &restores_->calls->errors));
+  if (!status.ok()) Finish(call_->record().End(status, &streams_->calls->errors));
 }
 
 absl::Status RestoreReactor::TakeMessage() {
@@ -177,13 +260,12 @@ absl::Status RestoreReactor::Begin() {
   begun_ = true;
   const v1::RestoreSessionRequest& message = received_.message;
   name_ = message.model();
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*restores_->models, name_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*streams_->models, name_));
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
   limits_ = engine.options().sessions;
   max_bytes_ = MaxSnapshotBytes(MostStateBytes(engine), limits_.most_tokens());
-  bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
   return absl::OkStatus();
 }
 
@@ -212,9 +294,9 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
 absl::Status RestoreReactor::Submit() {
   if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
   // Found again: it is not held while a client takes its time.
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*restores_->models, name_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*streams_->models, name_));
   Engine* const engine = model.engine();
-  RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
+  RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, streams_->key));
   std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
   const BackendLimits& limits = engine->limits();
   RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), limits, call_->caller().tenant));
@@ -236,7 +318,7 @@ absl::Status RestoreReactor::Submit() {
       return absl::OkStatus();
     });
     submitted_.Release();
-    Finish(call_->record().End(status, &restores_->calls->errors));
+    Finish(call_->record().End(status, &streams_->calls->errors));
   };
   return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }
@@ -253,7 +335,7 @@ void RestoreReactor::CutSlow(bool expired) {
   absl::Status status;
   {
     MutexLock lock(&mutex_);
-    // Without a read the call may be over, and the server with what restores_ points to.
+    // Without a read the call may be over, and the server with what streams_ points to.
     if (expired && reading_) status = CheckPace();
   }
   End(status);
@@ -261,7 +343,7 @@ void RestoreReactor::CutSlow(bool expired) {
 }
 
 absl::Status RestoreReactor::CheckPace() {
-  const absl::Duration timeout = restores_->options.timeout;
+  const absl::Duration timeout = streams_->options.timeout;
   const absl::Time now = absl::Now(), end = pace_ + timeout;
   if (now < end || readers_ > 0) {
     WatchUntil(now < end ? end : now + timeout);
@@ -280,7 +362,7 @@ absl::Status RestoreReactor::CheckPace() {
 void RestoreReactor::OnDone() {
   std::string().swap(bytes_);
   v1::RestoreSessionRequest().Swap(&received_.message);
-  if (taken_ > 0) restores_->budget.Give(call_->caller().tenant, taken_);
+  if (taken_ > 0) streams_->incoming.Give(call_->caller().tenant, taken_);
   {
     MutexLock lock(&mutex_);
     reading_ = false;

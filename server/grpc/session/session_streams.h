@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two streaming calls of SessionService: a snapshot out and a snapshot in. Threads of gRPC
-// encode, decode and check, never those of an engine.
+// decode and check, a thread of SnapshotStreams encodes, never those of an engine.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -23,22 +23,50 @@
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
+#include "server/grpc/calls/text_pool.h"
 #include "server/grpc/wire/received.h"
 #include "server/grpc/wire/serialized.h"
+#include "server/sessions/snapshot.h"
 
 namespace rivulet {
 
 // The most bytes of a snapshot in one message, in either direction.
 inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
+// Of an outgoing message: a client must take each within the engine's reader_timeout.
+inline constexpr size_t kSnapshotMessageBytes = size_t{64} << 10;
 
-// What writes a snapshot to its client, kSnapshotChunkBytes a message.
+// The limits for snapshots.
+struct RestoreOptions {
+  int64_t memory_bytes = int64_t{512} << 20;   // of all incoming snapshots, and of all outgoing
+  int64_t message_bytes = 4 << 20;             // of the largest message that gRPC takes
+  absl::Duration timeout = absl::Seconds(30);  // of incoming ones, for each kRestorePaceBytes
+};
+
+// What the SnapshotSession and RestoreSession calls of a server share. What is borrowed outlives
+// the gRPC server.
+struct SnapshotStreams {
+  const ServedModels* models;
+  std::string key;
+  RestoreOptions options;
+  ServerCalls* calls;
+  MemoryShares incoming{options.memory_bytes, "RESTORE_MEMORY",
+                        "snapshots that are being restored"};
+  MemoryShares outgoing{options.memory_bytes, "SNAPSHOT_MEMORY", "snapshots that are being taken"};
+  // Encodes: tenants take turns. `outgoing` limits what waits.
+  TextLane encoder{TextLane::Options{.threads = 1, .waiting_bytes = int64_t{1} << 40}};
+};
+
+// What writes a snapshot to its client, kSnapshotMessageBytes a message.
 using SnapshotWriter = grpc::ServerWriteReactor<Serialized<v1::SnapshotSessionReply>>;
 
-// One SnapshotSession call. Owns itself, as EngineCall does.
+// One SnapshotSession call. It reserves memory for its state, which the session may forget
+// meanwhile, its tokens and two pieces of the snapshot. The call of a client that does not read is
+// ended. Owns itself, as RestoreReactor does.
 class SnapshotReactor final : public SnapshotWriter {
  public:
-  // All is borrowed: `context` for the call, the others outlive the gRPC server.
-  SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key, ServerCalls* calls);
+  // All is borrowed: `context` for the call.
+  SnapshotReactor(grpc::CallbackServerContext* context, SnapshotStreams* streams);
+  ~SnapshotReactor() override;
 
   // Asks for the image of `session` of `model`, which the handler holds, too, until it returns.
   // After an error the caller calls End.
@@ -46,45 +74,45 @@ class SnapshotReactor final : public SnapshotWriter {
   // Ends the call with an error.
   void End(const absl::Status& status);
 
-  void OnSendInitialMetadataDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
   void OnImage(absl::StatusOr<SessionImage> image);
+  absl::Status Take();
+  // Encodes the next piece, on the thread for that, and then writes.
+  void EncodeNext();
   absl::Status Encode();
   void WriteNext();
 
-  CallContext* const call_;
-  const std::string& key_;
-  ServerCalls* const calls_;
-  CallModel model_;  // from Submit on; released once the image is coded
-  SessionImage image_;
-  std::string bytes_;
-  size_t sent_ = 0;
-  Serialized<v1::SnapshotSessionReply> message_;
-};
+  void WatchUntil(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CutUnread(bool expired);
+  void Release();
 
-// The limits for incoming snapshots.
-struct RestoreOptions {
-  int64_t memory_bytes = int64_t{512} << 20;   // of all incoming snapshots
-  int64_t message_bytes = 4 << 20;             // of the largest message that gRPC takes
-  absl::Duration timeout = absl::Seconds(30);  // for each kRestorePaceBytes
+  CallContext* const call_;
+  grpc_call* const grpc_call_;  // a reference: valid after OnDone
+  SnapshotStreams* const streams_;
+  absl::Duration patience_;  // the engine's reader_timeout
+  int64_t taken_ = 0;        // of the budget
+  CallModel model_;          // from Submit on; released once the encoder is made
+  SessionImage image_;
+  std::optional<SnapshotEncoder> encoder_;
+  std::string piece_;
+  size_t sent_ = 0;  // of piece_
+  Serialized<v1::SnapshotSessionReply> message_;
+
+  std::atomic<int> holders_ = 1;  // gRPC, and alarm_ while it runs
+  Mutex mutex_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool watched_ ABSL_GUARDED_BY(mutex_) = false;  // alarm_ runs
+  std::optional<absl::Time> writing_since_ ABSL_GUARDED_BY(mutex_);
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
 // In every RestoreOptions::timeout an incoming snapshot must bring so many bytes, in whole
 // messages.
 inline constexpr size_t kRestorePaceBytes = size_t{64} << 10;
-
-// What the RestoreSession calls of a server share. What is borrowed outlives the gRPC server.
-struct Restores {
-  const ServedModels* models;
-  std::string key;
-  RestoreOptions options;
-  ServerCalls* calls;
-  MemoryShares budget{options.memory_bytes, "RESTORE_MEMORY", "snapshots that are being restored"};
-};
 
 // One RestoreSession call. It reserves memory from its start for one message, because gRPC may hold
 // an incomplete one, and then for what has arrived. The call of a client that is too slow is ended.
@@ -94,7 +122,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
  public:
   // All is borrowed: `context` and `reply` for the call.
   RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
-                 Restores* restores);
+                 SnapshotStreams* streams);
 
   void OnReadDone(bool ok) override;
   void OnDone() override;
@@ -117,7 +145,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
 
   CallContext* const call_;
   v1::RestoreSessionReply* const reply_;
-  Restores* const restores_;
+  SnapshotStreams* const streams_;
   int64_t taken_ = 0;  // of the budget
 
   Received<v1::RestoreSessionRequest> received_;
@@ -127,7 +155,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   std::optional<absl::Duration> idle_timeout_;
   size_t max_bytes_ = 0;
   SessionLimits limits_;
-  std::string bytes_;
+  std::string bytes_;       // grows with what arrives
   size_t paced_bytes_ = 0;  // what had come at pace_
 
   std::atomic<int> holders_ = 1;  // gRPC, and alarm_ while it runs

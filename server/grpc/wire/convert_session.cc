@@ -145,10 +145,7 @@ Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_
     snapshot.generated.push_back(image.history.generated(i));
   }
   snapshot.marks = image.marks;
-  if (image.state.state != nullptr) {
-    snapshot.fed = image.state.fed;
-    snapshot.state = image.state.state->values();
-  }
+  if (image.state.state != nullptr) snapshot.fed = image.state.fed;
   return snapshot;
 }
 

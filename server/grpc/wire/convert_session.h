@@ -44,8 +44,8 @@ absl::StatusOr<absl::Duration> ToDuration(absl::string_view reason, absl::string
 // valid Duration; the engine checks the range.
 absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(const google::protobuf::Duration* wire);
 
-// Between the image of a session of `model` and a snapshot, in both directions. REQUIRES: the
-// snapshot was checked against the model.
+// Between the image of a session of `model` and a snapshot, in both directions. ToSnapshot leaves
+// the values of the state out. REQUIRES: the snapshot was checked against the model.
 Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_view numerics_id);
 RestoreSpec ToRestoreSpec(Snapshot snapshot);
 

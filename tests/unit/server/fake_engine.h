@@ -101,6 +101,7 @@ class FakeEngine final : public Engine {
 
   const EngineMeters& meters() const override { return meters_; }
   EngineMeters& mutable_meters() { return meters_; }
+  EngineOptions& mutable_options() { return options_; }
   // What GetLoad says of everything that this engine does not do.
   void SetLoad(EngineLoad load) {
     absl::MutexLock lock(&mutex_);

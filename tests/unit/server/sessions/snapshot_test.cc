@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +85,25 @@ TEST_F(SnapshotTest, ComesBackAsItWas) {
     ExpectSame(*decoded);
     EXPECT_TRUE(Check(*decoded, *model_, "somebody").ok());
   }
+}
+
+TEST_F(SnapshotTest, AStateInPartsIsEncodedInPieces) {
+  snapshot_.layout_sha256 = std::string(64, 'a');  // version 2: a state of any size
+  snapshot_.state.resize(600'000);
+  std::iota(snapshot_.state.begin(), snapshot_.state.end(), 0.0f);
+  const std::span<const float> state = snapshot_.state;
+  SnapshotEncoder encoder(
+      snapshot_, {state.first(1), {}, state.subspan(1, 300'000), state.subspan(300'001)}, kKey);
+  std::string all;
+  for (std::string piece = encoder.Next(); !piece.empty(); piece = encoder.Next()) {
+    EXPECT_LE(piece.size(), (size_t{1} << 20) + kSectionOverhead);
+    all += piece;
+  }
+  EXPECT_TRUE(encoder.ended());
+  EXPECT_TRUE(all == EncodeSnapshot(snapshot_, kKey));
+  const auto decoded = DecodeSnapshot(all, kKey);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_TRUE(decoded->state == snapshot_.state);
 }
 
 TEST_F(SnapshotTest, ASessionWithoutTokensHasNoState) {

@@ -140,15 +140,15 @@ TEST_F(SessionServiceTest, ASnapshotWithoutMemoryForItIsATypedError) {
   v1::SnapshotSessionRequest request;
   request.set_session_id(kId);
   Session session(SessionId(), "", true, /*checkpoint_tokens=*/1);
-  for (int i = 0; i < 1 << 20; ++i) session.history.Append(1, false);  // five parts
+  for (int i = 0; i < 1 << 20; ++i) session.history.Append(1, false);  // encoded at once: 5 MiB
+  const Checkpoint state{1, std::make_shared<const StateView>(std::vector<float>(4 << 20))};
   v1::SnapshotSessionReply part;
-  part.mutable_chunk()->reserve(2 * kSnapshotChunkBytes);  // the client has memory
   for (const bool begun : {false, true}) {
     grpc::ClientContext context;
     const auto reader = stub_->SnapshotSession(&context, request);
     engine_.WaitForRequest(begun ? 1 : 0);
     const SessionCall call = engine_.last_call();
-    ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
+    ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), state).ok());
     if (begun) {
       call.done(absl::OkStatus());
       ASSERT_TRUE(reader->Read(&part));
@@ -164,6 +164,62 @@ TEST_F(SessionServiceTest, ASnapshotWithoutMemoryForItIsATypedError) {
     }
     EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
   }
+}
+
+TEST_F(SessionServiceTest, SnapshotsOnTheirWayOutTakeBoundedMemoryTogether) {
+  GrpcServerOptions options;
+  options.max_restore_bytes = 10 << 20;  // one has 4 MiB, and takes 6
+  server_ = *GrpcServer::Create(&models_, options);
+  stub_ = v1::SessionService::NewStub(server_->InProcessChannel());
+  v1::SnapshotSessionRequest request;
+  request.set_session_id(kId);
+  Session session(SessionId(), "", true, /*checkpoint_tokens=*/1);
+  const Checkpoint state{1, std::make_shared<const StateView>(std::vector<float>(1 << 20))};
+  RequestId last = 0;
+  const auto begin = [&](grpc::ClientContext* context) {
+    auto reader = stub_->SnapshotSession(context, request);
+    last = engine_.WaitForRequest(last);
+    const SessionCall call = engine_.last_call();
+    EXPECT_TRUE(call.act(nullptr, &session, absl::Now(), state).ok());
+    call.done(absl::OkStatus());
+    return reader;
+  };
+  const auto end = [](grpc::ClientReader<v1::SnapshotSessionReply>* reader) {
+    v1::SnapshotSessionReply part;
+    size_t bytes = 0;
+    for (; reader->Read(&part); bytes += part.chunk().size()) {
+      EXPECT_LE(part.chunk().size(), kSnapshotMessageBytes);
+    }
+    EXPECT_TRUE(bytes == 0 || bytes > size_t{4} << 20) << bytes;
+    return Unpack(reader->Finish());
+  };
+  for (int round = 0; round < 2; ++round) {
+    grpc::ClientContext first_context, second_context;
+    const auto first = begin(&first_context), second = begin(&second_context);
+    EXPECT_EQ(end(second.get()).reason, "SNAPSHOT_MEMORY");
+    EXPECT_EQ(end(first.get()).code, grpc::StatusCode::OK);
+    EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
+  }
+}
+
+TEST_F(SessionServiceTest, ASnapshotThatIsNotReadIsGivenUp) {
+  engine_.mutable_options().reader_timeout = absl::Milliseconds(200);
+  v1::SnapshotSessionRequest request;
+  request.set_session_id(kId);
+  const auto reader = stub_->SnapshotSession(&context_, request);
+  engine_.WaitForRequest();
+  const SessionCall call = engine_.last_call();
+  Session session(SessionId(), "", true, /*checkpoint_tokens=*/1);
+  const Checkpoint state{1, std::make_shared<const StateView>(std::vector<float>(4 << 20))};
+  ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), state).ok());
+  call.done(absl::OkStatus());
+  EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(60)));
+  v1::SnapshotSessionReply part;
+  while (reader->Read(&part)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("READER_TOO_SLOW"));
 }
 
 TEST_F(SessionServiceTest, ARestoreThatIsCancelledOpensNothing) {
