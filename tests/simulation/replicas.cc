@@ -29,7 +29,7 @@ class Replicas::Client {
     if (kind_ != Kind::kNone) return Wait();
     if (!world_->choices_.OneIn(3)) return;
     if (!open_) {
-      lossy_ = world_->lossy_;
+      durable_.lossy = world_->lossy_;
       const bool expires = world_->choices_.OneIn(2);
       idle_ = expires ? absl::Seconds(world_->choices_.Between(1, 5)) : absl::Hours(100);
       return Begin(Kind::kOpen);
@@ -283,15 +283,15 @@ class Replicas::Client {
     if (!gone && !differs && !damaged)
       return world_->Break(absl::StrCat("unexpected: ", status.message()));
     // It has expired. A late write may then bring an early record of it.
-    if (world_->now_ - durable_at_ >= idle_) {
+    if (world_->now_ - durable_.since >= idle_) {
       world_->Count("expired");
       return Closed();
     }
-    if (lossy_ != world_->lossy_) {
+    if (durable_.lossy != world_->lossy_) {
       world_->Count("reported loss");
       return Closed();
     }
-    if (differs && durable_ < tokens_.size()) {
+    if (differs && durable_.tokens < tokens_.size()) {
       return Begin(Kind::kRepair);
     }
     world_->Break(
@@ -307,8 +307,8 @@ class Replicas::Client {
         if (world_->choices_.OneIn(2)) {  // the conversation goes on in the fork
           std::swap(id_, other);
           ++seed_;
-          durable_ = tokens_.size();
-          durable_at_ = sent_;
+          durable_.tokens = tokens_.size();
+          durable_.since = sent_;
         }
         CloseOther(other);
         break;
@@ -316,7 +316,7 @@ class Replicas::Client {
       case Kind::kOpen:
         id_ = attempt->infos[0].id;
         open_ = true;
-        durable_at_ = sent_;
+        durable_.since = sent_;
         break;
       case Kind::kGenerate:
         tokens_.insert(tokens_.end(), asked_.given.begin(), asked_.given.end());
@@ -328,7 +328,7 @@ class Replicas::Client {
         break;
       case Kind::kRewind:
         tokens_.resize(static_cast<size_t>(asked_.rewind_to));
-        durable_ = std::min(durable_, tokens_.size());
+        durable_.tokens = std::min(durable_.tokens, tokens_.size());
         break;
       case Kind::kLook:
         CheckLook(attempt->infos[0]);
@@ -343,8 +343,8 @@ class Replicas::Client {
                         attempt->durable->position, " of ", tokens_.size()));
       world_->Count(attempt->durable->durable ? "durable" : "not durable");
       if (attempt->durable->durable) {
-        durable_ = tokens_.size();
-        durable_at_ = sent_;
+        durable_.tokens = tokens_.size();
+        durable_.since = sent_;
       }
     } else if (kind_ == Kind::kGenerate || kind_ == Kind::kAppend) {
       world_->Break("a reply does not say whether it is durable");
@@ -373,7 +373,7 @@ class Replicas::Client {
   // Some of what was not durable is lost: it continues from what the session has.
   void Repair(const SessionInfo& info) {
     const auto position = static_cast<size_t>(info.position);
-    const bool ours = position >= durable_ && position <= tokens_.size() &&
+    const bool ours = position >= durable_.tokens && position <= tokens_.size() &&
                       info.hash == HashTokens(kEmptySequenceHash,
                                               std::span<const int32_t>(tokens_).first(position));
     if (!ours) world_->Break("what is left of a session is not what its client saw");
@@ -384,9 +384,9 @@ class Replicas::Client {
   }
 
   void CheckLook(const SessionInfo& info) {
-    const bool sane = info.position >= static_cast<int64_t>(durable_) &&
+    const bool sane = info.position >= static_cast<int64_t>(durable_.tokens) &&
                       info.position <= static_cast<int64_t>(tokens_.size());
-    if (lossy_ == world_->lossy_ && durable_ == tokens_.size() && !sane) {
+    if (durable_.lossy == world_->lossy_ && durable_.tokens == tokens_.size() && !sane) {
       world_->Break("GetSession is behind what was durable");
     }
   }
@@ -394,7 +394,7 @@ class Replicas::Client {
   void Closed() {
     open_ = false;
     tokens_.clear();
-    durable_ = checked_ = 0;
+    durable_.tokens = checked_ = 0;
     ++seed_;
     kind_ = Kind::kNone;
   }
@@ -405,10 +405,12 @@ class Replicas::Client {
   SessionId id_;
   uint64_t seed_ = 7;
   std::vector<int32_t> tokens_;  // that the session has, as its client knows
-  size_t durable_ = 0;           // of these
-  int lossy_ = 0;                // Replicas::lossy_ when it was opened
   absl::Duration idle_;          // its idle time-out
-  absl::Time durable_at_;        // the store has had it since then, unless it lost it
+  struct Durable {
+    size_t tokens = 0;  // of these
+    absl::Time since;   // the store has had it, unless it lost it
+    int lossy = 0;      // Replicas::lossy_ when it was opened
+  } durable_;
 
   Kind kind_ = Kind::kNone;
   size_t replica_ = 0;

@@ -311,7 +311,7 @@ void MultiplexReactor::Pump() {
     std::vector<uint64_t> ended;
     const absl::Status gathered = Guarded([&] {
       Gather(broken, notes, &ended);
-      bytes_.Set(message_);
+      outgoing_.bytes.Set(outgoing_.message);
       return absl::OkStatus();
     });
     if (!gathered.ok()) Break(gathered);  // whose Pump leaves the rest to this one
@@ -328,21 +328,21 @@ void MultiplexReactor::Pump() {
 
 void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
                               std::vector<uint64_t>* ended) {
-  if (std::exchange(large_parts_, false)) v1::MultiplexReply().Swap(&message_);
-  message_.Clear();
+  if (std::exchange(outgoing_.large_parts, false)) v1::MultiplexReply().Swap(&outgoing_.message);
+  outgoing_.message.Clear();
   size_t bytes = 0;
   int counted = 0;
   const auto count = [&] {
-    for (; counted < message_.parts_size(); ++counted) {
-      const size_t part = message_.parts(counted).ByteSizeLong();
-      large_parts_ |= part > kSmallPartBytes;
+    for (; counted < outgoing_.message.parts_size(); ++counted) {
+      const size_t part = outgoing_.message.parts(counted).ByteSizeLong();
+      outgoing_.large_parts |= part > kSmallPartBytes;
       bytes += part;
     }
   };
   ErrorCounts* const errors =
       broken ? nullptr : &calls_->errors;  // broken: no client receives them
   for (const Note& note : notes) {
-    v1::MultiplexPart* const part = message_.add_parts();
+    v1::MultiplexPart* const part = outgoing_.message.add_parts();
     part->set_key(note.key);
     if (note.ended != nullptr) {
       note.ended->record().End(note.status, errors, part->mutable_error());
@@ -357,16 +357,16 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
     absl::Cleanup thrown = [this, member] {
       if (!member->Requeue()) taking_.pop_front();
     };
-    if (member->Take(&message_, errors)) ended->push_back(member->key());
+    if (member->Take(&outgoing_.message, errors)) ended->push_back(member->key());
     std::move(thrown).Cancel();
     taking_.pop_front();
     if (broken) {
-      message_.Clear();
+      outgoing_.message.Clear();
     } else {
       count();
     }
   }
-  if (broken) message_.Clear();
+  if (broken) outgoing_.message.Clear();
 }
 
 bool MultiplexReactor::Over() const {
@@ -375,7 +375,7 @@ bool MultiplexReactor::Over() const {
 
 MultiplexReactor::Action MultiplexReactor::Next() {
   const bool last = Over() && ready_.empty() && notes_.empty() && taking_.empty();
-  if (broken_ || message_.parts_size() == 0) {
+  if (broken_ || outgoing_.message.parts_size() == 0) {
     finished_ = last;
     return last ? Action::kFinish : Action::kNone;
   }
@@ -389,10 +389,10 @@ void MultiplexReactor::Perform(Action action, const absl::Status& end) {
       return;
     case Action::kWrite:
       call_->BeforeMessage();
-      return StartWrite(&bytes_);
+      return StartWrite(&outgoing_.bytes);
     case Action::kWriteAndFinish:
       call_->BeforeMessage();
-      return StartWriteAndFinish(&bytes_, grpc::WriteOptions(),
+      return StartWriteAndFinish(&outgoing_.bytes, grpc::WriteOptions(),
                                  call_->record().End(absl::OkStatus(), nullptr));
     case Action::kFinish:
       return Finish(call_->record().End(end, nullptr));

@@ -144,9 +144,11 @@ class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
 
   // Of the thread that has set writing_.
   std::deque<MultiplexMember*> taking_;
-  v1::MultiplexReply message_;
-  Serialized<v1::MultiplexReply> bytes_;  // of message_
-  bool large_parts_ = false;              // message_ has more memory than small parts need
+  struct Outgoing {
+    v1::MultiplexReply message;
+    bool large_parts = false;  // it has more memory than small parts need
+    Serialized<v1::MultiplexReply> bytes;
+  } outgoing_;
 
   // Used by gRPC while it reads, then by OnReadDone and the thread that converts its text. Nothing
   // is read meanwhile, so requests begin in order, and at most one text of a stream waits.

@@ -32,9 +32,9 @@ struct StateStamp {
 // With an owner drawn at random.
 StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id);
 
-// `model` with the owner of a shared state or segment: the tenant, the name of the segment before it
-// ("": there is none), which stands for all tokens up to there, and the tokens seen since. So the
-// names of all segments of a state take time linear in its tokens.
+// `model` with the owner of a shared state or segment: the tenant, the name of the segment before
+// it ("": there is none), which stands for all tokens up to there, and the tokens seen since. So
+// the names of all segments of a state take time linear in its tokens.
 StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant, absl::string_view previous,
                             std::span<const int32_t> tokens);
 // The `number` of what replicas share: a state after `fed` tokens, the implied bos counted, without
