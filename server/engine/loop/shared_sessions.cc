@@ -76,13 +76,15 @@ bool Grows(RequestKind kind) {
 
 // The client says what the session must be, and the copy is that: nobody has continued it elsewhere
 // with this client's knowledge.
-bool IsAsExpected(const Session& session, const Request& request) {
-  const SessionRef& ref = *request.session_ref;
-  if (request.sharing.knows_session) return true;
+bool HashFits(const Session& session, const SessionRef& ref) {
   if (!ref.hash) return false;
   if (*ref.hash == session.history.hash()) return true;
   return ref.position && *ref.position >= 0 && *ref.position <= session.position() &&
          *ref.hash == session.history.HashAt(*ref.position);
+}
+
+bool IsAsExpected(const Session& session, const Request& request) {
+  return request.sharing.knows_session || HashFits(session, *request.session_ref);
 }
 
 // Whether another replica has the session. The store's clock may have gone back since the lease was
@@ -108,7 +110,7 @@ bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Time now
 bool MayBeWrittenAnew(const Session& session, absl::Time now, absl::Duration lease) {
   const SharedCopy& copy = *session.shared;
   if (copy.held_since <= now && now - copy.held_since < lease) return true;
-  if (copy.claiming != nullptr) return IsAsExpected(session, *copy.claiming);
+  if (copy.claiming != nullptr) return HashFits(session, *copy.claiming->session_ref);
   return session.active != nullptr && copy.vouched;
 }
 
@@ -565,7 +567,7 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
 
 void SharedSessions::Claimed(Session* session, const absl::Status& status) {
   Request* const request = std::exchange(session->shared->claiming, nullptr);
-  session->shared->vouched = status.ok() && IsAsExpected(*session, *request);
+  session->shared->vouched = status.ok() && HashFits(*session, *request->session_ref);
   events_.push_back({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
 }
 

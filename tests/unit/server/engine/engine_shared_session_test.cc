@@ -298,6 +298,17 @@ TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouch
   EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND") << "a stale copy";
   EXPECT_EQ(Reason(Generate(0, id, 5, {}, newest->hash).status()), "SESSION_NOT_FOUND");
   EXPECT_EQ(Reason(Generate(1, id, 5, {}).status()), "SESSION_NOT_FOUND") << "it cannot know";
+  GenerateSpec resumed;  // of a reply that began later than the stale copy ends
+  resumed.tenant = "t";
+  resumed.session = SessionRef{id, "t", std::nullopt, ""};
+  resumed.session_seed = true;
+  resumed.resume.emplace();
+  resumed.resume->fingerprint = 1;
+  resumed.resume->tokens = {{3}};
+  ReplyCollector& refused = collectors_.emplace_back();
+  ASSERT_TRUE(refused.Start(engine(0), resumed).ok());
+  Until([&] { return refused.reply().end().has_value(); });
+  EXPECT_EQ(Reason(refused.reply().end()->status), "SESSION_NOT_FOUND");
   const auto next = Generate(1, id, 5, {}, newest->hash);
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->position, newest->position + 5);
