@@ -634,9 +634,10 @@ bool Calls::HasEnded(absl::Duration patience) {
 // A DirStore on a thread of its own.
 class DirSessionStore final : public SessionStore {
  public:
-  DirSessionStore(std::unique_ptr<DirStore> store, const DirStoreOptions& options)
-      : call_time_(options.call_time),
-        calls_(std::make_shared<Calls>(std::move(store), options.sweep_every)),
+  DirSessionStore(std::unique_ptr<DirStore> store, absl::Duration call_time,
+                  absl::Duration sweep_every)
+      : call_time_(call_time),
+        calls_(std::make_shared<Calls>(std::move(store), sweep_every)),
         work_([calls = calls_] { calls->Work(); }),
         watch_([calls = calls_] { calls->Watch(); }) {}
   ~DirSessionStore() override {
@@ -702,13 +703,14 @@ absl::StatusOr<std::unique_ptr<SessionStore>> OpenDirSessionStore(const std::str
   if (dir_store::IsOfANetwork(path)) {
     return BadPath(path, "is on a network's file system; the directory must be of this machine");
   }
-  auto store = std::make_unique<dir_store::DirStore>(path, options);
+  const absl::Duration call_time = options.call_time, sweep_every = options.sweep_every;
+  auto store = std::make_unique<dir_store::DirStore>(path, std::move(options));
   const absl::Status opened = store->Open();
   if (opened.code() == absl::StatusCode::kDataLoss) {
     return Annotate(opened, absl::StrCat("session-store: ", path));
   }
   if (!opened.ok()) return BadPath(path, absl::StrCat("cannot be used: ", opened.message()));
-  return std::make_unique<dir_store::DirSessionStore>(std::move(store), options);
+  return std::make_unique<dir_store::DirSessionStore>(std::move(store), call_time, sweep_every);
 }
 
 }  // namespace rivulet
