@@ -486,13 +486,15 @@ TEST_P(SessionStoreContract, AnAccountHasNoMoreBytesThanItMay) {
 }
 
 TEST_P(SessionStoreContract, WhatExpiredCountsForNoAccount) {
-  StoreWrite write = MakeWrite(1, 0, 1);
+  StoreWrite write = MakeWrite(3, 0, 1);  // others of the account stay
   write.account = {"tenant", 0};
+  Write(write);
+  write.session = SessionName(1);
   write.chunks = {{ChunkId(1), std::string(1000, 'c')}};
   write.expiry = absl::Milliseconds(100);
   Write(write);
   write = MakeWrite(2, 0, 1);
-  write.account = {"tenant", 200 + kStoreEntryBytes};
+  write.account = {"tenant", 2 * (200 + kStoreEntryBytes)};
   Await([&] {
     const auto answer = WriteNow(*other_, write);
     return answer.ok() && answer->kind == Kind::kDone;
