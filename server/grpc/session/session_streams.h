@@ -33,7 +33,7 @@ namespace rivulet {
 // The most bytes of a snapshot in one message, in either direction.
 inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
 // Of an outgoing message: a client must take each within the engine's reader_timeout.
-inline constexpr size_t kSnapshotMessageBytes = size_t{64} << 10;
+inline constexpr size_t kSnapshotMessageBytes = size_t{256} << 10;
 
 // The limits for snapshots.
 struct RestoreOptions {
