@@ -282,8 +282,8 @@ void MultiplexReactor::Break(absl::Status why) {
   std::vector<std::shared_ptr<MultiplexMember>> open;
   {
     MutexLock lock(&mutex_);
-    if (!std::exchange(broken_, true)) {
-      why_broken_ = std::move(why);
+    if (!broken_) {
+      broken_ = std::move(why);
       for (const auto& [key, member] : open_) open.push_back(member);
     }
   }
@@ -301,12 +301,12 @@ void MultiplexReactor::Pump() {
     {
       MutexLock lock(&mutex_);
       if (writing_ || batch_pending_ || finished_) return;
-      if (ready_.empty() && notes_.empty() && taking_.empty() && !Over()) return;
+      if (ready_.empty() && notes_.empty() && outgoing_.members.empty() && !Over()) return;
       writing_ = true;  // so what Gather uses is ours
-      taking_.insert(taking_.end(), ready_.begin(), ready_.end());
+      outgoing_.members.insert(outgoing_.members.end(), ready_.begin(), ready_.end());
       ready_.clear();
       notes.swap(notes_);
-      broken = broken_;
+      broken = broken_.has_value();
     }
     std::vector<uint64_t> ended;
     const absl::Status gathered = Guarded([&] {
@@ -320,7 +320,7 @@ void MultiplexReactor::Pump() {
     action = Next();
     if (action == Action::kNone) writing_ = false;
     // A client that goes away half-closes the stream, too.
-    if (action == Action::kFinish && broken_) end = why_broken_;
+    if (action == Action::kFinish && broken_) end = *broken_;
     if (action == Action::kFinish && !broken_ && !half_closed_) end = Draining();
   }
   Perform(action, end);
@@ -352,14 +352,14 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
     }
   }
   count();
-  while (!taking_.empty() && (broken || bytes < kMessageBytes)) {
-    MultiplexMember* const member = taking_.front();
+  while (!outgoing_.members.empty() && (broken || bytes < kMessageBytes)) {
+    MultiplexMember* const member = outgoing_.members.front();
     absl::Cleanup thrown = [this, member] {
-      if (!member->Requeue()) taking_.pop_front();
+      if (!member->Requeue()) outgoing_.members.pop_front();
     };
     if (member->Take(&outgoing_.message, errors)) ended->push_back(member->key());
     std::move(thrown).Cancel();
-    taking_.pop_front();
+    outgoing_.members.pop_front();
     if (broken) {
       outgoing_.message.Clear();
     } else {
@@ -374,7 +374,7 @@ bool MultiplexReactor::Over() const {
 }
 
 MultiplexReactor::Action MultiplexReactor::Next() {
-  const bool last = Over() && ready_.empty() && notes_.empty() && taking_.empty();
+  const bool last = Over() && ready_.empty() && notes_.empty() && outgoing_.members.empty();
   if (broken_ || outgoing_.message.parts_size() == 0) {
     finished_ = last;
     return last ? Action::kFinish : Action::kNone;

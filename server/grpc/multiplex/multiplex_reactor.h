@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -134,17 +135,16 @@ class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
   std::vector<Note> notes_ ABSL_GUARDED_BY(mutex_);
   int readers_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that may still call StartRead
   bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;
-  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;    // the client sends no more
-  bool batch_pending_ ABSL_GUARDED_BY(mutex_) = false;  // a batch calls OnMemberReady
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // one thread has the members below
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;         // Break was called
-  absl::Status why_broken_ ABSL_GUARDED_BY(mutex_);
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;            // the client sends no more
+  bool batch_pending_ ABSL_GUARDED_BY(mutex_) = false;          // a batch calls OnMemberReady
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;                // one thread has the members below
+  std::optional<absl::Status> broken_ ABSL_GUARDED_BY(mutex_);  // why Break was called
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
 
   // Of the thread that has set writing_.
-  std::deque<MultiplexMember*> taking_;
   struct Outgoing {
+    std::deque<MultiplexMember*> members;  // whose parts are next
     v1::MultiplexReply message;
     bool large_parts = false;  // it has more memory than small parts need
     Serialized<v1::MultiplexReply> bytes;
