@@ -293,7 +293,7 @@ TEST(RedisAnswersTest, AnAnswerTooManyReachesNobody) {
 
 TEST(RedisAnswersTest, AnswersOfAnotherFormAreDataLoss) {
   for (const std::string form : {"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:0\r\n",
-                                 "*6\r\n:5\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
+                                 "*6\r\n:6\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
                                  "*6\r\n:0\r\n$-1\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
                                  "*6\r\n:0\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
                                  "*6\r\n:1\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
