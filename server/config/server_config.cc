@@ -283,22 +283,34 @@ absl::Status CheckTlsFiles(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+// As --print-config shows it.
+ordered_json ValueOf(const Setting& setting, const ServerConfig& config) {
+  return std::visit(
+      [&](auto member) -> ordered_json {
+        if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
+          if (!(config.*member).has_value()) return kAuto;
+          return *(config.*member);
+        } else {
+          return config.*member;
+        }
+      },
+      setting.member);
+}
+
 // Settings of another kind of store than the one that is used.
 void CheckSessionStore(const ServerConfig& config, std::vector<absl::Status>* faults) {
   const bool redis = absl::StartsWith(config.session_store, "redis");
   const ServerConfig defaults;
   for (const Setting& setting : Settings()) {
     if (!absl::StartsWith(setting.name, "session-store-")) continue;
-    const auto* const text = std::get_if<std::string ServerConfig::*>(&setting.member);
-    const std::string value =
-        text != nullptr ? config.**text : absl::StrCat(config.session_store_tenant_mib);
-    if (value == (text != nullptr ? defaults.**text : "0")) continue;
+    const ordered_json value = ValueOf(setting, config);
+    if (value == ValueOf(setting, defaults)) continue;
     const bool of_any =
-        text == nullptr ||
-        setting.member == SettingMember(&ServerConfig::session_store_encryption_keys);
+        setting.member == SettingMember(&ServerConfig::session_store_encryption_keys) ||
+        setting.member == SettingMember(&ServerConfig::session_store_tenant_mib);
     if (redis || (of_any && config.session_store != "none")) continue;
     faults->push_back(
-        InvalidSetting(setting, text != nullptr ? Quoted(value) : value,
+        InvalidSetting(setting, value.is_string() ? Quoted(value.get<std::string>()) : value.dump(),
                        absl::StrCat("it needs a session-store", of_any ? "" : " in Redis")));
   }
 }
@@ -409,18 +421,7 @@ absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config)
 
 std::string ServerConfigToJson(const ServerConfig& config) {
   ordered_json json;
-  for (const Setting& setting : Settings()) {
-    std::visit(
-        [&](auto member) {
-          if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
-            json[setting.name] = (config.*member).has_value() ? ordered_json(*(config.*member))
-                                                              : ordered_json(kAuto);
-          } else {
-            json[setting.name] = config.*member;
-          }
-        },
-        setting.member);
-  }
+  for (const Setting& setting : Settings()) json[setting.name] = ValueOf(setting, config);
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }
 
