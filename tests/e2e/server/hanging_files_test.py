@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 from authority import Authority
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, CommandTest, rivulet
@@ -67,15 +68,10 @@ class HangingFilesTest(CommandTest):
     @contextlib.contextmanager
     def serve_with_hanging_files(self, *flags):
         """A server that has found out that its files hang."""
-        environment = {"LD_PRELOAD": str(self.library), "TEST_HANGS": str(self.files)}
-        os.environ.update(environment)
-        try:
-            server = Victim(BIN_DIR / "rivulet-server", "--threads", "1", *map(str, flags), model=MODEL)
-            server.__enter__()
-        finally:
-            for name in environment:
-                del os.environ[name]
-        with server:
+        with contextlib.ExitStack() as ends:
+            # Only the server has the library.
+            with mock.patch.dict(os.environ, {"LD_PRELOAD": str(self.library), "TEST_HANGS": str(self.files)}):
+                server = ends.enter_context(Victim(BIN_DIR / "rivulet-server", "--threads", "1", *map(str, flags), model=MODEL))
             (self.files / "hang").touch()
             end = time.monotonic() + LIMIT
             while not os.path.lexists(self.files / "seen"):
