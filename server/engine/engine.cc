@@ -207,9 +207,9 @@ std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
                                        std::vector<WarmState> warm) {
   const ModelConfig& config = model->config();
   const TextTokenizer* tokenizer = model->tokenizer();
-  return std::make_unique<EngineImpl>(
-      std::move(model), config, tokenizer, std::move(backend), options, [] { return absl::Now(); },
-      Emitter::Threads::kOwn, std::move(disk), std::move(warm));
+  return std::make_unique<EngineImpl>(std::move(model), config, tokenizer, std::move(backend),
+                                      options, Clock(), Emitter::Threads::kOwn, std::move(disk),
+                                      std::move(warm));
 }
 
 std::unique_ptr<Engine> CreateEngineForConfig(const ModelConfig& config,

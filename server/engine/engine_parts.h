@@ -7,8 +7,8 @@
 #include "model/backend.h"
 #include "model/config.h"
 #include "model/text/text_tokenizer.h"
+#include "server/engine/clock.h"
 #include "server/engine/engine.h"
-#include "server/engine/loop/request_queue.h"
 
 namespace rivulet {
 

@@ -471,7 +471,9 @@ void Replicas::StartReplica(size_t index) {
   replica.engine = CreateSteppedEngine(
       config_, nullptr,
       std::make_unique<FakeBackend>(config_, FakeBackendOptions(), std::make_shared<FakeProbe>()),
-      options, [this] { return now_; });
+      options,
+      Clock([this] { return now_ + replicas_are_ahead_; },
+            [this] { return now_ - absl::UnixEpoch(); }));
   replica.stopped = false;
 }
 
@@ -541,7 +543,8 @@ void Replicas::HarmStore() {
       Note("emptied");
       break;
     case 6:
-      store_is_ahead_ -= absl::Seconds(choices_.Between(1, 1000));
+      (choices_.OneIn(2) ? store_is_ahead_ : replicas_are_ahead_) -=
+          absl::Seconds(choices_.Between(1, 1000));
       Count("clock back");
       break;
   }

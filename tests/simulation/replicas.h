@@ -66,7 +66,8 @@ class Replicas {
   Choices choices_;
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   absl::Time now_ = absl::FromUnixSeconds(1000);
-  absl::Duration store_is_ahead_;  // its clock
+  absl::Duration store_is_ahead_;      // its clock
+  absl::Duration replicas_are_ahead_;  // their wall clock
   MemoryStoreServer server_;
   const std::shared_ptr<MemoryStateArchive> archive_ = std::make_shared<MemoryStateArchive>();
   std::vector<Replica> replicas_;

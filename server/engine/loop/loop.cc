@@ -134,9 +134,10 @@ void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
     if (outcome == Outcome::kBusy) continue;
     NotePhase(LoopPhase::kIdle);
-    const absl::Time due =
-        sharing_ == nullptr ? absl::InfiniteFuture() : sharing_->sessions.next_due();
-    queue_->WaitForArrivals(std::min({next_deadline_, sessions_.next_expiry(), due}) - now_);
+    const absl::Duration due =
+        sharing_ == nullptr ? absl::InfiniteDuration() : sharing_->sessions.DueIn();
+    queue_->WaitForArrivals(
+        std::min(std::min(next_deadline_, sessions_.next_expiry()) - now_, due));
   }
 }
 
@@ -163,8 +164,8 @@ Loop::Outcome Loop::Turn() {
   }
   if (!ran) meters_->NoRun();
   if (!poison_.ok()) EndAll(poison_);
-  const bool due =
-      sharing_ != nullptr && (sharing_->sessions.next_due() <= now_ || !sharing_->lookups.empty());
+  const bool due = sharing_ != nullptr && (sharing_->sessions.DueIn() <= absl::ZeroDuration() ||
+                                           !sharing_->lookups.empty());
   return ran || due || emitter_->has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
 
@@ -269,9 +270,9 @@ void Loop::Enter(Request* request) {
 
 void Loop::TakeShared() {
   using Kind = SharedSessions::Event::Kind;
-  std::vector<SharedSessions::Event> events = sharing_->sessions.Collect(now_);
+  std::vector<SharedSessions::Event> events = sharing_->sessions.Collect();
   for (const SharedStates::Published& state : sharing_->states.Take()) {
-    sharing_->sessions.NotePublished(state, now_);
+    sharing_->sessions.NotePublished(state);
   }
   for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
@@ -330,7 +331,7 @@ void Loop::Begin(Request* request) {
       request->life.state() != State::kClaims) {
     request->life.Go(State::kClaims);
     request->times.claim = now_;
-    return sharing_->sessions.Claim(request, now_);  // then TakeShared calls this again
+    return sharing_->sessions.Claim(request);  // then TakeShared calls this again
   }
   const absl::Status status = request->Begin(&sessions_, now_);
   if (!status.ok()) return EndRequest(request, OfClaim(*request, status));
@@ -502,7 +503,7 @@ void Loop::Flush(Sequence* sequence) {
     request->account.usage->generated += generated;
     emitter_->PutReady(request);
     if (sharing_ != nullptr && request->session != nullptr) {
-      sharing_->sessions.NoteTokens(request->session, now_);
+      sharing_->sessions.NoteTokens(request->session);
     }
     if (readers_.Pause(request, now_)) {
       admission_.EndQuantum(request->id);
@@ -560,7 +561,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   if (session != nullptr) SessionTable::Leave(session, request);
   const bool had_begun = request->life.begun();
   if (sharing_ != nullptr && !had_begun) {
-    sharing_->sessions.Leave(*request, now_);
+    sharing_->sessions.Leave(*request);
     sharing_->lookups.Leave(*request);
   }
   request->life.Go(RequestLife::State::kEnded);
@@ -583,7 +584,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   const std::vector<Session*> opened = sessions_.TakeOpened();
   const bool changed = has_session && had_begun;
   if (sharing_ != nullptr && (changed || !opened.empty())) {
-    sharing_->sessions.End(std::move(ended), changed ? session : nullptr, opened, now_);
+    sharing_->sessions.End(std::move(ended), changed ? session : nullptr, opened);
   } else {
     HandEnd(std::move(ended), &ended_, emitter_);
   }

@@ -47,7 +47,7 @@ struct Sharing {
           const StateStamp& stamp, StateStore* kept, const Clock& clock, RequestQueue* queue)
       : mailbox(std::make_shared<LoopMailbox>([queue] { queue->Wake(); })),
         states(options.state_archive, options.publish, stamp, kept, clock, mailbox, &totals),
-        sessions(options.session_store.get(), table, &states, identity, mailbox, &totals),
+        sessions(options.session_store.get(), table, &states, identity, clock, mailbox, &totals),
         lookups(options.session_store.get(), table, identity, clock, mailbox, &totals) {}
   ~Sharing() { mailbox->Close(); }
 

@@ -23,13 +23,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
+#include "server/engine/clock.h"
 #include "server/engine/load.h"
 #include "server/engine/policy/rate_window.h"
 #include "server/engine/sequences/request.h"
 
 namespace rivulet {
-
-using Clock = std::function<absl::Time()>;
 
 struct QueueLimits {
   int slots = 0;

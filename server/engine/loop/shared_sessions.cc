@@ -89,10 +89,9 @@ bool IsAsExpected(const Session& session, const Request& request) {
 
 // Whether another replica has the session. The store's clock may have gone back since the lease was
 // written, and then what is left of it is too much. Whoever has the session renews the lease with a
-// new claim, so one claim for as long as a lease lasts, by this replica's clock, is nobody's any
-// more. Should this clock go back, or there be too many leases to know them all, the wait begins
-// again.
-bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Time now,
+// new claim, so one claim for as long as a lease lasts, by the steady clock here, is nobody's any
+// more. Where there are too many leases to know them all, the wait begins again.
+bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Duration now,
               absl::Duration lease, SeenLeases* seen) {
   constexpr size_t kMostSeen = 4096;
   if (found.lease <= absl::ZeroDuration()) {
@@ -101,15 +100,14 @@ bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Time now
   }
   if (seen->size() >= kMostSeen && !seen->contains(session)) seen->clear();
   SeenLease& known = (*seen)[session];
-  if (known.claim != found.claim || now < known.since) known = {found.claim, now};
+  if (known.claim != found.claim) known = {found.claim, now};
   return now - known.since < lease;
 }
 
-// Whether the copy may be written into a store that was emptied. By this replica's clock; should it
-// go back, the lease counts as ended.
-bool MayBeWrittenAnew(const Session& session, absl::Time now, absl::Duration lease) {
+// Whether the copy may be written into a store that was emptied.
+bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
   const SharedCopy& copy = *session.shared;
-  if (copy.held_since <= now && now - copy.held_since < lease) return true;
+  if (now < copy.leased_until) return true;
   if (copy.claiming != nullptr) return HashFits(session, *copy.claiming->session_ref);
   return session.active != nullptr && copy.vouched;
 }
@@ -133,27 +131,28 @@ int CountUnwritten(const SessionTable& table) {
 }
 
 SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
-                               SharedIdentity identity, std::shared_ptr<LoopMailbox> mailbox,
-                               SharedTotals* totals)
+                               SharedIdentity identity, Clock clock,
+                               std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
     : store_(store),
       table_(table),
       states_(states),
       identity_(std::move(identity)),
+      clock_(std::move(clock)),
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
 
-void SharedSessions::SetDue(Session* session, absl::Time due) {
+void SharedSessions::SetDue(Session* session, absl::Duration due) {
   SharedCopy* const copy = session->shared.get();
   if (copy->owes != 0) due = std::min(due, ends_.at(copy->owes)->until);
   if (copy->due == due) return;
   due_.erase({copy->due, session->id});
   copy->due = due;
-  if (due < absl::InfiniteFuture()) due_.insert({due, session->id});
+  if (due < absl::InfiniteDuration()) due_.insert({due, session->id});
 }
 
-absl::Time SharedSessions::next_due() const {
-  if (!events_.empty()) return absl::InfinitePast();
-  return due_.empty() ? absl::InfiniteFuture() : due_.begin()->first;
+absl::Duration SharedSessions::DueIn() const {
+  if (!events_.empty()) return absl::ZeroDuration();
+  return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first - clock_.Steady();
 }
 
 // What the loop asks for.
@@ -173,14 +172,12 @@ void SharedSessions::Owe(Session* session, uint64_t end) {
   table_->Pin(session);
 }
 
-void SharedSessions::Claim(Request* request, absl::Time now) {
-  now_ = now;
+void SharedSessions::Claim(Request* request) {
   CopyOf(request->session)->claiming = request;
   Advance(request->session);
 }
 
-void SharedSessions::Leave(const Request& request, absl::Time now) {
-  now_ = now;
+void SharedSessions::Leave(const Request& request) {
   Session* const session = request.session;
   if (session == nullptr || session->shared == nullptr) return;
   SharedCopy* const copy = session->shared.get();
@@ -191,23 +188,21 @@ void SharedSessions::Leave(const Request& request, absl::Time now) {
   Advance(session);
 }
 
-void SharedSessions::NoteTokens(Session* session, absl::Time now) {
+void SharedSessions::NoteTokens(Session* session) {
   SharedCopy* const copy = session->shared.get();
   const SessionRecord& last = copy->call == SharedCopy::Call::kWrite ? copy->sent : copy->stored;
   if (!copy->held || session->position() - last.position < options_.tokens_a_write) return;
-  now_ = now;
   copy->wants_write = true;
   Advance(session);
 }
 
 void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
-                         const std::vector<Session*>& opened, absl::Time now) {
-  now_ = now;
+                         const std::vector<Session*>& opened) {
   auto end = std::make_unique<HeldEnd>();
   end->request = std::move(request);
   end->session = session;
   // A new session must be in the store before its client learns of it.
-  end->until = opened.empty() ? now + options_.end_wait : absl::InfiniteFuture();
+  end->until = opened.empty() ? clock_.Steady() + options_.end_wait : absl::InfiniteDuration();
   std::vector<Session*> written = opened;
   SharedCopy* const parent = session == nullptr ? nullptr : CopyOf(session);
   if (parent != nullptr) NoteChanges(session);
@@ -248,13 +243,12 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   for (Session* const changed : written) Owe(changed, number);
   MakeRoom(0);  // none of these: they are pinned
   for (Session* const changed : written) {
-    SetDue(changed, absl::InfiniteFuture());
+    SetDue(changed, absl::InfiniteDuration());
     Advance(changed);
   }
 }
 
-void SharedSessions::NotePublished(const SharedStates::Published& state, absl::Time now) {
-  now_ = now;
+void SharedSessions::NotePublished(const SharedStates::Published& state) {
   Session* const session = table_->Get(state.session);
   SharedCopy* const copy = session == nullptr ? nullptr : session->shared.get();
   if (copy == nullptr || !copy->known || session->closed) return;
@@ -315,7 +309,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   SharedCopy* const copy = session->shared.get();
   NoteChanges(session);
   StoreWrite write;
-  copy->sent = RecordOf(*session, identity_, now_);
+  copy->sent = RecordOf(*session, identity_, clock_());
   copy->sent.epoch = copy->stored.epoch + 1;
   copy->sent.chunks = FirstTokens(copy->stored.chunks, copy->kept);
   for (const ChunkUse& use : copy->sent.chunks) write.kept_chunks.push_back(use.id);
@@ -328,7 +322,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   copy->sent_kept = copy->sent.position;
   copy->sent_claim = NewStoreClaim();
   copy->sent_lease = lease;
-  copy->sent_at = now_;
+  copy->sent_at = clock_.Steady();
   copy->sent_owed = copy->owes != 0;
   copy->wants_write = false;
   copy->sent.states = copy->published;
@@ -345,20 +339,20 @@ void SharedSessions::Write(Session* session, bool lease) {
   write.account = AccountOf(session->tenant, table_->limits(), grows);
   store_->Write(std::move(write),
                 Call(session, SharedCopy::Call::kWrite, &SharedSessions::OnWrite));
-  SetDue(session, absl::InfiniteFuture());
+  SetDue(session, absl::InfiniteDuration());
 }
 
 // Answers.
 
-std::vector<SharedSessions::Event> SharedSessions::Collect(absl::Time now) {
-  now_ = now;
+std::vector<SharedSessions::Event> SharedSessions::Collect() {
   mailbox_->Run();
-  while (!due_.empty() && due_.begin()->first <= now_) {
+  const absl::Duration now = clock_.Steady();
+  while (!due_.empty() && due_.begin()->first <= now) {
     const SessionId id = due_.begin()->second;
     due_.erase(due_.begin());
     Session* const session = table_->Get(id);
     if (session == nullptr || session->shared == nullptr) continue;
-    session->shared->due = absl::InfiniteFuture();
+    session->shared->due = absl::InfiniteDuration();
     TakeDue(session);
   }
   std::vector<Event> events(std::make_move_iterator(events_.begin()),
@@ -369,13 +363,13 @@ std::vector<SharedSessions::Event> SharedSessions::Collect(absl::Time now) {
 
 void SharedSessions::TakeDue(Session* session) {
   SharedCopy* const copy = session->shared.get();
-  if (copy->owes != 0 && ends_.at(copy->owes)->until <= now_) {
+  if (copy->owes != 0 && ends_.at(copy->owes)->until <= clock_.Steady()) {
     DecideEnd(session, /*durable=*/false, absl::OkStatus());
   }
   if (copy->held) copy->wants_write = true;  // the lease
   Advance(session);
   if (copy->call == SharedCopy::Call::kNone && copy->wants_write)
-    SetDue(session, now_ + options_.retry);
+    SetDue(session, clock_.Steady() + options_.retry);
 }
 
 void SharedSessions::OnWrite(Session* session, const Answer& answer) {
@@ -425,7 +419,8 @@ void SharedSessions::OnWritten(Session* session) {
   NoteChanges(session);
   copy->stored = std::move(copy->sent);
   copy->claim = copy->sent_claim;
-  copy->held_since = copy->sent_lease ? copy->sent_at : absl::InfiniteFuture();
+  copy->leased_until =
+      copy->sent_lease ? copy->sent_at + options_.lease : -absl::InfiniteDuration();
   copy->kept = copy->sent_kept;
   copy->unsure.clear();
   copy->is_new = copy->taken = false;
@@ -436,7 +431,7 @@ void SharedSessions::OnWritten(Session* session) {
     copy->wants_write = true;  // the request has left: give the lease back
   }
   if (copy->sent_owed) DecideEnd(session, /*durable=*/true, absl::OkStatus());
-  if (copy->held) SetDue(session, now_ + options_.renewal);
+  if (copy->held) SetDue(session, clock_.Steady() + options_.renewal);
   Advance(session);
 }
 
@@ -455,7 +450,8 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   // A failover has lost our writes.
   const bool behind = copy->known && record->epoch < copy->stored.epoch && !record->closed &&
                       Contains(*session, *record);
-  const bool leased = !own && IsLeased(session->id, found, now_, options_.lease, &leases_);
+  const bool leased =
+      !own && IsLeased(session->id, found, clock_.Steady(), options_.lease, &leases_);
   if (copy->known && (own || (behind && !(leased && copy->claiming != nullptr)))) {
     if (!own) ++totals_->rewritten;
     SetStored(session, *std::move(record), found.claim);
@@ -471,7 +467,7 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   }
   copy->known = false;
   if (leased && !IsRepetition(*copy->claiming, *record)) {
-    return SetDue(session, now_ + std::min(found.lease, options_.look));
+    return SetDue(session, clock_.Steady() + std::min(found.lease, options_.look));
   }
   copy->found = *std::move(record);
   copy->found_claim = found.claim;
@@ -530,7 +526,7 @@ void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
   SharedCopy* const copy = session->shared.get();
   const absl::Status not_found = SessionTable::NotFound(session->id);
   if (!copy->known || store_id == copy->store_id) return Lose(session, not_found);
-  if (!MayBeWrittenAnew(*session, now_, options_.lease)) {
+  if (!MayBeWrittenAnew(*session, clock_.Steady())) {
     if (copy->held) return Lose(session, not_found);
     if (copy->owes != 0) DecideEnd(session, /*durable=*/false, absl::OkStatus());
     // It stays here: the next request may say what it must be.
@@ -562,7 +558,7 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
   if (copy->sent_owed) DecideEnd(session, /*durable=*/false, absl::OkStatus());
   if (!copy->known) return;
   copy->wants_write = true;
-  SetDue(session, now_ + options_.retry);
+  SetDue(session, clock_.Steady() + options_.retry);
 }
 
 void SharedSessions::Claimed(Session* session, const absl::Status& status) {
@@ -589,7 +585,7 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
 void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Status& status) {
   const uint64_t number = std::exchange(session->shared->owes, 0);
   session->shared->sent_owed = false;
-  table_->Unpin(session, now_);
+  table_->Unpin(session, clock_());
   HeldEnd* const held = ends_.at(number).get();
   Request* const request = held->request.get();
   if (!status.ok() && request->status.ok()) request->status = status;
@@ -611,7 +607,7 @@ void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Statu
 }
 
 void SharedSessions::Discard(Session* session) {
-  SessionRecord record = RecordOf(*session, identity_, now_);
+  SessionRecord record = RecordOf(*session, identity_, clock_());
   record.chunks = session->shared->stored.chunks;
   record.owns_chunks = session->shared->stored.owns_chunks;
   StoreWrite write = TombstoneOf(session->id, std::move(record), table_->limits());

@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/engine/clock.h"
 #include "server/engine/load.h"
 #include "server/engine/loop/loop_mailbox.h"
 #include "server/engine/loop/shared_records.h"
@@ -54,7 +55,7 @@ struct HeldEnd {
   std::unique_ptr<Request> request;
   Session* session = nullptr;     // that it had, and has until kEnded is handled
   int writes = 0;                 // that are not decided yet
-  absl::Time until;               // then it ends, durable or not
+  absl::Duration until;           // by the steady clock: then it ends, durable or not
   std::vector<SessionId> opened;  // by it: all of them stay open, or none
   std::string other_numerics_id;  // Durability
 };
@@ -81,9 +82,9 @@ struct SharedCopy {
   std::string sent_claim;
   int64_t sent_kept = 0;  // as `kept`, of sent.chunks
   bool sent_lease = false;
-  absl::Time sent_at;
-  // When the lease began, by the write that the store has; InfiniteFuture: there is none.
-  absl::Time held_since = absl::InfiniteFuture();
+  absl::Duration sent_at;  // by the steady clock
+  // By the steady clock: until then, at least, the store keeps the lease of the last write.
+  absl::Duration leased_until = -absl::InfiniteDuration();
   bool sent_owed = false;           // it has what `owes` waits for
   std::vector<std::string> unsure;  // claims of writes that got no answer: they may have happened
   SessionRecord found;              // of kChunks: what the copy is to become
@@ -98,13 +99,14 @@ struct SharedCopy {
   uint64_t owes = 0;            // the end that waits for a write of this session; 0: none
   absl::Status lost;            // why it is not known any more
   bool ends = false;            // its last request ends with a kEnded that is not handled yet
-  absl::Time due = absl::InfiniteFuture();
+  absl::Duration due = absl::InfiniteDuration();  // by the steady clock
 };
 
-// The claim of another replica's lease, and when it was first seen here. By session.
+// The claim of another replica's lease, and when it was first seen here, by the steady clock. By
+// session.
 struct SeenLease {
   std::string claim;
-  absl::Time since;
+  absl::Duration since;
 };
 using SeenLeases = absl::btree_map<SessionId, SeenLease>;
 
@@ -124,7 +126,7 @@ class SharedSessions {
  public:
   // What is borrowed outlives it. The store's threads post to `mailbox`.
   SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
-                 SharedIdentity identity, std::shared_ptr<LoopMailbox> mailbox,
+                 SharedIdentity identity, Clock clock, std::shared_ptr<LoopMailbox> mailbox,
                  SharedTotals* totals);
 
   // What the loop has to do. Requests and sessions are named by their ids: they may be gone.
@@ -145,25 +147,25 @@ class SharedSessions {
   // Forgets idle sessions, which are in the store, until `more` may be opened here.
   void MakeRoom(int more);
   // It is the request's turn on its session. kClaimed follows.
-  void Claim(Request* request, absl::Time now);
+  void Claim(Request* request);
   // `request` ends before it was claimed.
-  void Leave(const Request& request, absl::Time now);
+  void Leave(const Request& request);
   // The session of a running request has grown.
-  void NoteTokens(Session* session, absl::Time now);
+  void NoteTokens(Session* session);
   // `request` has ended. `session`: that it had and may have changed, or null. `opened`: those that
   // it opened. kEnded follows.
-  void End(std::unique_ptr<Request> request, Session* session, const std::vector<Session*>& opened,
-           absl::Time now);
+  void End(std::unique_ptr<Request> request, Session* session, const std::vector<Session*>& opened);
   // A state was published; the session's record is to name it.
-  void NotePublished(const SharedStates::Published& state, absl::Time now);
+  void NotePublished(const SharedStates::Published& state);
   // The session is not free until the loop has handled the kEnded of its last request.
   static bool Ends(const Session& session) {
     return session.shared != nullptr && session.shared->ends;
   }
 
   // Runs the mailbox and does what is due. Returns the events since the last call, in order.
-  std::vector<Event> Collect(absl::Time now);
-  absl::Time next_due() const;
+  std::vector<Event> Collect();
+  // How long until Collect has something to do, unless the mailbox gets it; not positive: now.
+  absl::Duration DueIn() const;
   // All ends that wait, not durable: the engine stops.
   std::vector<std::unique_ptr<HeldEnd>> Abandon();
 
@@ -212,21 +214,21 @@ class SharedSessions {
   void DecideEnd(Session* session, bool durable, const absl::Status& status);
   void Claimed(Session* session, const absl::Status& status);
 
-  void SetDue(Session* session, absl::Time due);
+  void SetDue(Session* session, absl::Duration due);  // by the steady clock
   void TakeDue(Session* session);
 
   SessionStore* const store_;
   SessionTable* const table_;
   SharedStates* const states_;
   const SharedIdentity identity_;
+  const Clock clock_;
   const SharedOptions options_;
   const std::shared_ptr<LoopMailbox> mailbox_;
   SharedTotals* const totals_;
-  absl::Time now_;
   std::deque<Event> events_;
   absl::btree_map<uint64_t, std::unique_ptr<HeldEnd>> ends_;  // by number
   uint64_t last_end_ = 0;
-  absl::btree_set<std::pair<absl::Time, SessionId>> due_;
+  absl::btree_set<std::pair<absl::Duration, SessionId>> due_;
   SeenLeases leases_;  // kept while their sessions are forgotten: clients ask again
 };
 

@@ -59,9 +59,9 @@ class Gathered {
 
 struct SharedStates::Publication {
   Published state;
-  int64_t new_bytes;  // NewBytes
-  absl::Time begun;
-  size_t left;  // parts that are not there yet
+  int64_t new_bytes;     // NewBytes
+  absl::Duration begun;  // by the steady clock
+  size_t left;           // parts that are not there yet
   int64_t written = 0;
   absl::Status status = {};
 };
@@ -152,7 +152,7 @@ void SharedStates::Publish(Session* session) {
   const auto place = PlaceOf(*session, latest.fed);
   const size_t parts = place->parts.size();
   const auto publication = std::make_shared<Publication>(Publication{
-      {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_(), parts});
+      {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_.Steady(), parts});
   const ViewPtr view = store_->Use(latest.state.get());
   // The first segment last and for longest: where room is made, the archive drops the last parts
   // first, so that what is left is still part of states.
@@ -194,7 +194,7 @@ void SharedStates::OnPut(Publication* publication, const absl::StatusOr<int64_t>
   totals_->states_published_bytes += publication->written;
   if (publication->written == 0) return;
   Add(static_cast<double>(publication->written), &written_bytes_);
-  Add(absl::ToDoubleSeconds(clock_() - publication->begun), &written_seconds_);
+  Add(absl::ToDoubleSeconds(clock_.Steady() - publication->begun), &written_seconds_);
 }
 
 std::vector<SharedStates::Part> SharedStates::PartsOf(int64_t fed) const {

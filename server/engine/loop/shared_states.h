@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/engine/clock.h"
 #include "server/engine/load.h"
 #include "server/engine/loop/loop_mailbox.h"
-#include "server/engine/loop/request_queue.h"
 #include "server/engine/options.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/shared/state_archive.h"

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/base/error.h"
+#include "server/engine/loop/request_queue.h"
 #include "tests/unit/server/engine/engine_fixture.h"
 
 namespace rivulet {

@@ -53,7 +53,8 @@ class SharedSessionTest : public ::testing::Test {
       replica.engine = CreateSteppedEngine(
           config_, nullptr,
           std::make_unique<FakeBackend>(config_, backend, std::make_shared<FakeProbe>()), options,
-          [this] { return now_; });
+          Clock([this] { return now_ + replicas_are_ahead_; },
+                [this] { return now_ - absl::UnixEpoch(); }));
     }
   }
 
@@ -124,6 +125,17 @@ class SharedSessionTest : public ::testing::Test {
     if (!status.ok()) return status;
     return *collector.sample().session;
   }
+  // A reply that goes on, and has begun.
+  ReplyCollector& Start(int replica, const SessionId& id, int64_t tokens = 100'000) {
+    GenerateSpec spec;
+    spec.tenant = "t";
+    spec.session = SessionRef{id, "t", std::nullopt, ""};
+    spec.max_tokens = tokens;
+    ReplyCollector& collector = collectors_.emplace_back();
+    EXPECT_TRUE(collector.Start(engine(replica), spec).ok());
+    Until([&] { return collector.calls() > 0; });
+    return collector;
+  }
   static std::string Reason(const absl::Status& status) { return GetErrorDetail(status).reason; }
 
   const bool encrypts_;
@@ -134,6 +146,7 @@ class SharedSessionTest : public ::testing::Test {
   StateSize state_;                                       // of every replica
   std::vector<int64_t> contexts_ = {0, 0};                // of each replica
   absl::Duration store_is_ahead_;                         // its clock
+  absl::Duration replicas_are_ahead_;                     // their wall clock
   MemoryStoreServer server_{[this] { return now_ + store_is_ahead_; }};
   std::deque<ReplyCollector> collectors_;  // outlive the engines
   std::deque<Replica> replicas_;
@@ -224,13 +237,7 @@ TEST_F(SharedSessionTest, AListReadsAFewRecordsAtATime) {
 TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
   const SessionId id = Open(0)->id;
   std::optional<absl::Status> closed;
-  GenerateSpec spec;
-  spec.tenant = "t";
-  spec.session = SessionRef{id, "t", std::nullopt, ""};
-  spec.max_tokens = 100'000;
-  ReplyCollector& collector = collectors_.emplace_back();
-  ASSERT_TRUE(collector.Start(engine(0), spec).ok());
-  Until([&] { return collector.reply().pending_bytes() > 0 || collector.calls() > 0; });
+  const ReplyCollector& collector = Start(0, id);
   ASSERT_TRUE(CloseSession(engine(1), {id, "t", std::nullopt, ""}, [&](const absl::Status& status) {
                 closed = status;
               }).ok());
@@ -256,14 +263,7 @@ TEST_F(SharedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
 TEST_F(SharedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
   store_is_ahead_ = absl::Hours(1);
   const SessionId id = Open(0)->id;
-  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
-  GenerateSpec spec;
-  spec.tenant = "t";
-  spec.session = SessionRef{id, "t", std::nullopt, ""};
-  spec.max_tokens = 100'000;
-  ReplyCollector& collector = collectors_.emplace_back();
-  ASSERT_TRUE(collector.Start(engine(0), spec).ok());
-  Until([&] { return collector.calls() > 0; });
+  Start(0, id);
   replicas_[0].reaches_store = false;  // it has the session, and is as good as dead
   store_is_ahead_ = absl::ZeroDuration();
   const absl::Time before = now_;
@@ -271,6 +271,27 @@ TEST_F(SharedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
   EXPECT_TRUE(taken.ok()) << taken.status();
   EXPECT_GT(now_ - before, absl::Milliseconds(1400));
   EXPECT_LT(now_ - before, absl::Seconds(2));
+}
+
+TEST_F(SharedSessionTest, ALeaseIsRenewedThoughTheClockOfAReplicaGoesBack) {
+  const SessionId id = Open(0)->id;
+  Start(0, id);
+  replicas_are_ahead_ = -absl::Hours(1);
+  const absl::Time end = now_ + absl::Seconds(3);
+  Until([&] { return now_ >= end; });
+  EXPECT_GT(server_.Read(id.ToString())->found.lease, absl::ZeroDuration());
+}
+
+TEST_F(SharedSessionTest, ALeaseThatHasEndedVouchesForNothingThoughTheClockOfAReplicaGoesBack) {
+  const SessionId id = Open(0)->id;
+  const ReplyCollector& stale = Start(0, id, 100);
+  replicas_[0].reaches_store = false;
+  Until([&] { return stale.reply().end().has_value(); });
+  ASSERT_TRUE(Generate(1, id, 5, {3}).ok());
+  server_.Empty();
+  replicas_are_ahead_ = -absl::Seconds(1);
+  replicas_[0].reaches_store = true;
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND");
 }
 
 TEST_F(SharedSessionTest, WhatAFailoverLostIsWrittenAgain) {
@@ -313,13 +334,8 @@ TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouch
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->position, newest->position + 5);
 
-  GenerateSpec spec;  // says nothing, and runs while the store is emptied
-  spec.tenant = "t";
-  spec.session = SessionRef{id, "t", std::nullopt, ""};
-  spec.max_tokens = 3000;
-  ReplyCollector& collector = collectors_.emplace_back();
-  ASSERT_TRUE(collector.Start(engine(1), spec).ok());
-  Until([&] { return collector.calls() > 0; });
+  // Says nothing, and runs while the store is emptied.
+  const ReplyCollector& collector = Start(1, id, 3000);
   server_.Empty();
   Until([&] { return collector.reply().end().has_value(); });
   EXPECT_TRUE(collector.reply().end()->status.ok()) << collector.reply().end()->status;

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Clock: the times of an engine. Thread: any.
+#pragma once
+
+#include <time.h>
+
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+class Clock {
+ public:
+  // Those of the machine.
+  Clock() : Clock([] { return absl::Now(); }, SinceBoot) {}
+  Clock(std::function<absl::Time()> wall, std::function<absl::Duration()> steady)
+      : wall_(std::move(wall)), steady_(std::move(steady)) {}
+  // Of a test: both are `time`.
+  template <typename Time>
+  requires std::is_invocable_r_v<absl::Time, const Time&> Clock(const Time& time)
+      : Clock(time, [time] { return absl::Time(time()) - absl::UnixEpoch(); }) {}
+
+  // What people and other machines mean by a time. It goes back where somebody sets it back.
+  absl::Time operator()() const { return wall_(); }
+  // Since a moment that stays the same. It never goes back. The time that the machine sleeps
+  // counts.
+  absl::Duration Steady() const { return steady_(); }
+
+ private:
+  static absl::Duration SinceBoot() {
+    timespec time = {};
+    clock_gettime(CLOCK_BOOTTIME, &time);
+    return absl::DurationFromTimespec(time);
+  }
+
+  std::function<absl::Time()> wall_;
+  std::function<absl::Duration()> steady_;
+};
+
+}  // namespace rivulet
