@@ -282,8 +282,7 @@ class Replicas::Client {
     const bool damaged = reason == "SESSION_RECORD_DAMAGED";
     if (!gone && !differs && !damaged)
       return world_->Break(absl::StrCat("unexpected: ", status.message()));
-    // It has expired. A late write may then bring an early record of it.
-    if (world_->now_ - durable_.since >= idle_) {
+    if (MayHaveExpired()) {
       world_->Count("expired");
       return Closed();
     }
@@ -383,10 +382,14 @@ class Replicas::Client {
     kind_ = Kind::kNone;
   }
 
+  // A late write may then bring an early record of it.
+  bool MayHaveExpired() const { return world_->now_ - durable_.since >= idle_; }
+
   void CheckLook(const SessionInfo& info) {
     const bool sane = info.position >= static_cast<int64_t>(durable_.tokens) &&
                       info.position <= static_cast<int64_t>(tokens_.size());
-    if (durable_.lossy == world_->lossy_ && durable_.tokens == tokens_.size() && !sane) {
+    if (durable_.lossy != world_->lossy_ || MayHaveExpired()) return;
+    if (durable_.tokens == tokens_.size() && !sane) {
       world_->Break("GetSession is behind what was durable");
     }
   }
