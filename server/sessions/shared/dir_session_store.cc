@@ -19,26 +19,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
-#include "model/base/thread.h"
-#include "server/base/leave_behind.h"
-#include "server/base/mutex.h"
+#include "server/base/timed_calls.h"
 #include "server/sessions/shared/check_write.h"
 #include "server/sessions/shared/dir/files.h"
 #include "server/sessions/shared/dir/image.h"
@@ -486,203 +480,39 @@ bool IsOfANetwork(const std::string& path) {
 
 constexpr size_t kMostWaiting = 4096;  // calls
 
-// Why a call is refused.
-constexpr char kLate[] = "The session store gave no answer in time.";
-constexpr char kFull[] = "Too many calls wait for the session store.";
-constexpr char kClosed[] = "The session store is closed.";
-
-using SteadyTime = std::chrono::steady_clock::time_point;
-SteadyTime After(absl::Duration time) {
-  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(time);
-}
-
-// One of `ask` and `refuse` gives the answer.
-struct Call {
-  std::function<std::function<void()>(DirStore&)> ask;  // returns what gives it
-  std::function<void(absl::string_view why)> refuse;
-  SteadyTime until;
-};
-
-// What the store shares with its two threads. The thread of the directory carries the calls out. It
-// may hang with the disk, so the thread that watches it answers the calls that wait for too long.
-class Calls {
- public:
-  Calls(std::unique_ptr<DirStore> store, absl::Duration sweep_every)
-      : store_(std::move(store)), sweep_every_(sweep_every) {}
-
-  void Push(Call call);
-  // The threads, until Stop was called. Watch then goes on until every call is answered.
-  void Work();
-  void Watch();
-  void Stop();
-  // Whether Work has returned, or does so within `patience`.
-  bool HasEnded(absl::Duration patience);
-
- private:
-  using Ask = decltype(Call::ask);
-
-  // The next call, or nullptr: it is time to sweep, or to stop.
-  Ask Next(absl::Duration sweep_in, bool* stop);
-  // Whether the running call has no answer yet; then the caller gives it.
-  bool EndRunning();
-  // Waits for calls that must be refused. False: every call is answered, and there are no more.
-  bool AwaitLate(std::vector<std::pair<Call, const char*>>* late);
-
-  const std::unique_ptr<DirStore> store_;  // Work's
-  const absl::Duration sweep_every_;
-  Mutex mutex_;
-  CondVar work_, watch_, ended_;
-  std::deque<Call> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Call> excess_ ABSL_GUARDED_BY(mutex_);     // found the queue full
-  std::optional<Call> running_ ABSL_GUARDED_BY(mutex_);  // none, too, when it was refused
-  SteadyTime looks_at_ ABSL_GUARDED_BY(mutex_) = SteadyTime::max();  // when Watch looks again
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false, has_ended_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-void Calls::Push(Call call) {
-  MutexLock lock(&mutex_);
-  const bool full = waiting_.size() >= kMostWaiting;
-  if (full || call.until < looks_at_) watch_.NotifyOne();
-  if (full) return excess_.push_back(std::move(call));
-  waiting_.push_back(std::move(call));
-  work_.NotifyOne();
-}
-
-Calls::Ask Calls::Next(absl::Duration sweep_in, bool* stop) {
-  MutexLock lock(&mutex_);
-  if (!stop_ && waiting_.empty()) work_.WaitFor(&mutex_, std::max(sweep_in, absl::ZeroDuration()));
-  *stop = stop_;
-  if (stop_ || waiting_.empty()) return nullptr;
-  running_ = std::move(waiting_.front());
-  waiting_.pop_front();
-  return std::move(running_->ask);
-}
-
-bool Calls::EndRunning() {
-  MutexLock lock(&mutex_);
-  const bool late = !running_.has_value();
-  running_.reset();
-  if (stop_) watch_.NotifyOne();
-  return !late;
-}
-
-void Calls::Work() {
-  NameThread("session-store");
-  absl::Time sweep_at = absl::Now() + sweep_every_;
-  while (true) {
-    bool stop = false;
-    if (const auto ask = Next(sweep_at - absl::Now(), &stop); ask != nullptr) {
-      const std::function<void()> answer = ask(*store_);
-      if (EndRunning()) answer();
-    }
-    if (stop) break;
-    if (absl::Now() < sweep_at) continue;
-    const bool again = store_->Sweep();
-    sweep_at = absl::Now() + (again ? absl::ZeroDuration() : sweep_every_);
-  }
-  MutexLock lock(&mutex_);
-  has_ended_ = true;
-  ended_.NotifyOne();
-}
-
-bool Calls::AwaitLate(std::vector<std::pair<Call, const char*>>* late) {
-  MutexLock lock(&mutex_);
-  SteadyTime now = After(absl::ZeroDuration());
-  const bool refuses = !excess_.empty() || (stop_ && (!running_ || !waiting_.empty()));
-  if (!refuses && looks_at_ > now) {
-    watch_.WaitFor(&mutex_, absl::FromChrono(looks_at_ - now));
-    now = After(absl::ZeroDuration());
-  }
-  for (Call& call : excess_) late->emplace_back(std::move(call), kFull);
-  excess_.clear();
-  if (running_ && running_->until <= now) {
-    late->emplace_back(*std::exchange(running_, std::nullopt), kLate);
-  }
-  for (; !waiting_.empty() && (stop_ || waiting_.front().until <= now); waiting_.pop_front()) {
-    late->emplace_back(std::move(waiting_.front()), stop_ ? kClosed : kLate);
-  }
-  looks_at_ = SteadyTime::max();
-  if (!waiting_.empty()) looks_at_ = waiting_.front().until;
-  if (running_) looks_at_ = running_->until;
-  return !stop_ || running_;
-}
-
-void Calls::Watch() {
-  NameThread("store-watch");
-  std::vector<std::pair<Call, const char*>> late;
-  for (bool go_on = true; go_on;) {
-    go_on = AwaitLate(&late);
-    for (const auto& [call, why] : late) call.refuse(why);
-    late.clear();
-  }
-}
-
-void Calls::Stop() {
-  MutexLock lock(&mutex_);
-  stop_ = true;
-  work_.NotifyOne();
-  watch_.NotifyOne();
-}
-
-bool Calls::HasEnded(absl::Duration patience) {
-  MutexLock lock(&mutex_);
-  const absl::Time end = absl::Now() + patience;
-  while (!has_ended_ && absl::Now() < end) ended_.WaitFor(&mutex_, end - absl::Now());
-  return has_ended_;
-}
-
 // A DirStore on a thread of its own.
 class DirSessionStore final : public SessionStore {
  public:
-  DirSessionStore(std::unique_ptr<DirStore> store, absl::Duration call_time,
-                  absl::Duration sweep_every)
-      : call_time_(call_time),
-        calls_(std::make_shared<Calls>(std::move(store), sweep_every)),
-        work_([calls = calls_] { calls->Work(); }),
-        watch_([calls = calls_] { calls->Watch(); }) {}
-  ~DirSessionStore() override {
-    calls_->Stop();
-    watch_.join();
-    calls_->HasEnded(call_time_) ? work_.join() : LeaveBehind(std::move(work_));
-  }
+  DirSessionStore(std::shared_ptr<DirStore> store, const DirStoreOptions& options)
+      : store_(std::move(store)),
+        calls_({.name = "session-store",
+                .whose = "The session store",
+                .most_waiting = kMostWaiting,
+                .since_push = options.call_time,
+                .sweep = [store = store_] { return store->Sweep(); },
+                .sweep_every = options.sweep_every}) {}
 
   void Write(StoreWrite write, Done done) override {
-    Push(std::move(done),
-         [write = std::move(write)](DirStore& store) { return store.Write(write); });
+    calls_.Push(std::move(done),
+                [store = store_, write = std::move(write)] { return store->Write(write); });
   }
   void Read(std::string session, Done done) override {
-    Push(std::move(done),
-         [session = std::move(session)](DirStore& store) { return store.Read(session); });
+    calls_.Push(std::move(done),
+                [store = store_, session = std::move(session)] { return store->Read(session); });
   }
   void ReadChunks(std::vector<std::string> ids, ChunksDone done) override {
-    Push(std::move(done),
-         [ids = std::move(ids)](DirStore& store) { return store.ReadChunks(ids); });
+    calls_.Push(std::move(done),
+                [store = store_, ids = std::move(ids)] { return store->ReadChunks(ids); });
   }
   void List(std::string set, int64_t after_ms, int64_t count, MembersDone done) override {
-    Push(std::move(done), [set = std::move(set), after_ms, count](DirStore& store) {
-      return store.List(set, after_ms, count);
+    calls_.Push(std::move(done), [store = store_, set = std::move(set), after_ms, count] {
+      return store->List(set, after_ms, count);
     });
   }
 
  private:
-  template <typename Answer, typename Ask>
-  void Push(std::function<void(Answer)> done, Ask ask) {
-    // Whoever answers takes `done`: a call that hangs keeps nothing of its caller.
-    const auto shared = std::make_shared<std::function<void(Answer)>>(std::move(done));
-    calls_->Push({[shared, ask = std::move(ask)](DirStore& store) -> std::function<void()> {
-                    return [shared, answer = Answer(ask(store))]() mutable {
-                      std::exchange(*shared, nullptr)(std::move(answer));
-                    };
-                  },
-                  [shared](absl::string_view why) {
-                    std::exchange(*shared, nullptr)(absl::UnavailableError(why));
-                  },
-                  After(call_time_)});
-  }
-
-  const absl::Duration call_time_;
-  const std::shared_ptr<Calls> calls_;
-  std::thread work_, watch_;
+  const std::shared_ptr<DirStore> store_;
+  TimedCalls calls_;
 };
 
 absl::Status BadPath(const std::string& path, absl::string_view why) {
@@ -703,14 +533,13 @@ absl::StatusOr<std::unique_ptr<SessionStore>> OpenDirSessionStore(const std::str
   if (dir_store::IsOfANetwork(path)) {
     return BadPath(path, "is on a network's file system; the directory must be of this machine");
   }
-  const absl::Duration call_time = options.call_time, sweep_every = options.sweep_every;
-  auto store = std::make_unique<dir_store::DirStore>(path, std::move(options));
+  auto store = std::make_shared<dir_store::DirStore>(path, options);
   const absl::Status opened = store->Open();
   if (opened.code() == absl::StatusCode::kDataLoss) {
     return Annotate(opened, absl::StrCat("session-store: ", path));
   }
   if (!opened.ok()) return BadPath(path, absl::StrCat("cannot be used: ", opened.message()));
-  return std::make_unique<dir_store::DirSessionStore>(std::move(store), call_time, sweep_every);
+  return std::make_unique<dir_store::DirSessionStore>(std::move(store), options);
 }
 
 }  // namespace rivulet

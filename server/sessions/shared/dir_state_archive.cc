@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
+#include "server/base/timed_calls.h"
 #include "server/sessions/shared/check_write.h"
 #include "server/sessions/shared/dir/files.h"
 #include "server/sessions/shared/state_archive.h"
-#include "server/sessions/store/state_files.h"
 
 namespace rivulet {
 namespace {
@@ -49,57 +49,11 @@ struct KeptFile {
   bool whole = false;
 };
 
-class DirStateArchive final : public StateArchive {
+// The files. Thread: two, one that reads and one that writes.
+class StateDirectory {
  public:
-  DirStateArchive(std::string directory, const StateArchiveLimits& limits)
-      : directory_(std::move(directory)),
-        limits_(limits),
-        files_({}),
-        reader_(StartBackgroundThread()),
-        writer_(StartBackgroundThread()) {}
-
-  void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
-    auto ended = Ended(std::move(done));
-    writer_->Run(Background::Kind::kWrite,
-                 [this, state = std::move(state), expiry, ended = std::move(ended)] {
-                   ended->End(Write(state(), expiry));
-                 });
-  }
-
-  void Get(std::string name, GetDone done) override {
-    auto ended = Ended(std::move(done));
-    reader_->Run(Background::Kind::kRead, [this, name = std::move(name), ended = std::move(ended)] {
-      ended->End(Read(name));
-    });
-  }
-
-  void Drop(std::string name) override {
-    writer_->Run(Background::Kind::kWrite,
-                 [this, name = std::move(name)] { files_.Remove(PathOf(name)); });
-  }
-
- private:
-  // Calls `done` once, also where the work is dropped before it begins.
-  template <typename Result>
-  class Once {
-   public:
-    explicit Once(std::function<void(Result)> done) : done_(std::move(done)) {}
-    ~Once() {
-      if (done_ != nullptr) done_(absl::UnavailableError("the archive of states was closed"));
-    }
-    Once(const Once&) = delete;
-    Once& operator=(const Once&) = delete;
-    void End(Result result) { std::exchange(done_, nullptr)(std::move(result)); }
-
-   private:
-    std::function<void(Result)> done_;
-  };
-  template <typename Result>
-  static std::shared_ptr<Once<Result>> Ended(std::function<void(Result)> done) {
-    return std::make_shared<Once<Result>>(std::move(done));
-  }
-
-  std::string PathOf(absl::string_view file) const { return absl::StrCat(directory_, "/", file); }
+  StateDirectory(std::string directory, const StateArchiveLimits& limits)
+      : directory_(std::move(directory)), limits_(limits), files_({}) {}
 
   absl::StatusOr<int64_t> Write(const ArchivedState& state, absl::Duration expiry) {
     const std::string path = PathOf(state.name);
@@ -123,6 +77,11 @@ class DirStateArchive final : public StateArchive {
     RIVULET_ASSIGN_OR_RETURN(std::optional<std::string> bytes, files_.Read(AT_FDCWD, PathOf(name)));
     return std::move(bytes).value_or("");
   }
+
+  void Remove(const std::string& name) { files_.Remove(PathOf(name)); }
+
+ private:
+  std::string PathOf(absl::string_view file) const { return absl::StrCat(directory_, "/", file); }
 
   // Removes what has expired, and then what expires first, until so many bytes fit.
   absl::Status MakeRoom(int64_t bytes) {
@@ -166,7 +125,45 @@ class DirStateArchive final : public StateArchive {
   const std::string directory_;
   const StateArchiveLimits limits_;
   const Files files_;
-  const std::unique_ptr<Background> reader_, writer_;  // last: they use the rest
+};
+
+class DirStateArchive final : public StateArchive {
+ public:
+  DirStateArchive(const std::string& directory, const StateArchiveLimits& limits)
+      : directory_(std::make_shared<StateDirectory>(directory, limits)),
+        reader_(OptionsOf("states-read", limits)),
+        writer_(OptionsOf("states-write", limits)) {}
+
+  void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
+    writer_.Push(std::move(done), [directory = directory_, state = std::move(state), expiry] {
+      return directory->Write(state(), expiry);
+    });
+  }
+  void Get(std::string name, GetDone done) override {
+    reader_.Push(std::move(done), [directory = directory_, name = std::move(name)] {
+      return directory->Read(name);
+    });
+  }
+  void Drop(std::string name) override {
+    writer_.Push(std::function<void(absl::Status)>([](const absl::Status&) {}),
+                 [directory = directory_, name = std::move(name)] {
+                   directory->Remove(name);
+                   return absl::OkStatus();
+                 });
+  }
+
+ private:
+  static TimedCallsOptions OptionsOf(const char* thread, const StateArchiveLimits& limits) {
+    // A state has thousands of parts, whose calls come together: so time counts from the begin of a
+    // call.
+    return {.name = thread,
+            .whose = "The archive of states",
+            .most_waiting = 64 << 10,
+            .since_begin = limits.call_time};
+  }
+
+  const std::shared_ptr<StateDirectory> directory_;
+  TimedCalls reader_, writer_;
 };
 
 }  // namespace

@@ -22,7 +22,7 @@
 namespace rivulet {
 namespace {
 
-constexpr absl::string_view kMagic("RVE\1", 4);
+constexpr absl::string_view kSealMagic("RVE\1", 4);
 constexpr char kStoreId[] = "store";
 constexpr size_t kKeyBytes = 32, kNonceBytes = 12, kTagBytes = 16, kMostKeyIdBytes = 32;
 constexpr size_t kMostFileBytes = size_t{64} << 10;
@@ -89,7 +89,8 @@ class Cipher {
 
 std::string SealUnder(absl::string_view id, absl::string_view root, absl::string_view plaintext,
                       absl::string_view associated_data) {
-  const std::string header = absl::StrCat(kMagic, std::string(1, static_cast<char>(id.size())), id);
+  const std::string header =
+      absl::StrCat(kSealMagic, std::string(1, static_cast<char>(id.size())), id);
   const uint64_t words[] = {RandomWord(), RandomWord()};
   const absl::string_view nonce(reinterpret_cast<const char*>(words), kNonceBytes);
   Cipher cipher(true, root, nonce, header, associated_data);
@@ -124,9 +125,9 @@ absl::StatusOr<SealedParts> Split(absl::string_view bytes) {
         "they are not encrypted, and this server takes only what is");
   }
   SealedParts parts;
-  const size_t prefix = kMagic.size() + 1;
+  const size_t prefix = kSealMagic.size() + 1;
   if (bytes.size() < prefix || bytes.size() > INT_MAX) return Changed();
-  const size_t id_size = static_cast<unsigned char>(bytes[kMagic.size()]);
+  const size_t id_size = static_cast<unsigned char>(bytes[kSealMagic.size()]);
   if (bytes.size() < prefix + id_size + kNonceBytes + kTagBytes) return Changed();
   parts.header = bytes.substr(0, prefix + id_size);
   parts.id = parts.header.substr(prefix);
@@ -246,6 +247,6 @@ std::string Sealer::Name(absl::string_view text) const {
   return absl::BytesToHexString(Derive(store_key_, "name/", text));
 }
 
-bool IsSealed(absl::string_view bytes) { return absl::StartsWith(bytes, kMagic); }
+bool IsSealed(absl::string_view bytes) { return absl::StartsWith(bytes, kSealMagic); }
 
 }  // namespace rivulet

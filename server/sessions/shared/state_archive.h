@@ -24,6 +24,9 @@ struct StateArchiveLimits {
   int64_t max_bytes = int64_t{1} << 30;  // of all states of all replicas
   // ... and segments, so that making room takes Redis some milliseconds at most.
   int64_t max_states = 4096;
+  // Of a directory: a part whose reading or writing takes longer is UNAVAILABLE. Until it ends, so
+  // are all others: the disk hangs.
+  absl::Duration call_time = absl::Seconds(10);
 };
 
 struct ArchivedState {

@@ -428,7 +428,7 @@ TEST_F(DirSessionStoreTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
   constexpr size_t kRoom = 4096;
   for (size_t i = 0; i <= kRoom; ++i) store->Read(SessionName(1), refused);
   Await([&] { return count() == kRoom + 2; });
-  EXPECT_THAT(refusals.front(), HasSubstr("Too many calls"));
+  EXPECT_THAT(refusals.front(), HasSubstr("too many calls"));
   EXPECT_THAT(refusals.back(), HasSubstr("no answer in time"));
   disk->Go();
   Await([&] { return ReadNow(*store, SessionName(1)).ok(); });

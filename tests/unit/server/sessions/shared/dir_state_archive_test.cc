@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <future>
 
 #include "tests/support/archived_state.h"
 #include "tests/support/random_model.h"
@@ -46,6 +48,48 @@ TEST(DirStateArchiveTest, FilesOfOthersAreLeftAlone) {
     EXPECT_TRUE(std::filesystem::exists(directory.File(name))) << name;
   }
   EXPECT_FALSE(std::filesystem::exists(directory.File(std::string(64, '1')))) << "it made room";
+}
+
+TEST(DirStateArchiveTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
+  const testing::TempDir directory;
+  StateArchiveLimits limits;
+  limits.call_time = absl::Seconds(2);  // a busy machine makes all calls within that
+  auto archive = *OpenDirStateArchive(directory.path(), limits);
+  std::deque<std::promise<absl::StatusOr<int64_t>>> puts;
+  // `disk`: when the bytes can be written.
+  const auto put = [&](char digit, std::shared_future<void> disk) {
+    auto* const done = &puts.emplace_back();
+    archive->Put(
+        [digit, disk] {
+          return ArchivedState{std::string(64, digit), 4, [disk] {
+                                 disk.wait();
+                                 return std::string("1234");
+                               }};
+        },
+        absl::Hours(1),
+        [done](absl::StatusOr<int64_t> written) { done->set_value(std::move(written)); });
+    return done->get_future();
+  };
+  std::promise<void> first, second;
+  const std::shared_future<void> hangs = first.get_future(), hangs_again = second.get_future();
+  auto running = put('1', hangs), waiting = put('2', hangs);
+  EXPECT_TRUE(absl::IsUnavailable(running.get().status()));
+  EXPECT_TRUE(absl::IsUnavailable(waiting.get().status()));
+  EXPECT_TRUE(absl::IsUnavailable(put('3', hangs).get().status())) << "at once: it still hangs";
+  std::promise<absl::StatusOr<std::string>> got;
+  archive->Get(std::string(64, '9'),
+               [&](absl::StatusOr<std::string> bytes) { got.set_value(std::move(bytes)); });
+  EXPECT_EQ(got.get_future().get().value_or("?"), "") << "what is read waits for no write";
+  first.set_value();
+  while (!put('4', hangs).get().ok()) continue;  // until the first has ended
+  EXPECT_EQ(put('1', hangs).get().value_or(-1), 0) << "it was written later";
+
+  running = put('5', hangs_again);
+  waiting = put('6', hangs);
+  archive = nullptr;
+  EXPECT_TRUE(absl::IsUnavailable(running.get().status()));
+  EXPECT_TRUE(absl::IsUnavailable(waiting.get().status()));
+  second.set_value();
 }
 
 TEST(DirStateArchiveTest, ADirectoryThatCannotBeUsedIsRefused) {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// TimedCalls: calls that may hang with the disk, one after another on a thread of their own. A
+// second thread refuses those that take too long.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+struct TimedCallsOptions {
+  const char* name = "";    // of the thread that carries them out (NameThread)
+  std::string whose;        // for errors: "The session store", say
+  size_t most_waiting = 0;  // calls
+  // A call is refused so long after Push, or so long after it has begun. While one that was refused
+  // for the latter reason has not returned, all others are refused, too.
+  absl::Duration since_push = absl::InfiniteDuration();
+  absl::Duration since_begin = absl::InfiniteDuration();
+  // Called between calls, so often; at once again where it returns true.
+  std::function<bool()> sweep = nullptr;
+  absl::Duration sweep_every = absl::InfiniteDuration();
+};
+
+// Thread: any.
+class TimedCalls {
+ public:
+  explicit TimedCalls(TimedCallsOptions options);
+  // Refuses the calls that wait. A call that hangs is refused in time, and then left behind
+  // (leave_behind.h): so the calls and the sweep own what they use.
+  ~TimedCalls();
+  TimedCalls(const TimedCalls&) = delete;
+  TimedCalls& operator=(const TimedCalls&) = delete;
+
+  // `ask` is called on the thread; `done` gets what it returns. Or UNAVAILABLE: it took too long,
+  // too many calls wait, or this is being destroyed. `done` is called exactly once, on one of the
+  // two threads, and must not block. A call that hangs keeps nothing of `done`.
+  template <typename Answer, typename Ask>
+  void Push(std::function<void(Answer)> done, Ask ask) {
+    // Whoever answers takes `done`.
+    const auto shared = std::make_shared<std::function<void(Answer)>>(std::move(done));
+    Push({[shared, ask = std::move(ask)]() -> std::function<void()> {
+            return [shared, answer = Answer(ask())]() mutable {
+              std::exchange(*shared, nullptr)(std::move(answer));
+            };
+          },
+          [shared](const absl::Status& why) { std::exchange(*shared, nullptr)(why); }});
+  }
+
+ private:
+  // One of the two gives the answer.
+  struct Call {
+    std::function<std::function<void()>()> ask;  // returns what gives it
+    std::function<void(const absl::Status& why)> refuse;
+  };
+  class Queue;
+
+  void Push(Call call);
+
+  const std::shared_ptr<Queue> queue_;
+  std::thread work_, watch_;
+};
+
+}  // namespace rivulet
