@@ -428,6 +428,7 @@ void DirStore::RaiseFloor(uint64_t floor, Entry* sweep) const {
   for (const auto& [id, chunk] : log_.image().chunks()) {
     if (chunk.expires <= now || log_.SegmentOf(chunk.number) >= floor) continue;
     sweep->unused_chunks.push_back({{id, chunk.nonce}, chunk.expires});
+    sweep->chunks.push_back({chunk.use.account, static_cast<uint64_t>(chunk.use.bytes)});
   }
 }
 
@@ -437,6 +438,7 @@ absl::Status DirStore::WriteSweep(const std::string& path, Entry& entry) {
   if (!absl::IsResourceExhausted(status)) return status;
   entry.floor = 0;  // later
   entry.unused_chunks.clear();
+  entry.chunks.clear();
   entry.swept_sessions.resize(std::min(entry.swept_sessions.size(), kMostSweptBySpare));
   entry.swept_chunks.resize(std::min(entry.swept_chunks.size(), kMostSweptBySpare));
   RIVULET_RETURN_IF_ERROR(files_.Rename(log_.spare_path(), path));

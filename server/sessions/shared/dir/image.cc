@@ -121,23 +121,29 @@ void Image::Forget(const std::string& session) {
     set->second.erase({found->second.expires, session});
     if (set->second.empty()) sets_.erase(set);
   }
-  Count(&found->second.use, "", 0);
+  Count(&found->second.use, {});
   records_.erase(found);
 }
 
 void Image::Drop(const std::string& chunk) {
   const auto found = chunks_.find(chunk);
   if (found == chunks_.end()) return;
-  Count(&found->second.use, "", 0);
+  Count(&found->second.use, {});
   chunks_.erase(found);
 }
 
-void Image::Count(Use* use, const std::string& account, int64_t bytes) {
-  if (!use->account.empty() && (accounts_[use->account] -= use->bytes) == 0) {
-    accounts_.erase(use->account);
-  }
-  *use = {account, bytes};
-  if (!account.empty()) accounts_[account] += bytes;
+void Image::Count(Use* use, Use counted) {
+  const auto add = [this](const Use& one, int64_t bytes) {
+    if (one.account.empty()) return;
+    Account& account = accounts_[one.account];
+    account.bytes += bytes;
+    int64_t& expiring = account.expiring[one.expires];
+    if ((expiring += bytes) == 0) account.expiring.erase(one.expires);
+    if (account.expiring.empty()) accounts_.erase(one.account);
+  };
+  add(*use, -use->bytes);
+  *use = std::move(counted);
+  add(*use, use->bytes);
 }
 
 void Image::Name(uint64_t number, const ChunkFile& file, int64_t expires) {
@@ -145,6 +151,7 @@ void Image::Name(uint64_t number, const ChunkFile& file, int64_t expires) {
   chunk.number = number;
   chunk.nonce = file.nonce;
   chunk.expires = std::max(chunk.expires, expires);
+  Count(&chunk.use, {chunk.use.account, chunk.use.bytes, chunk.expires});
 }
 
 void Image::Apply(uint64_t number, const Entry& entry) {
@@ -153,7 +160,14 @@ void Image::Apply(uint64_t number, const Entry& entry) {
     ++sweeps_;
     for (const std::string& session : entry.swept_sessions) Forget(session);
     for (const std::string& id : entry.swept_chunks) Drop(id);
-    for (const auto& unused : entry.unused_chunks) Name(number, unused.file, unused.expires);
+    for (size_t i = 0; i < entry.unused_chunks.size(); ++i) {
+      const auto& [file, expires] = entry.unused_chunks[i];
+      Name(number, file, expires);
+      if (i >= entry.chunks.size()) continue;  // a server of the version before wrote it
+      Chunk& chunk = chunks_[file.id];
+      const ChunkFile& counted = entry.chunks[i];
+      Count(&chunk.use, {counted.id, static_cast<int64_t>(counted.nonce), chunk.expires});
+    }
     return;
   }
   Forget(entry.session);
@@ -171,10 +185,11 @@ void Image::Apply(uint64_t number, const Entry& entry) {
   for (const std::string& id : entry.swept_chunks) Drop(id);
   if (entry.swept_sessions.empty()) return;
   const std::string& account = entry.swept_sessions.front();
-  Count(&record.use, account, std::ssize(entry.bytes) + kStoreEntryBytes);
+  Count(&record.use, {account, std::ssize(entry.bytes) + kStoreEntryBytes, entry.expires});
   for (const auto& counted : entry.unused_chunks) {
     const auto chunk = chunks_.find(counted.file.id);
-    if (chunk != chunks_.end()) Count(&chunk->second.use, account, counted.expires);
+    if (chunk == chunks_.end()) continue;
+    Count(&chunk->second.use, {account, counted.expires, chunk->second.expires});
   }
 }
 
@@ -205,14 +220,13 @@ int64_t Image::CountMembers(const std::string& set, int64_t now) const {
 }
 
 int64_t Image::BytesOf(const std::string& account, int64_t now) const {
-  int64_t bytes = 0;
-  const auto add = [&](const auto& all) {
-    for (const auto& [name, one] : all) {
-      if (one.use.account == account && one.expires > now) bytes += one.use.bytes;
-    }
-  };
-  add(records_);
-  add(chunks_);
+  const auto found = accounts_.find(account);
+  if (found == accounts_.end()) return 0;
+  int64_t bytes = found->second.bytes;
+  for (const auto& [expires, expired] : found->second.expiring) {
+    if (expires > now) break;
+    bytes -= expired;  // few: sweeps forget them
+  }
   return bytes;
 }
 
@@ -222,9 +236,7 @@ int64_t Image::NoBytesFor(const StoreWrite& write, const Record* record, int64_t
   int64_t more = std::ssize(write.record.bytes) + kStoreEntryBytes;
   if (record != nullptr && record->use.account == account.name) more -= record->use.bytes;
   for (const StoreChunk& chunk : write.chunks) more += std::ssize(chunk.bytes) + kStoreEntryBytes;
-  const auto found = accounts_.find(account.name);
-  if ((found == accounts_.end() ? 0 : found->second) + more <= account.most) return 0;
-  const int64_t bytes = BytesOf(account.name, now);  // some of it may have expired
+  const int64_t bytes = BytesOf(account.name, now);
   return bytes + more <= account.most ? 0 : std::max<int64_t>(bytes, 1);
 }
 

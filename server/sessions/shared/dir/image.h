@@ -37,7 +37,8 @@ struct Entry {
   // What a sweep forgets, because it has expired. A write has another meaning for these lists,
   // which servers of the version before do not look at: swept_sessions has the name of its account,
   // if it has one, swept_chunks are those that it drops, and unused_chunks those of its chunks that
-  // count for the account, with their bytes for `expires`.
+  // count for the account, with their bytes for `expires`. So has a sweep for `chunks`: of each of
+  // unused_chunks the account that it counts for, with its bytes for the nonce.
   std::vector<std::string> swept_sessions, swept_chunks;
   // Chunks that no record uses any more and that have not expired. A sweep that raises the floor
   // names them again, since the entries that named them go.
@@ -61,6 +62,7 @@ class Image {
   struct Use {
     std::string account;  // that the bytes count for; empty: none
     int64_t bytes = 0;
+    int64_t expires = 0;  // then they count no more
   };
   struct Record {
     uint64_t number = 0;  // of its entry
@@ -108,8 +110,8 @@ class Image {
   void Forget(const std::string& session);
   void Name(uint64_t number, const ChunkFile& file, int64_t expires);
   void Drop(const std::string& chunk);
-  // Makes *use that of `bytes` bytes for `account`, and counts them.
-  void Count(Use* use, const std::string& account, int64_t bytes);
+  // Makes *use that one, and counts its bytes.
+  void Count(Use* use, Use counted);
   int64_t CountMembers(const std::string& set, int64_t now) const;
   int64_t BytesOf(const std::string& account, int64_t now) const;
   // How many bytes of the account keep a write from being done; 0: none do.
@@ -119,7 +121,11 @@ class Image {
   absl::flat_hash_map<std::string, Record> records_;
   absl::flat_hash_map<std::string, Chunk> chunks_;
   std::map<std::string, Members> sets_;
-  absl::flat_hash_map<std::string, int64_t> accounts_;  // bytes, also of what is to be swept
+  struct Account {
+    int64_t bytes = 0;                    // also of what is to be swept
+    std::map<int64_t, int64_t> expiring;  // ... by when they expire
+  };
+  absl::flat_hash_map<std::string, Account> accounts_;
 };
 
 }  // namespace rivulet::dir_store

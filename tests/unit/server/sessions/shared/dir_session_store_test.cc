@@ -253,6 +253,27 @@ TEST_F(DirSessionStoreTest, WhatExpiredLeavesNoFiles) {
   Done(*store, MakeWrite(1, 0, 1));
 }
 
+TEST_F(DirSessionStoreTest, WhatNoSessionUsesCountsAlsoWhereMostOfTheLogWasRemoved) {
+  auto store = OpenStore(path, Busy());
+  const StoreAccount account = {"tenant", 10'000};
+  StoreWrite write = WithChunk(MakeWrite(1, 0, 1), "c1", std::string(5000, 'c'));
+  write.account = account;
+  Done(*store, write);
+  write = MakeWrite(1, 1, 2);  // closed, and a fork may use its chunk
+  write.account = account;
+  write.leaves_sets = true;
+  write.expiry = absl::Minutes(1);
+  Done(*store, write);
+  for (int i = 0; i < 30; ++i) Done(*store, MakeWrite(2, i, i + 1));
+  Await([&] { return !fs::exists(inside + "/log/0000000000000000"); });
+  store = OpenStore(path, Busy());
+  write = WithChunk(MakeWrite(3, 0, 1), "c2", std::string(5000, 'c'));
+  write.account = account;
+  const auto answer = WriteNow(*store, write);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->kind, Kind::kNoBytes);
+}
+
 TEST_F(DirSessionStoreTest, LeftoversOfDeadProcessesAreRemovedWhenTheyAreOld) {
   auto store = OpenStore(path);
   Done(*store, WithChunk(MakeWrite(1, 0, 1), "c1"));
