@@ -10,7 +10,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "model/base/thread.h"
 #include "server/base/leave_behind.h"
 #include "server/base/mutex.h"
@@ -28,6 +27,9 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 SteadyTime After(absl::Duration time) {
   if (time == absl::InfiniteDuration()) return SteadyTime::max();
   return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(time);
+}
+absl::Duration Left(SteadyTime until) {
+  return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()), absl::ZeroDuration());
 }
 
 }  // namespace
@@ -57,7 +59,7 @@ class TimedCalls::Queue {
   using Ask = decltype(Call::ask);
 
   // The next call, or nullptr: it is time to sweep, or to stop.
-  Ask Next(absl::Duration sweep_in, bool* stop);
+  Ask Next(SteadyTime sweep_at, bool* stop);
   // Whether the running call has no answer yet; then the caller gives it.
   bool EndRunning();
   // Waits for calls that must be refused. False: every call is answered, and there are no more.
@@ -84,9 +86,9 @@ void TimedCalls::Queue::Push(Call call) {
   work_.NotifyOne();
 }
 
-TimedCalls::Queue::Ask TimedCalls::Queue::Next(absl::Duration sweep_in, bool* stop) {
+TimedCalls::Queue::Ask TimedCalls::Queue::Next(SteadyTime sweep_at, bool* stop) {
   MutexLock lock(&mutex_);
-  if (!stop_ && waiting_.empty()) work_.WaitFor(&mutex_, std::max(sweep_in, absl::ZeroDuration()));
+  if (!stop_ && waiting_.empty()) work_.WaitFor(&mutex_, Left(sweep_at));
   *stop = stop_;
   if (stop_ || waiting_.empty()) return nullptr;
   running_ = std::move(waiting_.front());
@@ -107,17 +109,17 @@ bool TimedCalls::Queue::EndRunning() {
 
 void TimedCalls::Queue::Work() {
   NameThread(options_.name);
-  absl::Time sweep_at = absl::Now() + options_.sweep_every;
+  SteadyTime sweep_at = After(options_.sweep_every);
   while (true) {
     bool stop = false;
-    if (const auto ask = Next(sweep_at - absl::Now(), &stop); ask != nullptr) {
+    if (const auto ask = Next(sweep_at, &stop); ask != nullptr) {
       const std::function<void()> answer = ask();
       if (EndRunning()) answer();
     }
     if (stop) break;
-    if (absl::Now() < sweep_at) continue;
+    if (Left(sweep_at) > absl::ZeroDuration()) continue;
     const bool again = options_.sweep();
-    sweep_at = absl::Now() + (again ? absl::ZeroDuration() : options_.sweep_every);
+    sweep_at = After(again ? absl::ZeroDuration() : options_.sweep_every);
   }
   MutexLock lock(&mutex_);
   has_ended_ = true;
@@ -126,17 +128,14 @@ void TimedCalls::Queue::Work() {
 
 bool TimedCalls::Queue::AwaitRefused(std::vector<Refused>* refused) {
   MutexLock lock(&mutex_);
-  SteadyTime now = After(absl::ZeroDuration());
   const bool refuses =
       !excess_.empty() || ((stop_ || hangs_) && !waiting_.empty()) || (stop_ && !running_);
   // What came while this thread refused calls has woken nobody.
   looks_at_ = SteadyTime::max();
   if (!waiting_.empty()) looks_at_ = waiting_.front().until;
   if (running_) looks_at_ = running_->until;
-  if (!refuses && looks_at_ > now) {
-    watch_.WaitFor(&mutex_, absl::FromChrono(looks_at_ - now));
-    now = After(absl::ZeroDuration());
-  }
+  if (!refuses) watch_.WaitFor(&mutex_, Left(looks_at_));
+  const SteadyTime now = After(absl::ZeroDuration());
   for (Call& call : excess_) refused->push_back({std::move(call), kFull});
   excess_.clear();
   if (running_ && running_->until <= now) {
@@ -166,14 +165,15 @@ void TimedCalls::Queue::Watch() {
 void TimedCalls::Queue::Stop() {
   MutexLock lock(&mutex_);
   stop_ = true;
+  if (running_) running_->until = std::min(running_->until, After(absl::Seconds(1)));
   work_.NotifyOne();
   watch_.NotifyOne();
 }
 
 bool TimedCalls::Queue::HasEnded() {
   MutexLock lock(&mutex_);
-  const absl::Time end = absl::Now() + absl::Seconds(1);
-  while (!has_ended_ && absl::Now() < end) ended_.WaitFor(&mutex_, end - absl::Now());
+  const SteadyTime end = After(absl::Seconds(1));
+  while (!has_ended_ && Left(end) > absl::ZeroDuration()) ended_.WaitFor(&mutex_, Left(end));
   return has_ended_;
 }
 

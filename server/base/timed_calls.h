@@ -3,10 +3,12 @@
 // second thread refuses those that take too long.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -31,25 +33,41 @@ struct TimedCallsOptions {
 class TimedCalls {
  public:
   explicit TimedCalls(TimedCallsOptions options);
-  // Refuses the calls that wait. A call that hangs is refused in time, and then left behind
-  // (leave_behind.h): so the calls and the sweep own what they use.
+  // Refuses the calls that wait, and the running one after a second; then a thread that hangs is left
+  // behind (leave_behind.h): so the calls and the sweep own what they use. Thread: not one of these
+  // two, so `done` must not own this.
   ~TimedCalls();
   TimedCalls(const TimedCalls&) = delete;
   TimedCalls& operator=(const TimedCalls&) = delete;
 
   // `ask` is called on the thread; `done` gets what it returns. Or UNAVAILABLE: it took too long,
   // too many calls wait, or this is being destroyed. `done` is called exactly once, on one of the
-  // two threads, and must not block. A call that hangs keeps nothing of `done`.
+  // two threads, and must not block. A call that hangs keeps nothing of `done`. An `ask` that takes
+  // a `const std::atomic<bool>&` can see there whether the call was refused meanwhile.
   template <typename Answer, typename Ask>
   void Push(std::function<void(Answer)> done, Ask ask) {
-    // Whoever answers takes `done`.
-    const auto shared = std::make_shared<std::function<void(Answer)>>(std::move(done));
-    Push({[shared, ask = std::move(ask)]() -> std::function<void()> {
-            return [shared, answer = Answer(ask())]() mutable {
-              std::exchange(*shared, nullptr)(std::move(answer));
+    struct Asked {
+      std::function<void(Answer)> done;  // whoever answers takes it
+      std::atomic<bool> refused = false;
+    };
+    const auto asked = std::make_shared<Asked>();
+    asked->done = std::move(done);
+    Push({[asked, ask = std::move(ask)]() -> std::function<void()> {
+            const auto answer = [&]() -> Answer {
+              if constexpr (std::is_invocable_v<const Ask&, const std::atomic<bool>&>) {
+                return ask(asked->refused);
+              } else {
+                return ask();
+              }
+            };
+            return [asked, answer = answer()]() mutable {
+              std::exchange(asked->done, nullptr)(std::move(answer));
             };
           },
-          [shared](const absl::Status& why) { std::exchange(*shared, nullptr)(why); }});
+          [asked](const absl::Status& why) {
+            asked->refused = true;
+            std::exchange(asked->done, nullptr)(why);
+          }});
   }
 
  private:

@@ -18,6 +18,7 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -65,7 +66,8 @@ class DirStore {
     MakeSpare();
     return absl::OkStatus();
   }
-  absl::StatusOr<StoreAnswer> Write(const StoreWrite& write);
+  // `refused`: the writer was told that the write has failed.
+  absl::StatusOr<StoreAnswer> Write(const StoreWrite& write, const std::atomic<bool>& refused);
   absl::StatusOr<StoreAnswer> Read(const std::string& session);
   absl::StatusOr<std::vector<std::string>> ReadChunks(const std::vector<std::string>& ids);
   absl::StatusOr<std::vector<SessionStore::Member>> List(const std::string& set, int64_t after,
@@ -260,7 +262,8 @@ void DirStore::Discard(const std::optional<Prepared>& prepared) {
   for (const ChunkFile& chunk : prepared->new_chunks) files_.Remove(log_.ChunkPath(chunk));
 }
 
-absl::StatusOr<StoreAnswer> DirStore::Write(const StoreWrite& write) {
+absl::StatusOr<StoreAnswer> DirStore::Write(const StoreWrite& write,
+                                            const std::atomic<bool>& refused) {
   RIVULET_RETURN_IF_ERROR(CheckWrite(write));
   RIVULET_RETURN_IF_ERROR(log_.CatchUp());
   std::optional<Prepared> prepared;
@@ -280,6 +283,10 @@ absl::StatusOr<StoreAnswer> DirStore::Write(const StoreWrite& write) {
     if (!prepared || !IsCurrent(*prepared, write)) {
       Discard(std::exchange(prepared, std::nullopt));
       RIVULET_ASSIGN_OR_RETURN(prepared, Prepare(write));
+    }
+    if (refused) {  // while the disk hung: its writer does not count on it any more
+      Discard(prepared);
+      return absl::UnavailableError("The write was refused.");
     }
     const Image::Record* const record = log_.image().FindRecord(write.session, 0);
     std::vector<std::string> old;  // files that nothing names after it
@@ -496,7 +503,9 @@ class DirSessionStore final : public SessionStore {
 
   void Write(StoreWrite write, Done done) override {
     calls_.Push(std::move(done),
-                [store = store_, write = std::move(write)] { return store->Write(write); });
+                [store = store_, write = std::move(write)](const std::atomic<bool>& refused) {
+                  return store->Write(write, refused);
+                });
   }
   void Read(std::string session, Done done) override {
     calls_.Push(std::move(done),
