@@ -84,7 +84,7 @@ absl::Status StartFrom(Request* request, const FoundState& found, SessionTable* 
 
 }  // namespace
 
-std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Time now) {
+std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Duration now) {
   if (busy && now < save_again) return std::nullopt;
   save_again = now + absl::Milliseconds(100);
   std::vector<std::pair<Session*, KeptCheckpoint>> worth;
@@ -310,7 +310,7 @@ void Loop::TakeShared() {
     }
   }
   std::optional<int> unsaved;
-  if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), now_);
+  if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), clock_.Steady());
   if (unsaved) load_.unsaved = unsaved;
   // Without requests, no turn may come for long.
   if (unsaved || load_.shared != sharing_->totals) Publish();

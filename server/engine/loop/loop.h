@@ -53,14 +53,15 @@ struct Sharing {
 
   // In a drain: publishes states that are worth it, that of the session used last first. Returns
   // EngineLoad::unsaved; nullopt: it was called a moment ago, and requests run (`busy`).
-  std::optional<int> Save(const SessionTable& table, bool busy, absl::Time now);
+  // `now`: by the steady clock.
+  std::optional<int> Save(const SessionTable& table, bool busy, absl::Duration now);
 
   const std::shared_ptr<LoopMailbox> mailbox;
   SharedTotals totals;
   SharedStates states;
   SharedSessions sessions;
   SharedLookups lookups;
-  absl::Time save_again = absl::InfinitePast();
+  absl::Duration save_again = -absl::InfiniteDuration();  // by the steady clock
 };
 
 // Thread: one, which calls Run(), or in a test Turn(). The arguments are borrowed and outlive it.

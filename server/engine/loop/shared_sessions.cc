@@ -108,7 +108,12 @@ bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Duration
 bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
   const SharedCopy& copy = *session.shared;
   if (now < copy.leased_until) return true;
-  if (copy.claiming != nullptr) return HashFits(session, *copy.claiming->session_ref);
+  if (copy.claiming != nullptr) {
+    const SessionRef& ref = *copy.claiming->session_ref;
+    // A client that knows less than the copy is told so, unless the rest is of its own request.
+    const bool own_rest = ref.repeated || session.abandoned_from.has_value();
+    return HashFits(session, ref) && (own_rest || *ref.hash == session.history.hash());
+  }
   return session.active != nullptr && copy.vouched;
 }
 
@@ -407,7 +412,8 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
 
 void SharedSessions::OnNoBytes(Session* session, const absl::Status& status) {
   SharedCopy* const copy = session->shared.get();
-  if (copy->is_new) return Lose(session, status);
+  // One that was taken over may have grown where it was: nothing of it is to be written here.
+  if (copy->is_new || std::exchange(copy->taken, false)) return Lose(session, status);
   copy->wants_write = true;  // without the request, what it had before may be written
   if (copy->claiming != nullptr) Claimed(session, status);
   Advance(session);

@@ -108,10 +108,11 @@ class SharedSessionTest : public ::testing::Test {
   // The session after a reply of `tokens` tokens.
   absl::StatusOr<SessionProgress> Generate(int replica, const SessionId& id, int64_t tokens,
                                            std::vector<int32_t> prompt,
-                                           std::optional<uint64_t> hash = std::nullopt) {
+                                           std::optional<uint64_t> hash = std::nullopt,
+                                           std::optional<int64_t> position = std::nullopt) {
     GenerateSpec spec;
     spec.tenant = "t";
-    spec.session = SessionRef{id, "t", std::nullopt, ""};
+    spec.session = SessionRef{id, "t", position, ""};
     spec.session->hash = hash;
     spec.session_seed = true;
     spec.prompt = std::move(prompt);
@@ -318,6 +319,9 @@ TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouch
   EXPECT_EQ(Reason(Generate(0, closed, 5, {}).status()), "SESSION_NOT_FOUND");
   EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND") << "a stale copy";
   EXPECT_EQ(Reason(Generate(0, id, 5, {}, newest->hash).status()), "SESSION_NOT_FOUND");
+  EXPECT_EQ(Reason(Generate(1, id, 5, {}, stale->hash, stale->position).status()),
+            "SESSION_NOT_FOUND")
+      << "a client that knows less";
   EXPECT_EQ(Reason(Generate(1, id, 5, {}).status()), "SESSION_NOT_FOUND") << "it cannot know";
   GenerateSpec resumed;  // of a reply that began later than the stale copy ends
   resumed.tenant = "t";
@@ -501,6 +505,20 @@ TEST_F(TenantBytesTest, ATenantThatHasTooMuchOpensAndExtendsNothingAndMayClose) 
   EXPECT_TRUE(rewound.ok()) << rewound.status();
   EXPECT_TRUE(Close(1, id).ok());
   EXPECT_TRUE(Open(1).ok());
+}
+
+TEST_F(TenantBytesTest, ATakeoverThatTheLimitRefusedTakesNothingFromTheHolder) {
+  const SessionId id = Open(0)->id;
+  const auto durable = Generate(0, id, 1000, {1, 2});
+  ASSERT_TRUE(durable.ok()) << durable.status();
+  replicas_[0].reaches_store = false;
+  const auto held = Generate(0, id, 5, {3}, durable->hash);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(Reason(Generate(1, id, 5, {}).status()), "TENANT_STORE_LIMIT");
+  const absl::Time later = now_ + absl::Seconds(1);
+  Until([&] { return now_ >= later; });
+  replicas_[0].reaches_store = true;
+  Until([&] { return Get(1, id)->position == held->position; });
 }
 
 class PublishedStateTest : public SharedSessionTest {
