@@ -150,8 +150,9 @@ bool TemplateProcess::StartWith(const std::string& python, const std::string& wo
     *why = strerror(errno);
     return false;
   }
-  // -I: no module of the current folder, and none that the environment names.
-  const int error = Spawn({python.c_str(), "-I", worker.c_str(), nullptr}, ends[1], &pid_);
+  // -E: no module of a folder that the environment names; the current one is none of a script's.
+  // Those that the user has installed (pip install --user) count.
+  const int error = Spawn({python.c_str(), "-E", worker.c_str(), nullptr}, ends[1], &pid_);
   close(ends[1]);
   socket_ = ends[0];
   if (error != 0) {

@@ -139,6 +139,20 @@ class ChatTest(CommandTest):
         self.fails(rivulet("chat", "--target", self.server.target), 2, "NO_CHAT_TEMPLATE", TEXT, "--chat-template FILE")
         self.fails(rivulet("chat", "--model", ZOO / "mnist-linear"), 2, "mnist-linear", "is not text")
 
+    def test_the_worker_uses_modules_of_the_user_and_none_of_the_current_folder(self):
+        (self.folder / "jinja2.py").write_text("raise SystemExit(3)")
+        before = os.getcwd()
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, before)
+        with unittest.mock.patch.dict(os.environ, PYTHONPATH=str(self.folder)):
+            self.chat(QUESTIONS[0])
+        # Stands in for an interpreter that has jinja2 only where its user has installed it.
+        python = self.folder / "python"
+        python.write_text('#!/bin/sh\n[ "$1" != -I ] && [ "$1" != -s ] && exec python3 "$@"\n')
+        python.chmod(0o700)
+        with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON=str(python)):
+            self.chat(QUESTIONS[0])
+
     def test_lines_that_go_on_and_questions_that_begin_with_a_slash(self):
         result = rivulet(*self.command("--show-prompt"), stdin="a\\\nb\n/reset\n//c\n")
         self.assertIn("ROMEO:\na\nb\n\nJULIET:\n", result.err)
