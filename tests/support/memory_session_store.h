@@ -66,6 +66,7 @@ class MemoryStoreServer {
     Expire();
     const auto found = image_.records.find(session);
     if (found == image_.records.end()) return Answer(StoreAnswer::Kind::kMissing);
+    if (session == damaged_) return absl::DataLossError("this is no record");
     return Answer(StoreAnswer::Kind::kDone, &found->second);
   }
   std::vector<std::string> ReadChunks(const std::vector<std::string>& ids) {
@@ -137,6 +138,11 @@ class MemoryStoreServer {
   void LoseChunk(size_t index) {
     std::lock_guard<std::mutex> lock(mutex_);
     image_.chunks.erase(std::next(image_.chunks.begin(), static_cast<std::ptrdiff_t>(index)));
+  }
+  // Something else has taken the place of this session's record.
+  void Damage(const std::string& session) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    damaged_ = session;
   }
   // At most so many records: a write after which there are more is RESOURCE_EXHAUSTED.
   void SetMostRecords(size_t most) {
@@ -252,6 +258,7 @@ class MemoryStoreServer {
   MemoryStoreImage image_;
   std::vector<StoreWrite> history_;
   size_t most_records_ = SIZE_MAX;
+  std::string damaged_;
 };
 
 // What becomes of a call.

@@ -247,7 +247,9 @@ std::optional<AnsweredLine> ReadResult(absl::string_view result) {
   if (number == json.end() || !number->is_number_integer()) return std::nullopt;
   AnsweredLine line = {number->get<int64_t>(), std::nullopt};
   const auto id = json.find("custom_id");
-  if (id == json.end()) return line;
+  const bool has_id = id != json.end();
+  if (json.size() < (has_id ? 3 : 2)) return std::nullopt;  // it says nothing about the line
+  if (!has_id) return line;
   if (!id->is_string()) return std::nullopt;
   line.custom_id = id->get<std::string>();
   return line;

@@ -120,11 +120,13 @@ absl::Status Batch::Run() {
 }
 
 absl::Status Batch::SaveAll() {
+  absl::Status status;
   for (std::unique_ptr<BatchItem>& item : calls_.Wait(absl::InfinitePast())) {
-    if (item->in.status.ok()) RIVULET_RETURN_IF_ERROR(Finish(std::move(item)));
+    if (item->in.status.ok()) status.Update(Finish(std::move(item)));
   }
   RIVULET_RETURN_IF_ERROR(WriteResults(/*in_order=*/false));
-  return output_.Sync();
+  status.Update(output_.Sync());
+  return status;
 }
 
 absl::Status Batch::AnswerAll() {
@@ -136,9 +138,11 @@ absl::Status Batch::AnswerAll() {
     if (calls_.open() == 0 && waiting_.empty()) continue;
     absl::Time until = absl::Now() + absl::Milliseconds(100);
     if (!waiting_.empty()) until = std::min(until, waiting_.begin()->first);
+    absl::Status finished;
     for (std::unique_ptr<BatchItem>& item : calls_.Wait(until)) {
-      RIVULET_RETURN_IF_ERROR(Finish(std::move(item)));
+      finished.Update(Finish(std::move(item)));  // the others may have results
     }
+    RIVULET_RETURN_IF_ERROR(finished);
     ShowProgress(absl::Now());
   }
 }

@@ -133,9 +133,11 @@ void SharedLookups::BeginReads() {
 void SharedLookups::OnRecord(Open* open, size_t index, const Answer& answer) {
   const SessionId& id = open->sessions[index];
   const bool one = open->request->lookup()->session.has_value();
-  const bool unreadable = IsOfRecord(answer.status());
-  if (!answer.ok() && !unreadable) return End(*open, StoreUnavailable(answer.status()));
-  absl::Status status = unreadable ? answer.status() : SessionTable::NotFound(id);
+  absl::Status status = SessionTable::NotFound(id);
+  if (!answer.ok()) {
+    status = StoreUnavailable(answer.status());
+    if (!IsOfRecord(status)) return End(*open, status);
+  }
   if (answer.ok() && answer->kind == StoreAnswer::Kind::kDone) {
     const absl::StatusOr<SessionRecord> record = DecodeRecord(answer->found.bytes);
     status = record.ok() ? CheckExists(*record, identity_, open->request->account.tenant, id)

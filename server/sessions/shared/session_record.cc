@@ -47,6 +47,11 @@ absl::StatusOr<SectionReader> Open(absl::string_view bytes, uint32_t type) {
 
 // Whether the parts of a record agree with each other.
 bool IsConsistent(const SessionRecord& record) {
+  for (const std::string* const text :
+       {&record.model_name, &record.weights_sha256, &record.config_sha256, &record.numerics_id,
+        &record.tenant, &record.key}) {
+    if (!IsUtf8(*text)) return false;  // clients are told some of them
+  }
   int64_t tokens = 0;
   for (const ChunkUse& use : record.chunks) {
     if (use.id.empty() || use.tokens <= 0 || use.tokens > record.position - tokens) return false;

@@ -261,6 +261,7 @@ class BatchServerTest(BatchTest):
         for changed, error in (
             (before + '{"line":2,"tokens":[]}\n', f"{self.out}: line 4 is not what this command writes"),
             (before[:-9] + "GARBAGE\n", f"{self.out}: line 3 is not what this command writes"),
+            ('{"line":1}\n', f"{self.out}: line 1 is not what this command writes"),
             (of_another, f"{self.out}: the result of line 2 has not the custom_id of that line, which has none"),
         ):
             self.out.write_text(changed)

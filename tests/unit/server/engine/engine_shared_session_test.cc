@@ -235,6 +235,17 @@ TEST_F(SharedSessionTest, AListReadsAFewRecordsAtATime) {
   EXPECT_EQ(most, 256u);
 }
 
+TEST_F(SharedSessionTest, AListLeavesOutARecordThatTheStoreCannotRead) {
+  const SessionId id = Open(0)->id, damaged = Open(0)->id;
+  server_.Damage(damaged.ToString());
+  const auto page = Await<SessionPage>(
+      [&](auto done) { return ListSessions(engine(1), {"t"}, std::move(done)); });
+  ASSERT_TRUE(page.ok()) << page.status();
+  ASSERT_EQ(page->sessions.size(), 1u);
+  EXPECT_EQ(page->sessions[0].id, id);
+  EXPECT_EQ(Reason(Get(1, damaged).status()), "SESSION_RECORD_DAMAGED");
+}
+
 TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
   const SessionId id = Open(0)->id;
   std::optional<absl::Status> closed;

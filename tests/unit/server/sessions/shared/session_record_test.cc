@@ -77,6 +77,8 @@ TEST(SessionRecordTest, PartsThatContradictEachOtherAreRefused) {
   EXPECT_TRUE(refused([](SessionRecord* r) { r->position = 6; })) << "chunks end before it";
   EXPECT_TRUE(refused([](SessionRecord* r) { r->marks["c"] = 6; }));
   EXPECT_TRUE(refused([](SessionRecord* r) { r->marks["\xff"] = 1; })) << "no client can read it";
+  EXPECT_TRUE(refused([](SessionRecord* r) { r->numerics_id = "\xff"; }))
+      << "no client can read it";
   EXPECT_TRUE(refused([](SessionRecord* r) {
     for (int i = 0; i < 20'000; ++i) r->marks[std::to_string(i)] = 1;
   }));
