@@ -33,9 +33,9 @@ struct TimedCallsOptions {
 class TimedCalls {
  public:
   explicit TimedCalls(TimedCallsOptions options);
-  // Refuses the calls that wait, and the running one after a second; then a thread that hangs is left
-  // behind (leave_behind.h): so the calls and the sweep own what they use. Thread: not one of these
-  // two, so `done` must not own this.
+  // Refuses the calls that wait, and the running one after a second. A thread that hangs is then
+  // left behind (leave_behind.h): so the calls and the sweep own what they use. Thread: not one of
+  // these two.
   ~TimedCalls();
   TimedCalls(const TimedCalls&) = delete;
   TimedCalls& operator=(const TimedCalls&) = delete;
