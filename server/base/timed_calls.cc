@@ -165,14 +165,14 @@ void TimedCalls::Queue::Watch() {
 void TimedCalls::Queue::Stop() {
   MutexLock lock(&mutex_);
   stop_ = true;
-  if (running_) running_->until = std::min(running_->until, After(absl::Seconds(1)));
+  if (running_) running_->until = std::min(running_->until, After(options_.end_time));
   work_.NotifyOne();
   watch_.NotifyOne();
 }
 
 bool TimedCalls::Queue::HasEnded() {
   MutexLock lock(&mutex_);
-  const SteadyTime end = After(absl::Seconds(1));
+  const SteadyTime end = After(options_.end_time);
   while (!has_ended_ && Left(end) > absl::ZeroDuration()) ended_.WaitFor(&mutex_, Left(end));
   return has_ended_;
 }

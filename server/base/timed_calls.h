@@ -24,6 +24,8 @@ struct TimedCallsOptions {
   // for the latter reason has not returned, all others are refused, too.
   absl::Duration since_push = absl::InfiniteDuration();
   absl::Duration since_begin = absl::InfiniteDuration();
+  // How long the destructor waits for the running call, and then for the thread.
+  absl::Duration end_time = absl::Seconds(1);
   // Called between calls, so often; at once again where it returns true.
   std::function<bool()> sweep = nullptr;
   absl::Duration sweep_every = absl::InfiniteDuration();
@@ -33,7 +35,7 @@ struct TimedCallsOptions {
 class TimedCalls {
  public:
   explicit TimedCalls(TimedCallsOptions options);
-  // Refuses the calls that wait, and the running one after a second. A thread that hangs is then
+  // Refuses the calls that wait, and the running one in the end. A thread that hangs is then
   // left behind (leave_behind.h): so the calls and the sweep own what they use. Thread: not one of
   // these two.
   ~TimedCalls();

@@ -150,8 +150,8 @@ bool TemplateProcess::StartWith(const std::string& python, const std::string& wo
     *why = strerror(errno);
     return false;
   }
-  // -E: no module of a folder that the environment names; the current one is none of a script's.
-  // Those that the user has installed (pip install --user) count.
+  // -E: no module that PYTHONPATH names. A script uses none of the current folder. Not -I: what the
+  // user has installed (pip install --user) counts.
   const int error = Spawn({python.c_str(), "-E", worker.c_str(), nullptr}, ends[1], &pid_);
   close(ends[1]);
   socket_ = ends[0];

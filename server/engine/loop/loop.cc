@@ -462,8 +462,8 @@ absl::Status Loop::TakeBackSlots() {
 absl::StatusOr<bool> Loop::RunOnce() {
   if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
   load_.fed_total += run_.fed();
-  const absl::Time begin = clock_();
-  meters_->BeginRun(begin);
+  const absl::Duration begin = clock_.Steady();
+  meters_->BeginRun(clock_());
   RIVULET_RETURN_IF_ERROR(run_.Submit());
   for (bool complete = false; !complete;) {
     RIVULET_ASSIGN_OR_RETURN(complete, run_.Poll());
@@ -472,11 +472,10 @@ absl::StatusOr<bool> Loop::RunOnce() {
     emitter_->HandReady();
     run_.BackOff();
   }
-  const absl::Time end = clock_();
-  meters_->EndRun(end, run_.rows());
+  meters_->EndRun(clock_(), run_.rows());
   // Mostly prompts: what feeding a session's tokens again costs.
   if (sharing_ != nullptr && run_.fed() > run_.rows())
-    sharing_->states.NoteRun(run_.fed(), end - begin);
+    sharing_->states.NoteRun(run_.fed(), clock_.Steady() - begin);
   NotePhase(LoopPhase::kEnd);
   RIVULET_RETURN_IF_ERROR(AfterRun());
   return true;

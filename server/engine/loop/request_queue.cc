@@ -167,9 +167,9 @@ bool RequestQueue::Drain(absl::Time deadline) {
 }
 
 void RequestQueue::AwaitSaves() {
-  const absl::Time until = clock_() + kSaveWait;
+  const absl::Duration until = clock_.Steady() + kSaveWait;
   while (limits_.saves && load_.unsaved != 0 && !arrivals_.stop && health_.ok()) {
-    const absl::Duration left = until - clock_();
+    const absl::Duration left = until - clock_.Steady();
     if (left <= absl::ZeroDuration()) return;
     ended_.WaitFor(&mutex_, left);
   }

@@ -110,9 +110,13 @@ bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
   if (now < copy.leased_until) return true;
   if (copy.claiming != nullptr) {
     const SessionRef& ref = *copy.claiming->session_ref;
-    // A client that knows less than the copy is told so, unless the rest is of its own request.
-    const bool own_rest = ref.repeated || session.abandoned_from.has_value();
-    return HashFits(session, ref) && (own_rest || *ref.hash == session.history.hash());
+    if (!HashFits(session, ref)) return false;
+    if (*ref.hash == session.history.hash()) return true;
+    // The client knows less than the copy. The rest must be of its own request, or of a cancelled
+    // one: what PositionIn (session_request.h) lets pass.
+    const int64_t known = *ref.position;
+    return ref.repeated || known + copy.claiming->account.num_tokens == session.position() ||
+           (session.abandoned_from && known >= *session.abandoned_from);
   }
   return session.active != nullptr && copy.vouched;
 }

@@ -235,7 +235,8 @@ PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
         });
     for (size_t i = 0; i < place->parts.size(); ++i) {
       const std::string& name = place->Name(i);
-      archive->Get(name, [archive, gathered, name, i, size,
+      // Not `archive`, which must not end on its own threads.
+      archive->Get(name, [weak = std::weak_ptr(archive), gathered, name, i, size,
                           wanted = place->parts[i]](const absl::StatusOr<std::string>& bytes) {
         absl::StatusOr<std::vector<float>> part = absl::NotFoundError("it is not there");
         if (!bytes.ok()) part = bytes.status();
@@ -243,7 +244,9 @@ PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
         if (part.ok() && !size.AllFinite(*part, wanted.segment ? size.fixed : 0)) {
           part = absl::DataLossError("a value of the state is not finite");
         }
-        if (absl::IsDataLoss(part.status())) archive->Drop(name);
+        if (absl::IsDataLoss(part.status())) {
+          if (const auto dropping = weak.lock()) dropping->Drop(name);
+        }
         gathered->Put(i, std::move(part));
       });
     }

@@ -498,6 +498,7 @@ class DirSessionStore final : public SessionStore {
                 .whose = "The session store",
                 .most_waiting = kMostWaiting,
                 .since_push = options.call_time,
+                .end_time = options.call_time,
                 .sweep = [store = store_] { return store->Sweep(); },
                 .sweep_every = options.sweep_every}) {}
 

@@ -7,8 +7,8 @@
 // What is answered with kDone survives a crash of the processes and of the machine. A process that
 // is stopped, at any place and for any time, holds up no other. Files and folders are for their
 // owner alone. Times are those of the machine's wall clock: a clock that jumps ahead makes sessions
-// expire. Where the disk hangs, each call still ends after call_time, and so does the destructor,
-// which leaves the thread behind that hangs (server/base/leave_behind.h).
+// expire. Where the disk hangs, each call still ends after call_time, and the destructor after
+// twice that; it leaves the thread behind that hangs (server/base/timed_calls.h).
 //
 // What lies in the directory: folder sessions-1 with
 //   id             the store's id

@@ -24,8 +24,8 @@ struct StateArchiveLimits {
   int64_t max_bytes = int64_t{1} << 30;  // of all states of all replicas
   // ... and segments, so that making room takes Redis some milliseconds at most.
   int64_t max_states = 4096;
-  // Of a directory: a part whose reading or writing takes longer is UNAVAILABLE. Until it ends, so
-  // are all others: the disk hangs.
+  // Of a directory: a part whose reading takes longer is UNAVAILABLE, and until that ends so are
+  // all others that are read. Likewise with writing.
   absl::Duration call_time = absl::Seconds(10);
 };
 

@@ -139,11 +139,8 @@ class ChatTest(CommandTest):
         self.fails(rivulet("chat", "--target", self.server.target), 2, "NO_CHAT_TEMPLATE", TEXT, "--chat-template FILE")
         self.fails(rivulet("chat", "--model", ZOO / "mnist-linear"), 2, "mnist-linear", "is not text")
 
-    def test_the_worker_uses_modules_of_the_user_and_none_of_the_current_folder(self):
+    def test_the_worker_uses_modules_of_the_user_and_none_of_the_environment(self):
         (self.folder / "jinja2.py").write_text("raise SystemExit(3)")
-        before = os.getcwd()
-        os.chdir(self.folder)
-        self.addCleanup(os.chdir, before)
         with unittest.mock.patch.dict(os.environ, PYTHONPATH=str(self.folder)):
             self.chat(QUESTIONS[0])
         # Stands in for an interpreter that has jinja2 only where its user has installed it.

@@ -357,6 +357,26 @@ TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouch
   EXPECT_TRUE(collector.reply().end()->durable->durable);
 }
 
+TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesASessionWhoseAppendIsRepeated) {
+  const SessionId id = Open(0)->id;
+  const auto before = Generate(0, id, 5, {1, 2});
+  ASSERT_TRUE(before.ok()) << before.status();
+  AppendSpec spec;
+  spec.session = SessionRef{id, "t", before->position, ""};
+  spec.session.hash = before->hash;
+  const auto append = [&](std::vector<int32_t> tokens) {
+    spec.tokens = std::move(tokens);
+    return Reason(Await<ScoreResult>([&](auto done) {
+                    return engine(0)->Append(spec, std::move(done));
+                  }).status());
+  };
+  EXPECT_EQ(append({1, 2, 3}), "");
+  server_.Empty();
+  EXPECT_EQ(append({1, 2, 3}), "") << "its answer was lost";
+  server_.Empty();
+  EXPECT_EQ(append({1, 2, 3, 4}), "SESSION_NOT_FOUND");
+}
+
 TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
   const SessionId id = Open(0)->id;
   const auto before = Generate(0, id, 5, {1, 2});

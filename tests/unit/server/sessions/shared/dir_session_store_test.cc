@@ -456,6 +456,7 @@ TEST_F(DirSessionStoreTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
   EXPECT_EQ(Claim(*store, 1), ClaimOf(1)) << "a write that was refused does not happen later";
 
   disk = std::make_shared<Stop>("link");
+  options.call_time = absl::Seconds(1);
   options.before_step = [disk, hook = disk->Hook()](absl::string_view step) { return hook(step); };
   store = *OpenDirSessionStore(path, options);
   disk->Arm();

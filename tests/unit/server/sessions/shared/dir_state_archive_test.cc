@@ -56,13 +56,16 @@ TEST(DirStateArchiveTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
   limits.call_time = absl::Seconds(2);  // a busy machine makes all calls within that
   auto archive = *OpenDirStateArchive(directory.path(), limits);
   std::deque<std::promise<absl::StatusOr<int64_t>>> puts;
-  // `disk`: when the bytes can be written.
-  const auto put = [&](char digit, std::shared_future<void> disk) {
+  struct Disk {
+    std::promise<void> go;  // the bytes can be written
+    std::shared_future<void> goes = go.get_future();
+  };
+  const auto put = [&](char digit, const std::shared_ptr<Disk>& disk) {
     auto* const done = &puts.emplace_back();
     archive->Put(
         [digit, disk] {
           return ArchivedState{std::string(64, digit), 4, [disk] {
-                                 disk.wait();
+                                 disk->goes.wait();
                                  return std::string("1234");
                                }};
         },
@@ -70,8 +73,8 @@ TEST(DirStateArchiveTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
         [done](absl::StatusOr<int64_t> written) { done->set_value(std::move(written)); });
     return done->get_future();
   };
-  std::promise<void> first, second;
-  const std::shared_future<void> hangs = first.get_future(), hangs_again = second.get_future();
+  // The second one is also that of a thread which outlives the test.
+  const auto hangs = std::make_shared<Disk>(), hangs_again = std::make_shared<Disk>();
   auto running = put('1', hangs), waiting = put('2', hangs);
   EXPECT_TRUE(absl::IsUnavailable(running.get().status()));
   EXPECT_TRUE(absl::IsUnavailable(waiting.get().status()));
@@ -80,7 +83,7 @@ TEST(DirStateArchiveTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
   archive->Get(std::string(64, '9'),
                [&](absl::StatusOr<std::string> bytes) { got.set_value(std::move(bytes)); });
   EXPECT_EQ(got.get_future().get().value_or("?"), "") << "what is read waits for no write";
-  first.set_value();
+  hangs->go.set_value();
   while (!put('4', hangs).get().ok()) continue;  // until the first has ended
   EXPECT_EQ(put('1', hangs).get().value_or(-1), 0) << "it was written later";
 
@@ -89,7 +92,6 @@ TEST(DirStateArchiveTest, ADiskThatHangsHoldsUpNeitherCallsNorTheEnd) {
   archive = nullptr;
   EXPECT_TRUE(absl::IsUnavailable(running.get().status()));
   EXPECT_TRUE(absl::IsUnavailable(waiting.get().status()));
-  second.set_value();
 }
 
 TEST(DirStateArchiveTest, ADirectoryThatCannotBeUsedIsRefused) {
