@@ -116,11 +116,12 @@ TEST(BatchResultTest, ShowsAPerplexityOnlyWhereThereIsOne) {
 
 TEST(BatchResultTest, FindsTheLineThatAResultAnswers) {
   EXPECT_EQ(ReadResult(R"({"line":12,"text":""})")->number, 12);
-  EXPECT_EQ(ReadResult(R"({"line":12})")->custom_id, std::nullopt);
+  EXPECT_EQ(ReadResult(R"({"line":12,"text":""})")->custom_id, std::nullopt);
   EXPECT_EQ(ReadResult(R"({"line":12,"custom_id":"a\n","text":""})")->custom_id, "a\n");
   for (const char* const other :
        {"", "{\"line\":", "{\"line\":x", "{\"line\":12", "{\"line\":1.5}", "{\"id\":12}",
-        "{\"line\":12,\"texGARBAGE", "{\"line\":12,\"custom_id\":3}", "{\"line\":12} x"}) {
+        "{\"line\":12,\"texGARBAGE", "{\"line\":12,\"custom_id\":3}", "{\"line\":12} x",
+        "{\"line\":12}", "{\"line\":12,\"custom_id\":\"a\"}"}) {
     EXPECT_FALSE(ReadResult(other).has_value()) << other;
   }
 }
