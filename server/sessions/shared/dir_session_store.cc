@@ -536,7 +536,7 @@ absl::Status BadPath(const std::string& path, absl::string_view why) {
 }  // namespace dir_store
 
 absl::StatusOr<std::unique_ptr<SessionStore>> OpenDirSessionStore(const std::string& path,
-                                                                  DirStoreOptions options) {
+                                                                  const DirStoreOptions& options) {
   using dir_store::BadPath;
   if (path.empty()) return BadPath(path, "is empty; it is the path of a directory");
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {

@@ -55,7 +55,7 @@ struct DirStoreOptions {
 // The directory is made where it is missing; its parent must exist. Errors: INVALID_ARGUMENT
 // (field session-store): it cannot be made or used, and why, or it is a network's. DATA_LOSS: what
 // is there is damaged.
-absl::StatusOr<std::unique_ptr<SessionStore>> OpenDirSessionStore(const std::string& path,
-                                                                  DirStoreOptions options = {});
+absl::StatusOr<std::unique_ptr<SessionStore>> OpenDirSessionStore(
+    const std::string& path, const DirStoreOptions& options = {});
 
 }  // namespace rivulet
