@@ -21,7 +21,9 @@ class Clock {
       : wall_(std::move(wall)), steady_(std::move(steady)) {}
   // Of a test: both are `time`.
   template <typename Time>
-  requires std::is_invocable_r_v<absl::Time, const Time&> Clock(const Time& time)
+  requires std::is_invocable_r_v<absl::Time, const Time&>
+  // NOLINTNEXTLINE(google-explicit-constructor): a function passes for a Clock
+  Clock(const Time& time)
       : Clock(time, [time] { return absl::Time(time()) - absl::UnixEpoch(); }) {}
 
   // What people and other machines mean by a time. It goes back where somebody sets it back.
