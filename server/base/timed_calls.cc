@@ -9,7 +9,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "model/base/thread.h"
 #include "server/base/leave_behind.h"
 #include "server/base/mutex.h"
@@ -44,7 +43,7 @@ class TimedCalls::Queue {
   void Work();
   void Watch();
   void Stop();
-  // Whether Work has returned, or does so in a moment.
+  // Whether Work has returned, or does so within end_time.
   bool HasEnded();
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/base/error.h"
+#include "server/engine/sequences/session_request.h"
 
 namespace rivulet {
 namespace {
@@ -77,10 +78,7 @@ bool Grows(RequestKind kind) {
 // The client says what the session must be, and the copy is that: nobody has continued it elsewhere
 // with this client's knowledge.
 bool HashFits(const Session& session, const SessionRef& ref) {
-  if (!ref.hash) return false;
-  if (*ref.hash == session.history.hash()) return true;
-  return ref.position && *ref.position >= 0 && *ref.position <= session.position() &&
-         *ref.hash == session.history.HashAt(*ref.position);
+  return ref.hash == session.history.hash() || WasAsExpected(ref, session);
 }
 
 bool IsAsExpected(const Session& session, const Request& request) {
@@ -110,13 +108,12 @@ bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
   if (now < copy.leased_until) return true;
   if (copy.claiming != nullptr) {
     const SessionRef& ref = *copy.claiming->session_ref;
-    if (!HashFits(session, ref)) return false;
-    if (*ref.hash == session.history.hash()) return true;
-    // The client knows less than the copy. The rest must be of its own request, or of a cancelled
-    // one: what PositionIn (session_request.h) lets pass.
-    const int64_t known = *ref.position;
-    return ref.repeated || known + copy.claiming->account.num_tokens == session.position() ||
-           (session.abandoned_from && known >= *session.abandoned_from);
+    if (ref.hash == session.history.hash() || FollowsAbandoned(ref, session)) return true;
+    // The client knows less than the copy: the rest must be of its own request, as PositionIn has
+    // it.
+    return WasAsExpected(ref, session) &&
+           (ref.repeated ||
+            *ref.position + copy.claiming->account.num_tokens == session.position());
   }
   return session.active != nullptr && copy.vouched;
 }

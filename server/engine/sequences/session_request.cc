@@ -62,20 +62,6 @@ absl::Status CheckLength(int64_t position, int64_t count, const ModelConfig& con
                        limit, of, "Send fewer or go back to an earlier position");
 }
 
-// The session was as ref.hash says at ref.position.
-bool WasAsExpected(const SessionRef& ref, const Session& session) {
-  const int64_t position = ref.position.value_or(-1);
-  if (!ref.hash || position < 0 || position > session.position()) return false;
-  return session.history.HashAt(position) == *ref.hash;
-}
-
-// What came after ref.position is of a cancelled Generate. A client that cancels a reply and sends
-// its next request cannot know which of the two arrives first.
-bool FollowsAbandoned(const SessionRef& ref, const Session& session) {
-  return session.abandoned_from && ref.position >= *session.abandoned_from &&
-         WasAsExpected(ref, session);
-}
-
 // OK where the session is as ref.hash says, or was at ref.position and only has tokens after it
 // that are of a cancelled Generate, or what the request does: `tokens` were given there.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
@@ -94,6 +80,17 @@ absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> toke
 }
 
 }  // namespace
+
+bool WasAsExpected(const SessionRef& ref, const Session& session) {
+  const int64_t position = ref.position.value_or(-1);
+  if (!ref.hash || position < 0 || position > session.position()) return false;
+  return session.history.HashAt(position) == *ref.hash;
+}
+
+bool FollowsAbandoned(const SessionRef& ref, const Session& session) {
+  return session.abandoned_from && ref.position >= *session.abandoned_from &&
+         WasAsExpected(ref, session);
+}
 
 absl::Status CheckPosition(int64_t position, const Session& session) {
   if (position >= 0 && position <= session.position()) return absl::OkStatus();

@@ -17,6 +17,12 @@
 
 namespace rivulet {
 
+// The session was as ref.hash says at ref.position; false where either is missing.
+bool WasAsExpected(const SessionRef& ref, const Session& session);
+// ... and what came after ref.position is of a cancelled Generate. A client that cancels a reply
+// and sends its next request cannot know which of the two arrives first.
+bool FollowsAbandoned(const SessionRef& ref, const Session& session);
+
 // OK, or OUT_OF_RANGE (POSITION_OUT_OF_RANGE): a session's positions are 0 to its own.
 absl::Status CheckPosition(int64_t position, const Session& session);
 

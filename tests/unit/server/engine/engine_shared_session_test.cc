@@ -275,6 +275,7 @@ TEST_F(SharedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
 TEST_F(SharedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
   store_is_ahead_ = absl::Hours(1);
   const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
   Start(0, id);
   replicas_[0].reaches_store = false;  // it has the session, and is as good as dead
   store_is_ahead_ = absl::ZeroDuration();
