@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "model/base/error.h"
+#include "server/base/leave_behind.h"
 #include "server/base/line_writer.h"
 #include "server/config/config_check.h"
 #include "server/config/server_config.h"
@@ -180,6 +181,7 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
 }
 
 int Main(int argc, char** argv) {
+  LeaveOpenSslBehind();
   absl::StatusOr<ServerCommand> command = ParseServerCommand(argc, argv);
   if (!command.ok()) return Fail(command.status());
   if (command->action == ServerAction::kShow) return Show(command->output);

@@ -18,6 +18,7 @@
 #include "client/cli/options/options.h"
 #include "client/cli/output/exit_code.h"
 #include "google/protobuf/stubs/logging.h"
+#include "server/base/leave_behind.h"
 
 namespace rivulet {
 namespace {
@@ -106,6 +107,7 @@ void OpenStandardFds() {
 [[gnu::section(".preinit_array"), gnu::used]] void (*const open_standard_fds)() = OpenStandardFds;
 
 int Main(const std::vector<std::string>& args) {
+  LeaveOpenSslBehind();
   // protobuf's own log would stand beside the one line, and so would gRPC's; whoever sets the
   // variable wants that.
   google::protobuf::SetLogHandler(nullptr);

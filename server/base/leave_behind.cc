@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/base/leave_behind.h"
 
+#include <openssl/crypto.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -22,5 +23,7 @@ void LeaveBehind(std::thread thread) {
   });
   thread.detach();
 }
+
+void LeaveOpenSslBehind() { OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr); }
 
 }  // namespace rivulet

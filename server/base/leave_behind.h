@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For a thread that cannot be ended, because a library or the file system keeps it.
+// For threads that exit() does not wait for: a library or the file system keeps them.
 #pragma once
 
 #include <thread>
@@ -9,5 +9,10 @@ namespace rivulet {
 // Detaches the thread, which must own what it uses. exit() then ends the process without destroying
 // globals, which the thread may still use. Thread: any.
 void LeaveBehind(std::thread thread);
+
+// From now on exit() frees nothing of OpenSSL's. A thread of gRPC may still use a TLS connection
+// then: gRPC shuts down on one of its own threads if a thread of gRPC dropped the last channel, and
+// nothing waits for it. Call it in main, before anything uses OpenSSL.
+void LeaveOpenSslBehind();
 
 }  // namespace rivulet
