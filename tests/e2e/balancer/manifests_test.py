@@ -2,6 +2,8 @@
 """deploy/compose.yaml, deploy/k8s, deploy/systemd and deploy/redis against their schemas, and what their values must have to do with each other."""
 
 import configparser
+import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -16,6 +18,8 @@ import time
 import unittest
 
 from authority import Authority
+from balancer import Balancer, Replica
+from gateway import Gateway
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, Server
 
 try:
@@ -567,8 +571,15 @@ class GatewayTest(unittest.TestCase):
         self.assertEqual(self.SERVICE["healthcheck"]["test"], ["CMD", *check])
         self.assertIn(f"'http://127.0.0.1:{exposed}/health'", check[-1])
 
-    def test_it_answers_to_its_own_name_and_loopback_alone(self):
-        self.assertEqual(COMPOSE["services"][interpolated(self.option("--allowed-host"))], self.SERVICE)
+    def test_behind_haproxy_it_answers_to_its_own_name_and_loopback_alone(self):
+        first, _, *flags = map(interpolated, self.SERVICE["command"])
+        self.assertEqual(first, "--target")
+        with Replica() as replica, Balancer(replica.target) as balancer, Gateway(balancer.target, *flags) as gateway:
+            for host, status in (("gateway:8000", 200), ("localhost:8000", 200), ("127.0.0.1", 200), ("rebound.example:8000", 403)):
+                with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)) as connection:
+                    connection.request("GET", "/v1/models", headers={"Host": host})
+                    answer = connection.getresponse()
+                    self.assertEqual((answer.status, b"tiny-elu-relu" in answer.read()), (status, status == 200), host)
 
     def test_it_calls_the_balancer_that_it_waits_for(self):
         host, _, target_port = self.option("--target").partition(":")
