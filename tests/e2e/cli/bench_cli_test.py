@@ -49,10 +49,10 @@ OPEN = {"rate": NUMBER, "arrivals": str, "max_in_flight": int}
 
 
 def established(port):
-    """Connections of this machine's `port` that stand."""
+    """Connections of this machine's `port` that stand. The kernel may list one several times while others begin and end."""
     tables = [path for path in (pathlib.Path("/proc/net/tcp"), pathlib.Path("/proc/net/tcp6")) if path.exists()]
     lines = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
-    return sum(fields[1].endswith(f":{port:04X}") and fields[3] == "01" for fields in lines)
+    return len({(local, remote) for _, local, remote, state, *_ in lines if local.endswith(f":{port:04X}") and state == "01"})
 
 
 class BenchTest(CommandTest):
