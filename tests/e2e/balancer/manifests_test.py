@@ -19,8 +19,8 @@ import unittest
 
 from authority import Authority
 from balancer import Balancer, Replica
-from gateway import Gateway
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, Server
+from gateway import Gateway
 
 try:
     import jsonschema
