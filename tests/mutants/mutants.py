@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small faults in the clients, made by rule, and which test finds each of them. README.md says how it is used."""
+"""Small faults in the clients and in the engine's sessions, made by rule, and which test finds each. README.md says how it is used."""
 
 import argparse
 import concurrent.futures
@@ -30,23 +30,28 @@ LIMIT = 60  # seconds that a test program gets in addition to three times its us
 # How many mutants of which sources. make_sync.py makes client.py and session.py of the Python client, so they follow their sources.
 QUOTA = {
     "client/python/src/rivulet/*.py": 45,
-    "client/typescript/src/*.ts": 17,
+    "client/python/src/rivulet/cookies.py": 4,
+    "client/python/src/rivulet/session_*.py": 6,  # what a session owes, and its durability
+    "client/typescript/src/*.ts": 27,
     "client/cli/options/*.cc": 20,
     "client/cli/input/*.cc": 4,
     "client/cli/output/*.cc": 4,
-    "client/cpp/*.cc": 10,
+    "client/cpp/*.cc": 20,
+    "server/sessions/**/*.cc": 10,
+    "server/engine/**/*.cc": 10,
 }
 GENERATED = {"client.py", "session.py"}
-TARGETS = ("rivulet", "rivulet-server", "client_test", "client_e2e_test", "multiplex_e2e_test")
+ENGINE = ["engine_unit_test", "engine_state_test", "session_store_test", "redis_session_store_test", "server_e2e_test", "simulation_test", "replicas_test"]
+TARGETS = ("rivulet", "rivulet-server", "client_test", "client_e2e_test", "multiplex_e2e_test", "lost_replies_driver", *ENGINE)
 
 # The tests of a source, the quick ones first: programs of tests/e2e, with the classes to run where not all, and GoogleTest programs.
 CLIENT = [f"client/{name}" for name in (
     "python_session_fake_test", "python_cookie_test", "python_token_text_test", "python_client_calls_test", "python_client_cancel_test",
     "python_multiplex_test", "python_text_test", "python_cache_test", "python_client_connection_test",
-    "python_hints_test SyncHintsTest AsyncHintsTest HelpTest", "python_session_test SyncSessionTest AsyncSessionTest", "python_resume_test",
+    "python_hints_test SyncHintsTest AsyncHintsTest HelpTest", "python_session_test SyncSessionTest AsyncSessionTest", "python_resume_test", "python_durability_test", "lost_replies_test",
 )]  # fmt: skip
 IMAGES = ["client/python_client_images_test"]
-TYPESCRIPT = ["client/typescript_test"]
+TYPESCRIPT = ["client/typescript_test", "client/lost_replies_test"]
 COMMAND = ["client_test", *(f"cli/{name}" for name in ("cli_hints_test", "keys_cli_test", "sessions_cli_test", "score_test", "text_test", "cli_test"))]
 TESTS = {
     "client/python/src/rivulet/admin.py": ["client/python_admin_test"],
@@ -62,7 +67,8 @@ TESTS = {
     "client/cli/options/": COMMAND,
     "client/cli/input/": COMMAND,
     "client/cli/output/": COMMAND,
-    "client/cpp/": ["client_test", "client_e2e_test", "multiplex_e2e_test"],
+    "client/cpp/": ["client_test", "client_e2e_test", "multiplex_e2e_test", "client/lost_replies_test"],
+    "server/": ENGINE,
 }  # fmt: skip
 
 
@@ -375,7 +381,9 @@ class TypescriptProgram(Program):
             self.suite.setUpClass()
         for model in ("text", "plain"):  # that a test writes
             shutil.rmtree(self.suite.root / model, ignore_errors=True)
-        for name in ("test_with_servers_that_fail_and_a_balancer", "test_with_a_server", "test_with_a_tokenizer"):
+        for name in (
+            "test_with_servers_that_fail_and_a_balancer", "test_with_a_server", "test_with_a_tokenizer", "test_durability", "test_lost_replies",
+        ):  # fmt: skip
             result = unittest.TestResult()
             self.suite(name).run(result)
             for _, text in result.failures + result.errors:
@@ -401,7 +409,7 @@ def run(column, numbers):
     prepare(rows)
     programs = {}
     for name in dict.fromkeys(name for row in chosen for name in tests_of(row["file"])):
-        program = programs[name] = (TypescriptProgram if name in TYPESCRIPT else Program)(name)
+        program = programs[name] = (TypescriptProgram if name == TYPESCRIPT[0] else Program)(name)
         begin = time.monotonic()
         if failure := program.failure(0):
             raise SystemExit(f"without a mutant: {failure}")
