@@ -55,7 +55,8 @@ void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
 // old, and so says nothing of the session.
 absl::Status OfClaim(const Request& request, const absl::Status& status) {
   const Session* const session = request.session;
-  const bool unclaimed = session != nullptr && session->shared != nullptr && !session->shared->held;
+  const bool unclaimed =
+      session != nullptr && session->shared != nullptr && !session->shared->life.claimed();
   return status.ok() || !unclaimed ? status : StoreUnavailable(status);
 }
 
@@ -295,10 +296,11 @@ void Loop::TakeShared() {
       HandEnd(std::move(event.end->request), &ended_, emitter_);
       Session* const freed = event.end->session;
       if (freed == nullptr) continue;
-      freed->shared->ends = false;
+      freed->shared->awaits_end_event = false;
       if (!checkpoints_.Saves(*freed)) Release(freed);
     } else if (event.kind == Kind::kForgotten) {
-      const bool used = session == nullptr || session->active != nullptr || session->shared->known;
+      const bool used =
+          session == nullptr || session->active != nullptr || session->shared->life.known();
       if (!used) sessions_.Close(session);
     } else if (request == nullptr) {
       continue;  // it has ended meanwhile
@@ -602,7 +604,7 @@ void Loop::EndAll(const absl::Status& status) {
 void Loop::Release(Session* session) {
   if (sharing_ != nullptr && SharedSessions::Ends(*session)) return;  // TakeShared does it
   const bool forgotten = sharing_ != nullptr && !session->closed &&
-                         (session->shared == nullptr || !session->shared->known);
+                         (session->shared == nullptr || !session->shared->life.known());
   if (Request* const next = sessions_.Release(session, now_)) return Begin(next);
   if (forgotten) sessions_.Close(session);  // it is in the store, or nowhere
 }

@@ -162,7 +162,7 @@ SessionInfo SharedLookups::InfoOf(const SessionId& id, const SessionRecord& reco
   SessionInfo info;
   const absl::Time now = clock_();
   const Session* const here = table_->Get(id);
-  if (here != nullptr && here->shared != nullptr && here->shared->known) {
+  if (here != nullptr && here->shared != nullptr && here->shared->life.known()) {
     info = here->Info(now);  // for the memory of its states
   }
   info.id = id;

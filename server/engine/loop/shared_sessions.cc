@@ -2,6 +2,8 @@
 #include "server/engine/loop/shared_sessions.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "model/base/error.h"
 #include "server/engine/sequences/session_request.h"
@@ -10,6 +12,7 @@ namespace rivulet {
 namespace {
 
 using Kind = StoreAnswer::Kind;
+using Life = CopyLife::State;
 
 absl::Status Moved() {
   ErrorDetail detail;
@@ -30,34 +33,39 @@ SharedCopy* CopyOf(Session* session) {
   return session->shared.get();
 }
 
-bool IsUnsure(const SharedCopy& copy, const std::string& claim) {
-  return claim == copy.sent_claim ||
-         std::find(copy.unsure.begin(), copy.unsure.end(), claim) != copy.unsure.end();
+bool IsUnconfirmed(const SharedCopy& copy, const std::string& claim) {
+  const std::vector<std::string>& claims = copy.unconfirmed_claims;
+  return claim == copy.sent.version.claim ||
+         std::find(claims.begin(), claims.end(), claim) != claims.end();
 }
 
 void NoteChanges(Session* session) {
   SharedCopy* const copy = session->shared.get();
   const int64_t unchanged = session->history.TakeUnchanged();
-  copy->kept = std::min(copy->kept, unchanged);
-  copy->sent_kept = std::min(copy->sent_kept, unchanged);
+  copy->stored.prefix_tokens = std::min(copy->stored.prefix_tokens, unchanged);
+  copy->sent.version.prefix_tokens = std::min(copy->sent.version.prefix_tokens, unchanged);
   const auto changed = [&](int64_t fed) { return session->Seen(fed) > unchanged; };
   std::erase_if(copy->published, changed);
   if (changed(copy->publishing)) copy->publishing = 0;
 }
 
 // How many of the session's tokens, as it is here, the store has.
-int64_t SafePosition(const SharedCopy& copy) { return std::min(copy.kept, copy.stored.position); }
+int64_t SafePosition(const SharedCopy& copy) {
+  return std::min(copy.stored.prefix_tokens, copy.stored.record.position);
+}
 
 // `record` is what the store has, and the session has come from it or grown beyond it.
 void SetStored(Session* session, SessionRecord record, std::string claim) {
   SharedCopy* const copy = session->shared.get();
   NoteChanges(session);
-  record.owns_chunks &= copy->stored.owns_chunks;  // a failover forgets no fork
-  copy->kept = Contains(*session, record)
-                   ? record.position
-                   : std::min(copy->kept, CommonTokens(record.chunks, copy->stored.chunks));
-  copy->stored = std::move(record);
-  copy->claim = std::move(claim);
+  record.owns_chunks &= copy->stored.record.owns_chunks;  // a failover forgets no fork
+  copy->stored.prefix_tokens =
+      Contains(*session, record)
+          ? record.position
+          : std::min(copy->stored.prefix_tokens,
+                     CommonTokens(record.chunks, copy->stored.record.chunks));
+  copy->stored.record = std::move(record);
+  copy->stored.claim = std::move(claim);
 }
 
 // What `before` uses and `after` does not is no session's any more. REQUIRES: both own their
@@ -126,11 +134,35 @@ bool IsRepetition(const Request& request, const SessionRecord& record) {
 
 }  // namespace
 
+bool CopyLife::Allowed(State from, State to) {
+  switch (to) {
+    case State::kUnread:
+      return true;
+    case State::kNew:
+    case State::kTakenOver:
+      return from == State::kUnread;
+    case State::kOwn:
+      return from == State::kNew || from == State::kTakenOver || from == State::kClaimed;
+    case State::kClaimed:
+      return from == State::kOwn;
+  }
+  return false;
+}
+
+void CopyLife::Go(State to) {
+  if (!Allowed(state_, to)) {
+    std::fprintf(stderr, "CopyLife: a step that is not allowed (state %d to %d)\n",
+                 static_cast<int>(state_), static_cast<int>(to));
+    std::abort();
+  }
+  state_ = to;
+}
+
 int CountUnwritten(const SessionTable& table) {
   int count = 0;
   table.ForEach([&](const Session* session) {
     const SharedCopy* const copy = session->shared.get();
-    if (copy == nullptr || !copy->known) return;
+    if (copy == nullptr || !copy->life.known()) return;
     count += copy->wants_write || copy->call == SharedCopy::Call::kWrite ? 1 : 0;
   });
   return count;
@@ -188,16 +220,18 @@ void SharedSessions::Leave(const Request& request) {
   if (session == nullptr || session->shared == nullptr) return;
   SharedCopy* const copy = session->shared.get();
   if (copy->claiming == &request) copy->claiming = nullptr;
-  if (!copy->held || session->active != &request) return;
-  copy->held = false;
+  if (!copy->life.claimed() || session->active != &request) return;
+  copy->life.Go(Life::kOwn);
   copy->wants_write = true;  // gives the lease back
   Advance(session);
 }
 
 void SharedSessions::NoteTokens(Session* session) {
   SharedCopy* const copy = session->shared.get();
-  const SessionRecord& last = copy->call == SharedCopy::Call::kWrite ? copy->sent : copy->stored;
-  if (!copy->held || session->position() - last.position < options_.tokens_a_write) return;
+  const SessionRecord& last =
+      copy->call == SharedCopy::Call::kWrite ? copy->sent.version.record : copy->stored.record;
+  if (!copy->life.claimed() || session->position() - last.position < options_.tokens_a_write)
+    return;
   copy->wants_write = true;
   Advance(session);
 }
@@ -215,14 +249,15 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   for (Session* const session_opened : opened) {
     end->opened.push_back(session_opened->id);
     SharedCopy* const copy = CopyOf(session_opened);
-    copy->known = copy->is_new = true;
+    copy->life.Go(Life::kNew);
     session_opened->history.TakeUnchanged();
     // The chunks of a fork are those of its parent if the parent's record says so; else, as where
     // the claim of this request got no answer, its own.
-    copy->stored.owns_chunks = parent == nullptr || parent->stored.owns_chunks;
-    if (!copy->stored.owns_chunks) {
-      copy->stored.chunks = parent->stored.chunks;
-      copy->kept = std::min(parent->kept, session_opened->position());
+    copy->stored.record.owns_chunks = parent == nullptr || parent->stored.record.owns_chunks;
+    if (!copy->stored.record.owns_chunks) {
+      copy->stored.record.chunks = parent->stored.record.chunks;
+      copy->stored.prefix_tokens =
+          std::min(parent->stored.prefix_tokens, session_opened->position());
     }
     if (parent == nullptr) continue;
     for (const int64_t fed : parent->published) {
@@ -231,9 +266,9 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   }
   if (parent != nullptr) {
     end->other_numerics_id = std::exchange(parent->other_numerics_id, "");
-    parent->held = false;
-    parent->ends = true;
-    if (parent->known && !session->closed) {
+    if (parent->life.claimed()) parent->life.Go(Life::kOwn);
+    parent->awaits_end_event = true;
+    if (parent->life.known() && !session->closed) {
       written.push_back(session);
     } else if (!session->closed && end->request->status.ok()) {
       end->request->status = parent->lost;  // the session went while the request ran
@@ -257,7 +292,7 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
 void SharedSessions::NotePublished(const SharedStates::Published& state) {
   Session* const session = table_->Get(state.session);
   SharedCopy* const copy = session == nullptr ? nullptr : session->shared.get();
-  if (copy == nullptr || !copy->known || session->closed) return;
+  if (copy == nullptr || !copy->life.known() || session->closed) return;
   if (state.fed == 0) {
     copy->publishing = 0;  // the next end of a request tries it again
     return;
@@ -296,17 +331,17 @@ std::vector<std::unique_ptr<HeldEnd>> SharedSessions::Abandon() {
 void SharedSessions::Advance(Session* session) {
   SharedCopy* const copy = session->shared.get();
   if (copy->call != SharedCopy::Call::kNone) return;
-  if (copy->known && copy->claiming != nullptr) return Write(session, true);
+  if (copy->life.known() && copy->claiming != nullptr) return Write(session, true);
   if (copy->claiming != nullptr) {
     return store_->Read(session->id.ToString(),
                         Call(session, SharedCopy::Call::kRead, &SharedSessions::OnRead));
   }
-  if (copy->known && copy->wants_write) Write(session, copy->held);
+  if (copy->life.known() && copy->wants_write) Write(session, copy->life.claimed());
 }
 
 void SharedSessions::ReadChunks(Session* session) {
   std::vector<std::string> ids;
-  for (const ChunkUse& use : session->shared->found.chunks) ids.push_back(use.id);
+  for (const ChunkUse& use : session->shared->found.record.chunks) ids.push_back(use.id);
   store_->ReadChunks(std::move(ids),
                      Call(session, SharedCopy::Call::kChunks, &SharedSessions::OnChunks));
 }
@@ -315,34 +350,35 @@ void SharedSessions::Write(Session* session, bool lease) {
   SharedCopy* const copy = session->shared.get();
   NoteChanges(session);
   StoreWrite write;
-  copy->sent = RecordOf(*session, identity_, clock_());
-  copy->sent.epoch = copy->stored.epoch + 1;
-  copy->sent.chunks = FirstTokens(copy->stored.chunks, copy->kept);
-  for (const ChunkUse& use : copy->sent.chunks) write.kept_chunks.push_back(use.id);
-  CoverTokens(session->history, session->tenant, &copy->sent.chunks, &write.chunks);
+  SessionRecord record = RecordOf(*session, identity_, clock_());
+  record.epoch = copy->stored.record.epoch + 1;
+  record.chunks = FirstTokens(copy->stored.record.chunks, copy->stored.prefix_tokens);
+  for (const ChunkUse& use : record.chunks) write.kept_chunks.push_back(use.id);
+  CoverTokens(session->history, session->tenant, &record.chunks, &write.chunks);
   const Request* const running = copy->claiming != nullptr ? copy->claiming : session->active;
   const bool forks = running != nullptr && running->kind == RequestKind::kForkSession;
-  copy->sent.owns_chunks = copy->stored.owns_chunks && !forks;
-  if (copy->sent.owns_chunks) DropUnused(copy->stored, copy->sent, &write);
-  if (lease && running != nullptr) copy->sent.request = running->sharing.identity;
-  copy->sent_kept = copy->sent.position;
-  copy->sent_claim = NewStoreClaim();
-  copy->sent_lease = lease;
-  copy->sent_at = clock_.Steady();
-  copy->sent_owed = copy->owes != 0;
-  copy->wants_write = false;
-  copy->sent.states = copy->published;
+  record.owns_chunks = copy->stored.record.owns_chunks && !forks;
+  if (record.owns_chunks) DropUnused(copy->stored.record, record, &write);
+  if (lease && running != nullptr) record.request = running->sharing.identity;
+  record.states = copy->published;
   write.session = session->id.ToString();
-  write.expected = copy->claim;
-  write.record.claim = copy->sent_claim;
-  write.record.bytes = EncodeRecord(copy->sent);
+  write.expected = copy->stored.claim;
+  write.record.claim = NewStoreClaim();
+  write.record.bytes = EncodeRecord(record);
   write.record.lease = lease ? options_.lease : absl::ZeroDuration();
   write.expiry = session->idle_timeout + options_.lease;
   // One that the store has lost counts again, whatever else is open now.
-  write.sets = SetsFor(identity_, *session, table_->limits(), copy->is_new);
+  const bool is_new = copy->life.Is(Life::kNew);
+  write.sets = SetsFor(identity_, *session, table_->limits(), is_new);
   // A request that has begun may write all that it has.
-  const bool grows = copy->is_new || (copy->claiming != nullptr && Grows(copy->claiming->kind));
+  const bool grows = is_new || (copy->claiming != nullptr && Grows(copy->claiming->kind));
   write.account = AccountOf(session->tenant, table_->limits(), grows);
+  const int64_t position = record.position;
+  copy->sent = {.version = {std::move(record), write.record.claim, position},
+                .lease = lease,
+                .has_end = copy->owes != 0,
+                .at = clock_.Steady()};
+  copy->wants_write = false;
   store_->Write(std::move(write),
                 Call(session, SharedCopy::Call::kWrite, &SharedSessions::OnWrite));
   SetDue(session, absl::InfiniteDuration());
@@ -372,7 +408,7 @@ void SharedSessions::TakeDue(Session* session) {
   if (copy->owes != 0 && ends_.at(copy->owes)->until <= clock_.Steady()) {
     DecideEnd(session, /*durable=*/false, absl::OkStatus());
   }
-  if (copy->held) copy->wants_write = true;  // the lease
+  if (copy->life.claimed()) copy->wants_write = true;  // the lease
   Advance(session);
   if (copy->call == SharedCopy::Call::kNone && copy->wants_write)
     SetDue(session, clock_.Steady() + options_.retry);
@@ -382,19 +418,19 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
   SharedCopy* const copy = session->shared.get();
   // Another replica has written the record, and this one cannot read it.
   if (IsOfRecord(answer.status())) return Lose(session, answer.status());
-  if (absl::IsDataLoss(answer.status()) && !copy->stored.chunks.empty()) {
+  if (absl::IsDataLoss(answer.status()) && !copy->stored.record.chunks.empty()) {
     // It has lost chunks that the session has: they are written again.
     ++totals_->rewritten;
-    copy->stored.chunks.clear();
-    copy->kept = 0;
+    copy->stored.record.chunks.clear();
+    copy->stored.prefix_tokens = 0;
     copy->wants_write |= copy->claiming == nullptr;
     return Advance(session);
   }
   if (!answer.ok()) {
-    copy->unsure.push_back(copy->sent_claim);
+    copy->unconfirmed_claims.push_back(copy->sent.version.claim);
     return OnUnavailable(session, answer.status());
   }
-  if (answer->kind != Kind::kDone) copy->sent_owed = false;  // the next write may have it
+  if (answer->kind != Kind::kDone) copy->sent.has_end = false;  // the next write may have it
   switch (answer->kind) {
     case Kind::kDone:
       copy->store_id = answer->store_id;
@@ -414,7 +450,7 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
 void SharedSessions::OnNoBytes(Session* session, const absl::Status& status) {
   SharedCopy* const copy = session->shared.get();
   // One that was taken over may have grown where it was: nothing of it is to be written here.
-  if (copy->is_new || std::exchange(copy->taken, false)) return Lose(session, status);
+  if (copy->life.Is(Life::kNew) || copy->life.Is(Life::kTakenOver)) return Lose(session, status);
   copy->wants_write = true;  // without the request, what it had before may be written
   if (copy->claiming != nullptr) Claimed(session, status);
   Advance(session);
@@ -424,21 +460,19 @@ void SharedSessions::OnWritten(Session* session) {
   SharedCopy* const copy = session->shared.get();
   ++totals_->writes;
   NoteChanges(session);
-  copy->stored = std::move(copy->sent);
-  copy->claim = copy->sent_claim;
+  copy->stored = copy->sent.version;  // which stays the last one that was sent
   copy->leased_until =
-      copy->sent_lease ? copy->sent_at + options_.lease : -absl::InfiniteDuration();
-  copy->kept = copy->sent_kept;
-  copy->unsure.clear();
-  copy->is_new = copy->taken = false;
-  if (copy->claiming != nullptr && copy->sent_lease) {
-    copy->held = true;
+      copy->sent.lease ? copy->sent.at + options_.lease : -absl::InfiniteDuration();
+  copy->unconfirmed_claims.clear();
+  if (copy->life.Is(Life::kNew) || copy->life.Is(Life::kTakenOver)) copy->life.Go(Life::kOwn);
+  if (copy->claiming != nullptr && copy->sent.lease && copy->life.Is(Life::kOwn)) {
+    copy->life.Go(Life::kClaimed);
     Claimed(session, absl::OkStatus());
-  } else if (copy->sent_lease && !copy->held) {
+  } else if (copy->sent.lease && !copy->life.claimed()) {
     copy->wants_write = true;  // the request has left: give the lease back
   }
-  if (copy->sent_owed) DecideEnd(session, /*durable=*/true, absl::OkStatus());
-  if (copy->held) SetDue(session, clock_.Steady() + options_.renewal);
+  if (copy->sent.has_end) DecideEnd(session, /*durable=*/true, absl::OkStatus());
+  if (copy->life.claimed()) SetDue(session, clock_.Steady() + options_.renewal);
   Advance(session);
 }
 
@@ -453,13 +487,13 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   SharedCopy* const copy = session->shared.get();
   absl::StatusOr<SessionRecord> record = DecodeRecord(found.bytes);
   if (!record.ok()) return Lose(session, record.status());
-  const bool own = IsUnsure(*copy, found.claim);
+  const bool own = IsUnconfirmed(*copy, found.claim);
   // A failover has lost our writes.
-  const bool behind = copy->known && record->epoch < copy->stored.epoch && !record->closed &&
-                      Contains(*session, *record);
+  const bool behind = copy->life.known() && record->epoch < copy->stored.record.epoch &&
+                      !record->closed && Contains(*session, *record);
   const bool leased =
       !own && IsLeased(session->id, found, clock_.Steady(), options_.lease, &leases_);
-  if (copy->known && (own || (behind && !(leased && copy->claiming != nullptr)))) {
+  if (copy->life.known() && (own || (behind && !(leased && copy->claiming != nullptr)))) {
     if (!own) ++totals_->rewritten;
     SetStored(session, *std::move(record), found.claim);
     copy->wants_write |= copy->claiming == nullptr;
@@ -472,12 +506,12 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
     if (!saved || session->active != nullptr) ++totals_->lost;
     return Lose(session, Moved());
   }
-  copy->known = false;
+  copy->life.Go(Life::kUnread);
   if (leased && !IsRepetition(*copy->claiming, *record)) {
     return SetDue(session, clock_.Steady() + std::min(found.lease, options_.look));
   }
-  copy->found = *std::move(record);
-  copy->found_claim = found.claim;
+  const int64_t position = record->position;
+  copy->found = {*std::move(record), found.claim, position};
   ReadChunks(session);
 }
 
@@ -487,15 +521,16 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
   const bool missing = std::any_of(chunks->begin(), chunks->end(),
                                    [](const std::string& bytes) { return bytes.empty(); });
   // Its owner may have replaced them, or the store was emptied, since the record was read.
-  if (missing && std::exchange(copy->missed_claim, copy->found_claim) != copy->found_claim) {
+  if (missing && std::exchange(copy->missed_claim, copy->found.claim) != copy->found.claim) {
     return Advance(session);
   }
+  SessionRecord& found = copy->found.record;
   TokenHistory history;
   absl::Status status;
-  for (size_t i = 0; i < copy->found.chunks.size() && status.ok(); ++i) {
-    status = AppendTokens(copy->found.chunks[i], (*chunks)[i], session->tenant, &history);
+  for (size_t i = 0; i < found.chunks.size() && status.ok(); ++i) {
+    status = AppendTokens(found.chunks[i], (*chunks)[i], session->tenant, &history);
   }
-  if (status.ok() && history.hash() != copy->found.sequence_hash) {
+  if (status.ok() && history.hash() != found.sequence_hash) {
     status = DamagedRecord("its tokens are not those that its record names.");
   }
   const auto tokens = history.tokens();
@@ -507,34 +542,32 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
   }
   if (!status.ok()) return Lose(session, status);
   ++totals_->takeovers;
-  session->BecomeCopyOf(std::move(history), copy->found.marks);
-  session->seed = copy->found.seed;
-  session->idle_timeout = copy->found.idle_timeout;
-  session->abandoned_from = copy->found.abandoned_from;
-  session->key.key = copy->found.key;
+  session->BecomeCopyOf(std::move(history), found.marks);
+  session->seed = found.seed;
+  session->idle_timeout = found.idle_timeout;
+  session->abandoned_from = found.abandoned_from;
+  session->key.key = found.key;
   session->history.TakeUnchanged();
-  copy->published = copy->found.states;
+  copy->published = found.states;
   copy->publishing = 0;
-  if (copy->found.numerics_id != identity_.numerics_id) {
+  if (found.numerics_id != identity_.numerics_id) {
     copy->published.clear();  // states of another numerics id
-    copy->other_numerics_id = copy->found.numerics_id;
+    copy->other_numerics_id = found.numerics_id;
   }
   states_->Adopt(session, copy->published);
-  copy->kept = copy->found.position;
-  copy->stored = std::move(copy->found);
-  copy->claim = copy->found_claim;
-  copy->known = copy->taken = true;
+  copy->stored = copy->found;
+  copy->life.Go(Life::kTakenOver);
   copy->wants_write = false;
-  copy->unsure.clear();
+  copy->unconfirmed_claims.clear();
   Advance(session);
 }
 
 void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
   SharedCopy* const copy = session->shared.get();
   const absl::Status not_found = SessionTable::NotFound(session->id);
-  if (!copy->known || store_id == copy->store_id) return Lose(session, not_found);
+  if (!copy->life.known() || store_id == copy->store_id) return Lose(session, not_found);
   if (!MayBeWrittenAnew(*session, clock_.Steady())) {
-    if (copy->held) return Lose(session, not_found);
+    if (copy->life.claimed()) return Lose(session, not_found);
     if (copy->owes != 0) DecideEnd(session, /*durable=*/false, absl::OkStatus());
     // It stays here: the next request may say what it must be.
     if (copy->claiming != nullptr) Claimed(session, not_found);
@@ -542,28 +575,31 @@ void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
   }
   copy->store_id = store_id;  // the store was emptied: all of it is written again
   ++totals_->rewritten;
-  copy->stored.chunks.clear();
-  copy->kept = 0;
-  copy->claim.clear();
+  copy->stored.record.chunks.clear();
+  copy->stored.prefix_tokens = 0;
+  copy->stored.claim.clear();
   copy->wants_write |= copy->claiming == nullptr;
   Advance(session);
 }
 
 void SharedSessions::OnUnavailable(Session* session, const absl::Status& status) {
   SharedCopy* const copy = session->shared.get();
-  if (copy->is_new || absl::IsDataLoss(status) || IsOfRecord(status)) {
+  if (copy->life.Is(Life::kNew) || absl::IsDataLoss(status) || IsOfRecord(status)) {
     return Lose(session, StoreUnavailable(status));
   }
   const bool usable =
-      copy->claiming != nullptr && copy->known && IsAsExpected(*session, *copy->claiming);
+      copy->claiming != nullptr && copy->life.known() && IsAsExpected(*session, *copy->claiming);
   // The replica that has the session may have grown it beyond its record: a later write of this one
   // must not take it from there.
-  if (std::exchange(copy->taken, false) && !usable) return Lose(session, StoreUnavailable(status));
+  if (copy->life.Is(Life::kTakenOver)) {
+    if (!usable) return Lose(session, StoreUnavailable(status));
+    copy->life.Go(Life::kOwn);
+  }
   if (copy->claiming != nullptr) {
     Claimed(session, usable ? absl::OkStatus() : StoreUnavailable(status));
   }
-  if (copy->sent_owed) DecideEnd(session, /*durable=*/false, absl::OkStatus());
-  if (!copy->known) return;
+  if (copy->sent.has_end) DecideEnd(session, /*durable=*/false, absl::OkStatus());
+  if (!copy->life.known()) return;
   copy->wants_write = true;
   SetDue(session, clock_.Steady() + options_.retry);
 }
@@ -578,7 +614,8 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
   SharedCopy* const copy = session->shared.get();
   const bool running = session->active != nullptr && session->active->life.begun();
   copy->lost = status;
-  copy->known = copy->held = copy->wants_write = false;
+  copy->life.Go(Life::kUnread);
+  copy->wants_write = false;
   if (copy->owes != 0) DecideEnd(session, /*durable=*/false, status);
   if (copy->claiming != nullptr) return Claimed(session, status);
   if (running) {
@@ -591,7 +628,7 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
 
 void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Status& status) {
   const uint64_t number = std::exchange(session->shared->owes, 0);
-  session->shared->sent_owed = false;
+  session->shared->sent.has_end = false;
   table_->Unpin(session, clock_());
   HeldEnd* const held = ends_.at(number).get();
   Request* const request = held->request.get();
@@ -607,7 +644,7 @@ void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Statu
   if (--held->writes > 0) return;
   for (const SessionId& id : held->opened) {
     Session* const opened = request->status.ok() ? nullptr : table_->Get(id);
-    if (opened != nullptr && opened->shared->known) Discard(opened);
+    if (opened != nullptr && opened->shared->life.known()) Discard(opened);
   }
   events_.push_back(
       {.kind = Event::Kind::kEnded, .end = std::move(ends_.extract(number).mapped())});
@@ -615,12 +652,13 @@ void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Statu
 
 void SharedSessions::Discard(Session* session) {
   SessionRecord record = RecordOf(*session, identity_, clock_());
-  record.chunks = session->shared->stored.chunks;
-  record.owns_chunks = session->shared->stored.owns_chunks;
+  record.chunks = session->shared->stored.record.chunks;
+  record.owns_chunks = session->shared->stored.record.owns_chunks;
   StoreWrite write = TombstoneOf(session->id, std::move(record), table_->limits());
-  write.expected = session->shared->claim;
+  write.expected = session->shared->stored.claim;
   store_->Write(std::move(write), [](const Answer&) {});  // else it expires
-  session->shared->known = session->shared->wants_write = false;
+  session->shared->life.Go(Life::kUnread);
+  session->shared->wants_write = false;
   events_.push_back({.kind = Event::Kind::kForgotten, .session = session->id});
 }
 

@@ -60,14 +60,50 @@ struct HeldEnd {
   std::string other_numerics_id;  // Durability
 };
 
-// What is known of the session's record.
+// CopyLife: what a session here is to its record in the store.
+//
+//   kUnread ─┬─> kNew ───────┐
+//            └─> kTakenOver ─┴─> kOwn <──> kClaimed
+//
+// It can become kUnread in every state: another replica has written the record, or the session is
+// closed.
+//
+// Thread: the loop. A step that is not allowed aborts the process, because it would lead to two
+// replicas that write one session.
+class CopyLife {
+ public:
+  enum class State : uint8_t {
+    kUnread,     // the record has to be read before the session can be used here
+    kNew,        // the session was opened here, and its record must not exist yet
+    kTakenOver,  // it became that of the record, and no claim of it has been answered
+    kOwn,        // it is what the record says, or has grown since
+    kClaimed,    // likewise, and a request runs on it with the lease
+  };
+  static bool Allowed(State from, State to);
+
+  State state() const { return state_; }
+  bool Is(State state) const { return state_ == state; }
+  // REQUIRES: Allowed(state(), to).
+  void Go(State to);
+  // The session may be used and written here.
+  bool known() const { return state_ != State::kUnread; }
+  bool claimed() const { return state_ == State::kClaimed; }
+
+ private:
+  State state_ = State::kUnread;
+};
+
+// What is known of the session's record, and the call of the store that is under way.
 struct SharedCopy {
-  bool known = false;    // the session here is what `stored` says, or has grown since
-  SessionRecord stored;  // the last record that the store is known to have had
-  std::string claim;     // its claim; empty: there is no record yet
-  int64_t kept = 0;      // so many tokens of stored.chunks are still the session's
+  CopyLife life;
+  // A record that the store has or may get.
+  struct Version {
+    SessionRecord record;
+    std::string claim;          // empty: there is no record yet
+    int64_t prefix_tokens = 0;  // of record.chunks, that the session still begins with
+  };
+  Version stored;        // the last one that the store is known to have had
   std::string store_id;  // of the store that had it
-  bool is_new = false;   // its record must not exist yet
   // SessionRecord::states, of the session as it is here.
   std::vector<int64_t> published;
   int64_t publishing = 0;  // fed tokens of the last state that was given to the archive
@@ -78,27 +114,26 @@ struct SharedCopy {
   enum class Call : uint8_t { kNone, kRead, kChunks, kWrite };
   Call call = Call::kNone;   // that is under way
   uint64_t call_number = 0;  // of the last one
-  SessionRecord sent;        // of kWrite
-  std::string sent_claim;
-  int64_t sent_kept = 0;  // as `kept`, of sent.chunks
-  bool sent_lease = false;
-  absl::Duration sent_at;  // by the steady clock
+  Version found;             // of kChunks: what the copy is to become
+  struct SentWrite {
+    Version version;
+    bool lease = false;
+    bool has_end = false;  // it has what `owes` waits for
+    absl::Duration at;     // by the steady clock
+  };
+  SentWrite sent;  // of kWrite
+  // Claims of writes that got no answer: the store may have them.
+  std::vector<std::string> unconfirmed_claims;
+  std::string missed_claim;  // of the last record whose chunks were not there
   // By the steady clock: until then, at least, the store keeps the lease of the last write.
   absl::Duration leased_until = -absl::InfiniteDuration();
-  bool sent_owed = false;           // it has what `owes` waits for
-  std::vector<std::string> unsure;  // claims of writes that got no answer: they may have happened
-  SessionRecord found;              // of kChunks: what the copy is to become
-  std::string found_claim;
-  std::string missed_claim;  // of the last record whose chunks were not there
-  bool taken = false;        // it became that of the record, and no claim of it has been answered
 
-  Request* claiming = nullptr;  // the request that waits for the claim
-  bool held = false;            // the active request runs with the claim
-  bool vouched = false;         // its client said what the session must be, and it was that
-  bool wants_write = false;     // it has changed, or its lease is to be renewed or given back
-  uint64_t owes = 0;            // the end that waits for a write of this session; 0: none
-  absl::Status lost;            // why it is not known any more
-  bool ends = false;            // its last request ends with a kEnded that is not handled yet
+  Request* claiming = nullptr;    // the request that waits for the claim
+  bool vouched = false;           // its client said what the session must be, and it was that
+  bool wants_write = false;       // it has changed, or its lease is to be renewed or given back
+  uint64_t owes = 0;              // the end that waits for a write of this session; 0: none
+  bool awaits_end_event = false;  // the kEnded of its last request is not handled yet
+  absl::Status lost;              // why it is not known any more
   absl::Duration due = absl::InfiniteDuration();  // by the steady clock
 };
 
@@ -159,7 +194,7 @@ class SharedSessions {
   void NotePublished(const SharedStates::Published& state);
   // The session is not free until the loop has handled the kEnded of its last request.
   static bool Ends(const Session& session) {
-    return session.shared != nullptr && session.shared->ends;
+    return session.shared != nullptr && session.shared->awaits_end_event;
   }
 
   // Runs the mailbox and does what is due. Returns the events since the last call, in order.

@@ -114,7 +114,7 @@ void SharedStates::NoteRun(int64_t fed, absl::Duration time) {
 
 KeptCheckpoint SharedStates::WorthPublishing(const Session& session) const {
   const SharedCopy* const copy = session.shared.get();
-  if (archive_ == nullptr || session.closed || copy == nullptr || !copy->known) return {};
+  if (archive_ == nullptr || session.closed || copy == nullptr || !copy->life.known()) return {};
   KeptCheckpoint latest = session.From(session.total());
   if (latest.state == nullptr || !latest.state->in_memory()) return {};
   const int64_t last = LastPublished(session);

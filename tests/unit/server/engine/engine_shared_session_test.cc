@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
+#include <utility>
 
 #include "model/base/error.h"
 #include "server/engine/engine_parts.h"
 #include "server/engine/loop/shared_records.h"
+#include "server/engine/loop/shared_sessions.h"
 #include "server/engine/session_calls.h"
 #include "server/sessions/shared/encrypted_session_store.h"
 #include "server/sessions/shared/session_record.h"
@@ -20,6 +23,24 @@
 
 namespace rivulet {
 namespace {
+
+TEST(CopyLifeTest, AllowsTheseStepsAndNoOthers) {
+  using State = CopyLife::State;
+  constexpr int kStates = static_cast<int>(State::kClaimed) + 1;
+  std::set<std::pair<State, State>> allowed = {
+      {State::kUnread, State::kNew},  {State::kUnread, State::kTakenOver},
+      {State::kNew, State::kOwn},     {State::kTakenOver, State::kOwn},
+      {State::kOwn, State::kClaimed}, {State::kClaimed, State::kOwn},
+  };
+  for (int from = 0; from < kStates; ++from) {
+    allowed.emplace(static_cast<State>(from), State::kUnread);
+    for (int to = 0; to < kStates; ++to) {
+      const auto step = std::make_pair(static_cast<State>(from), static_cast<State>(to));
+      EXPECT_EQ(CopyLife::Allowed(step.first, step.second), allowed.contains(step))
+          << from << " to " << to;
+    }
+  }
+}
 
 class SharedSessionTest : public ::testing::Test {
  protected:
