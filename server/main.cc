@@ -26,12 +26,12 @@
 #include "model/base/error.h"
 #include "server/base/leave_behind.h"
 #include "server/base/line_writer.h"
-#include "server/config/config_check.h"
 #include "server/config/server_config.h"
 #include "server/log.h"
 #include "server/process/crash_handler.h"
 #include "server/process/descriptors.h"
 #include "server/server.h"
+#include "server/start/config_check.h"
 
 namespace rivulet {
 namespace {

@@ -16,9 +16,6 @@
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
 #include "server/base/file_watch.h"
-#include "server/config/seal_key_file.h"
-#include "server/config/start_files.h"
-#include "server/config/state_setup.h"
 #include "server/grpc/admin/admin_service.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health/health_watch.h"
@@ -28,6 +25,9 @@
 #include "server/metrics/metrics_server.h"
 #include "server/model_loader.h"
 #include "server/request_log/request_log.h"
+#include "server/start/seal_key_file.h"
+#include "server/start/start_files.h"
+#include "server/start/state_setup.h"
 #include "server/tracing/tracer.h"
 
 namespace rivulet {

@@ -59,14 +59,15 @@ LAYERS = {
     "server/engine/sequences/": ["server/engine/sequences/", "server/engine/policy/", *ENGINE_BASE, *BELOW_ENGINE],
     "server/engine/loop/": ["server/engine/loop/", "server/engine/sequences/", "server/engine/policy/", *ENGINE_BASE, *BELOW_ENGINE],
     "server/engine/": ["server/engine/", *BELOW_ENGINE],
+    "server/config/": ["server/config/", "model/"],
     "server/grpc/wire/": ["server/grpc/wire/", *BELOW_GRPC],
     "server/grpc/connections/": ["server/grpc/connections/", *BELOW_GRPC],
     "server/grpc/calls/": ["server/grpc/calls/", "server/grpc/connections/", "server/grpc/wire/", *BELOW_GRPC],
-    "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"],
+    "server/grpc/": ["server/grpc/", *BELOW_GRPC],
     "server/tracing/": ["server/tracing/", "server/request_log/", "server/base/", "server/log.h", "model/", "opentelemetry/", "google/rpc/", "grpcpp/"],
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
-    "client/cli/": ["client/", "rivulet/", "server/base/leave_behind.h", "server/config/model_description.h", "server/config/model_quantizer.h",
+    "client/cli/": ["client/", "rivulet/", "server/base/leave_behind.h", "server/start/model_description.h", "server/start/model_quantizer.h",
                     "server/config/server_config.h", "server/server.h", "server/keys/", "server/log.h", "grpcpp/", "model/base/", "google/protobuf/"],
 }
 OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp|opentelemetry)/")

@@ -9,7 +9,7 @@
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "nlohmann/json.hpp"
-#include "server/config/model_description.h"
+#include "server/start/model_description.h"
 
 namespace rivulet {
 namespace {

@@ -9,7 +9,7 @@
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
-#include "server/config/model_quantizer.h"
+#include "server/start/model_quantizer.h"
 
 namespace rivulet {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "model/block_settings.h"
 #include "model/cpu/cpu_room.h"
-#include "server/config/start_files.h"
-#include "server/config/state_setup.h"
 #include "server/engine/loop/host_room.h"
+#include "server/start/start_files.h"
+#include "server/start/state_setup.h"
 
 namespace rivulet {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/model_description.h"
+#include "server/start/model_description.h"
 
 #include <algorithm>
 #include <map>
@@ -15,7 +15,7 @@
 #include "model/cpu/cpu_weights.h"
 #include "model/model.h"
 #include "model/slot_choice.h"
-#include "server/config/start_files.h"
+#include "server/start/start_files.h"
 
 namespace rivulet {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/seal_key_file.h"
+#include "server/start/seal_key_file.h"
 
 #include <utility>
 

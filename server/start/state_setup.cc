@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/state_setup.h"
+#include "server/start/state_setup.h"
 
 #include <algorithm>
 #include <filesystem>

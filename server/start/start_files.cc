@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/start_files.h"
+#include "server/start/start_files.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/config_check.h"
+#include "server/start/config_check.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -23,14 +23,14 @@
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
 #include "model/weight_choice.h"
-#include "server/config/start_files.h"
-#include "server/config/state_setup.h"
 #include "server/grpc/connections/acceptor.h"
 #include "server/grpc/connections/listening_sockets.h"
 #include "server/grpc/grpc_server.h"
 #include "server/keys/api_key.h"
 #include "server/process/descriptors.h"
 #include "server/request_log/request_log.h"
+#include "server/start/start_files.h"
+#include "server/start/state_setup.h"
 
 namespace rivulet {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/state_setup.h"
+#include "server/start/state_setup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <future>
 #include <string>
 
-#include "server/config/seal_key_file.h"
+#include "server/start/seal_key_file.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/config/model_quantizer.h"
+#include "server/start/model_quantizer.h"
 
 #include "model/base/error.h"
 
