@@ -27,7 +27,7 @@ struct CpuBackendOptions {
   int64_t reserved_bytes = 0;
   WeightChoice weights = {};
   // Performance.
-  int threads = 0;        // 0: UsableCores() of model/cpu/thread_team.h
+  int threads = 0;        // 0: UsableCores() of model/base/thread_team.h
   int max_rows = 256;     // rows of one run
   int max_tokens = 1024;  // tokens fed by one run, over all rows
 };

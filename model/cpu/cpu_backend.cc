@@ -14,14 +14,14 @@
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
+#include "model/base/thread_team.h"
 #include "model/cache_type.h"
-#include "model/cpu/aligned_buffer.h"
 #include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_room.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
-#include "model/cpu/tensor_packer.h"
-#include "model/cpu/thread_team.h"
+#include "model/loading/aligned_buffer.h"
+#include "model/loading/tensor_packer.h"
 #include "model/slot_choice.h"
 
 namespace rivulet {
@@ -231,7 +231,7 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     }
   }
   records_.resize(size_t(num_records));
-  const CpuWeightFacts& weights = network_->weights();
+  const WeightFacts& weights = network_->weights();
   plan_.CutPieces(team_.size(), weights.multiply_adds, weights.short_weights);
 }
 
@@ -337,7 +337,7 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
 // One more whenever a change of the code changes bits.
 constexpr int kNumericsVersion = 1;
 
-std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked, const Model& model,
+std::string NumericsId(const WeightFacts& weights, const WeightChoice& asked, const Model& model,
                        kernels::CacheType cache) {
   const WeightChoice choice = ResolveHead(asked, model.config());
   const bool blocks = HasBlocks(model.tensors());
@@ -354,7 +354,7 @@ std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
 
 absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
-  RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, CpuWeights::Plan(model, options.weights));
+  RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, PackedWeights::Plan(model, options.weights));
   BackendLimits limits;
   limits.weight_bytes = plan.bytes;
   RIVULET_RETURN_IF_ERROR(

@@ -7,12 +7,12 @@
 #include "kernels/embed.h"
 #include "kernels/linear_attention.h"
 #include "model/cpu/cpu_pass.h"
-#include "model/cpu/encoder_weights.h"
+#include "model/loading/encoder_weights.h"
 
 namespace rivulet {
 
 void EmbedWithPosition(const CpuPass& p) {
-  const CpuWeights& weights = p.weights;
+  const PackedWeights& weights = p.weights;
   kernels::EmbedArgs args;
   args.tokens = weights.tokens.data();
   args.columns = p.config.embedding_columns();
@@ -35,7 +35,7 @@ void EmbedWithPosition(const CpuPass& p) {
 
 // Heads of segments are independent; each thread takes a contiguous share of (segment, head), so
 // that a state is touched by one thread and stays in its cache.
-void MixLinear(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixLinear(const CpuPass& p, const LayerWeights& layer, int index) {
   const kernels::StateLayout layout = p.config.state_layout();
   const int heads = p.config.num_heads;
   const IndexRange range = ShareOf(int(p.piece.size()) * heads, p.thread, p.threads);

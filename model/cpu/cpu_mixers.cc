@@ -43,7 +43,7 @@ kernels::RecurrenceArgs Recurrence(const CpuPass& p, const CpuSegment& segment, 
 }
 
 // GLA: w = sigmoid(x)^(1/16); x is in `decay`.
-void SetLowRankDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
+void SetLowRankDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
                      kernels::RecurrenceArgs* args) {
   const int keys = p.config.key_dim;
   kernels::DecayArgs decay;
@@ -61,7 +61,7 @@ void SetLowRankDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
 }
 
 // HGRN2: w = lb + (1 - lb) sigmoid(f), k = 1 - w, q = silu(q).
-void SetBoundDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
+void SetBoundDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
                    kernels::RecurrenceArgs* args) {
   const int keys = p.config.key_dim, ld = p.a.in.ld;
   float* q = p.a.in.row(row) + p.columns.q + head * keys;
@@ -83,7 +83,7 @@ void SetBoundDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
 }
 
 // w of gated linear attention, and what it does to q and k.
-void SetDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
+void SetDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
               kernels::RecurrenceArgs* args) {
   switch (p.kind().decay) {
     case DecayForm::kFixed:
@@ -101,7 +101,7 @@ void SetDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
 }
 
 // The norm over all heads, with the eps of BlockKind::norm_all_heads.
-void NormAllHeads(const CpuPass& p, const CpuLayer& layer) {
+void NormAllHeads(const CpuPass& p, const LayerWeights& layer) {
   const IndexRange range = p.RowShare();
   kernels::RmsNormArgs args;
   args.x = args.y = p.a.o.row(range.begin);
@@ -114,7 +114,7 @@ void NormAllHeads(const CpuPass& p, const CpuLayer& layer) {
 }
 
 // The convolution of channels `first` .. of `in`, into `conv`.
-void Convolve(const CpuPass& p, const CpuLayer& layer, int index, int first, bool silu = true) {
+void Convolve(const CpuPass& p, const LayerWeights& layer, int index, int first, bool silu = true) {
   const int channels = p.config.block().conv_channels;
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::CausalConvArgs args;
@@ -134,7 +134,7 @@ void Convolve(const CpuPass& p, const CpuLayer& layer, int index, int first, boo
 }
 
 // w = exp(-exp(A_log) softplus(x + dt_bias)): one a head (Gated DeltaNet), or one a key (KDA).
-void PrepareDeltaDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
+void PrepareDeltaDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
                        kernels::RecurrenceArgs* args) {
   const bool vector = p.kind().decay == DecayForm::kLowRank;
   const int n = vector ? p.config.key_dim : 1;
@@ -209,7 +209,7 @@ void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, in
   kernels::ActivationCpu(args);
 }
 
-void MixGated(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixGated(const CpuPass& p, const LayerWeights& layer, int index) {
   const ModelConfig& c = p.config;
   p.InputProduct(layer, p.a.h);
   p.Wait();
@@ -247,7 +247,7 @@ void MixGated(const CpuPass& p, const CpuLayer& layer, int index) {
   p.Wait();
 }
 
-void MixDelta(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixDelta(const CpuPass& p, const LayerWeights& layer, int index) {
   const ModelConfig& c = p.config;
   const bool low_rank = p.kind().low_rank_gate;
   p.InputProduct(layer, p.a.h);
@@ -300,8 +300,8 @@ void MixDelta(const CpuPass& p, const CpuLayer& layer, int index) {
 namespace {
 
 // dt = clamp(softplus(dt + bias)), w = exp(-exp(A_log) dt), v = dt x; then o += D x.
-void MixMamba2Head(const CpuPass& p, const CpuLayer& layer, int index, const CpuSegment& segment,
-                   int row, int head) {
+void MixMamba2Head(const CpuPass& p, const LayerWeights& layer, int index,
+                   const CpuSegment& segment, int row, int head) {
   const ModelConfig& c = p.config;
   kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
   const size_t ld = size_t(p.a.conv.ld), ld_in = size_t(p.a.in.ld);
@@ -347,7 +347,7 @@ void MixMamba2Head(const CpuPass& p, const CpuLayer& layer, int index, const Cpu
 
 // What comes behind the heads of Mamba-2, of this thread's rows: gate and norm of each group in the
 // model's order, and the scale of a hybrid.
-void FinishMamba2(const CpuPass& p, const CpuLayer& layer) {
+void FinishMamba2(const CpuPass& p, const LayerWeights& layer) {
   const ModelConfig& c = p.config;
   const BlockConfig& block = c.block();
   const IndexRange range = p.RowShare();
@@ -396,7 +396,7 @@ void ScaleMamba2Inputs(const CpuPass& p) {
 
 }  // namespace
 
-void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixMamba2(const CpuPass& p, const LayerWeights& layer, int index) {
   p.InputProduct(layer, p.a.h);
   p.Wait();
   ScaleMamba2Inputs(p);
@@ -411,7 +411,7 @@ void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
 }
 
 // o = C conv(B x), from B, C and x side by side.
-void MixShortConv(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixShortConv(const CpuPass& p, const LayerWeights& layer, int index) {
   p.InputProduct(layer, p.a.h);
   p.Wait();
   const int hidden = p.config.hidden_size;

@@ -29,7 +29,8 @@ using kernels::PaddedColumns;
 constexpr double kSparseShare = 0.6;
 
 // y = norm(x) of this thread's rows.
-void Norm(const CpuPass& p, const CpuNorm& norm, const CpuPass::Array& x, const CpuPass::Array& y) {
+void Norm(const CpuPass& p, const NormWeights& norm, const CpuPass::Array& x,
+          const CpuPass::Array& y) {
   const IndexRange range = p.RowShare();
   const auto fill = [&](auto args) {
     args.x = x.row(range.begin);
@@ -86,7 +87,7 @@ void Embed(const CpuPass& p) {
   Norm(p, first->first_norm, p.x, p.x);
 }
 
-void Mix(const CpuPass& p, const CpuLayer& layer, int index) {
+void Mix(const CpuPass& p, const LayerWeights& layer, int index) {
   if (layer.attends) return MixSoftmaxHeads(p, layer, index);
   switch (p.kind().mixer) {
     case Mixer::kGated:
@@ -103,7 +104,7 @@ void Mix(const CpuPass& p, const CpuLayer& layer, int index) {
 }
 
 // ffn = silu(gate h) * (up h).
-void FeedSwiglu(const CpuPass& p, const CpuLayer& layer) {
+void FeedSwiglu(const CpuPass& p, const LayerWeights& layer) {
   p.Product(layer.up, p.a.h.data, p.a.h.ld, p.a.ffn.data, p.a.ffn.ld, p.rows);
   p.Wait();
   const IndexRange range = p.RowShare();
@@ -123,7 +124,7 @@ void FeedSwiglu(const CpuPass& p, const CpuLayer& layer) {
 }
 
 // x += mix(norm(x)); x += ffn(norm(x)).
-void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
+void PreNormLayer(const CpuPass& p, const LayerWeights& layer, int index) {
   Norm(p, layer.norm1, p.x, p.a.h);
   p.Wait();
   if (layer.beside != nullptr) {
@@ -150,7 +151,7 @@ void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
 }
 
 // Kinds "linear" and "softmax": x = norm1(x + attention(x)); x = norm2(x + down(act(up(x)))).
-void PostNormLayer(CpuPass& p, const CpuLayer& layer, int index) {
+void PostNormLayer(CpuPass& p, const LayerWeights& layer, int index) {
   p.InputProduct(layer, p.x);
   p.Wait();
   p.encoder->softmax ? MixSoftmax(p, index) : MixLinear(p, layer, index);
@@ -198,7 +199,7 @@ int OutputRows(std::span<const CpuSegment> piece) {
   return int(rows);
 }
 
-kernels::GemmArgs CpuPass::ProductArgs(const CpuMatrix& m, const float* input, int ld_input,
+kernels::GemmArgs CpuPass::ProductArgs(const MatrixWeights& m, const float* input, int ld_input,
                                        float* y, int ldy, int count,
                                        kernels::Epilogue epilogue) const {
   const IndexRange panels = ShareOf(kernels::NumPanels(m.packed.n), thread, threads);
@@ -217,7 +218,7 @@ kernels::GemmArgs CpuPass::ProductArgs(const CpuMatrix& m, const float* input, i
   return args;
 }
 
-void CpuPass::AddFfn(const CpuLayer& layer) const {
+void CpuPass::AddFfn(const LayerWeights& layer) const {
   using kernels::Epilogue;
   const kernels::PackedMatrix& w = layer.down.packed;
   if (rows <= kernels::kMostSparseRows && !kernels::IsQuantized(w.type)) {
@@ -233,7 +234,7 @@ void CpuPass::AddFfn(const CpuLayer& layer) const {
   Product(layer.down, a.ffn.data, a.ffn.ld, x.data, x.ld, rows, Epilogue::kResidual);
 }
 
-void CpuPass::Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy,
+void CpuPass::Product(const MatrixWeights& m, const float* input, int ld_input, float* y, int ldy,
                       int count, kernels::Epilogue epilogue) const {
   kernels::GemmArgs args = ProductArgs(m, input, ld_input, y, ldy, count, epilogue);
   if (kernels::IsQuantized(m.packed.type)) {
@@ -274,7 +275,7 @@ void CpuPass::KeepOutputRows() {
   Wait();
 }
 
-CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights,
+CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weights,
                                const StateParts& parts, int rows, int threads) {
   const auto* const encoder = std::get_if<EncoderConfig>(&c.network);
   const auto* const block = std::get_if<BlockConfig>(&c.network);
@@ -341,7 +342,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights,
 }
 
 CpuNetwork::CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
-                       std::unique_ptr<const CpuWeights> weights)
+                       std::unique_ptr<const PackedWeights> weights)
     : config_(config),
       parts_(config.WithCache(cache).state()),
       state_(std::holds_alternative<BlockConfig>(config.network) ? BlockState(parts_)
@@ -351,8 +352,8 @@ CpuNetwork::CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
 absl::StatusOr<std::unique_ptr<const CpuNetwork>> CpuNetwork::Load(const Model& model,
                                                                    const WeightChoice& choice,
                                                                    kernels::CacheType cache) {
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
-                           CpuWeights::Load(model, choice));
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const PackedWeights> weights,
+                           PackedWeights::Load(model, choice));
   return std::unique_ptr<const CpuNetwork>(
       new CpuNetwork(model.config(), cache, std::move(weights)));
 }
@@ -370,7 +371,7 @@ void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activat
   Embed(pass);
   pass.Wait();
   for (int i = 0; i < config_.num_layers; ++i) {
-    const CpuLayer& layer = weights_->layers[size_t(i)];
+    const LayerWeights& layer = weights_->layers[size_t(i)];
     encoder != nullptr ? PostNormLayer(pass, layer, i) : PreNormLayer(pass, layer, i);
   }
   if (encoder == nullptr) pass.KeepOutputRows();

@@ -17,10 +17,10 @@
 
 #include "absl/status/statusor.h"
 #include "model/backend_options.h"
+#include "model/base/thread_team.h"
 #include "model/config.h"
-#include "model/cpu/aligned_buffer.h"
-#include "model/cpu/cpu_weights.h"
-#include "model/cpu/thread_team.h"
+#include "model/loading/aligned_buffer.h"
+#include "model/loading/packed_weights.h"
 #include "model/model.h"
 
 namespace rivulet {
@@ -68,7 +68,7 @@ class CpuActivations {
     float* row(int r) const { return data + size_t(r) * size_t(ld); }
   };
 
-  CpuActivations(const ModelConfig& config, const CpuWeights& weights, const StateParts& parts,
+  CpuActivations(const ModelConfig& config, const PackedWeights& weights, const StateParts& parts,
                  int max_rows, int threads);
 
   // Head outputs of output row i of the last pass: [output_size] float32, valid until the next
@@ -99,13 +99,13 @@ class CpuActivations {
 // Thread: const; passes with different activations and states may run at once.
 class CpuNetwork {
  public:
-  // Reads and packs the weights; the network borrows model.config(). Errors: CpuWeights::Load's.
+  // Reads and packs the weights; the network borrows model.config(). Errors: PackedWeights::Load's.
   static absl::StatusOr<std::unique_ptr<const CpuNetwork>> Load(const Model& model,
                                                                 const WeightChoice& choice,
                                                                 kernels::CacheType cache);
 
-  const CpuWeightFacts& weights() const { return weights_->facts; }
-  // CpuWeights::initial_state.
+  const WeightFacts& weights() const { return weights_->facts; }
+  // PackedWeights::initial_state.
   std::span<const float> initial_state() const { return weights_->initial_state; }
   // For pieces of at most `max_rows` token rows, worked on by at most `threads` threads.
   std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const;
@@ -118,12 +118,12 @@ class CpuNetwork {
 
  private:
   CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
-             std::unique_ptr<const CpuWeights> weights);
+             std::unique_ptr<const PackedWeights> weights);
 
   const ModelConfig& config_;
   const StateParts parts_;
   const BlockState state_;  // of the family
-  const std::unique_ptr<const CpuWeights> weights_;
+  const std::unique_ptr<const PackedWeights> weights_;
 };
 
 }  // namespace rivulet

@@ -10,7 +10,7 @@
 #include "kernels/softmax_attention.h"
 #include "model/config.h"
 #include "model/cpu/cpu_network.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 
 namespace rivulet {
 
@@ -30,7 +30,7 @@ struct CpuPass {
   const EncoderConfig* encoder;  // of kinds "linear" and "softmax"; null: a model of the family
   const BlockState& state;       // of the family
   const StateParts& parts;
-  const CpuWeights& weights;
+  const PackedWeights& weights;
   const InputColumns& columns;  // of `weights`
   std::span<const CpuSegment> piece;
   CpuActivations& a;
@@ -46,19 +46,19 @@ struct CpuPass {
   IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
 
   // What a product of this thread is given, except for quantized rows.
-  kernels::GemmArgs ProductArgs(const CpuMatrix& m, const float* input, int ld_input, float* y,
+  kernels::GemmArgs ProductArgs(const MatrixWeights& m, const float* input, int ld_input, float* y,
                                 int ldy, int count, kernels::Epilogue epilogue) const;
   // This thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole number of
   // panels. kResidual adds to y. All threads call it, with the same arguments.
-  void Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy, int count,
-               kernels::Epilogue epilogue = kernels::Epilogue::kNone) const;
+  void Product(const MatrixWeights& m, const float* input, int ld_input, float* y, int ldy,
+               int count, kernels::Epilogue epilogue = kernels::Epilogue::kNone) const;
 
   // x += the second product of RWKV-7's feed-forward, whose inputs are mostly 0. With few rows,
   // where reading weights is the limit, only the weights of the other inputs are read.
-  void AddFfn(const CpuLayer& layer) const;
+  void AddFfn(const LayerWeights& layer) const;
 
   // a.in = what the layer's input matrices make of `from`.
-  void InputProduct(const CpuLayer& layer, const Array& from) const {
+  void InputProduct(const LayerWeights& layer, const Array& from) const {
     Product(layer.in, from.data, from.ld, a.in.data, a.in.ld, rows);
     if (layer.in_small.packed.panels == nullptr) return;
     Product(layer.in_small, from.data, from.ld, a.in.data + columns.small, a.in.ld, rows);
@@ -126,7 +126,7 @@ struct CpuPass {
 // Kinds "linear" and "softmax": the embedding with its position, into a.x.
 void EmbedWithPosition(const CpuPass& p);
 // Kind "linear": attention, a.in to a.o.
-void MixLinear(const CpuPass& p, const CpuLayer& layer, int index);
+void MixLinear(const CpuPass& p, const LayerWeights& layer, int index);
 
 // Softmax attention of one head of keys and values, with the `queries` heads of queries that share
 // it: what the layer has kept of `segment`, and where. Sets what does not depend on q, k and v.
@@ -135,17 +135,17 @@ kernels::SoftmaxAttentionArgs KeptHead(const CpuPass& p, const CpuSegment& segme
 // Kind "softmax": as MixLinear.
 void MixSoftmax(const CpuPass& p, int index);
 // The layers of a hybrid that attend: a.h to a.o, as the mixers below.
-void MixSoftmaxHeads(const CpuPass& p, const CpuLayer& layer, int index);
+void MixSoftmaxHeads(const CpuPass& p, const LayerWeights& layer, int index);
 
 // x += mix(h), without the output product: a.h to a.o. All threads call it; it ends with a barrier.
-void MixGated(const CpuPass& p, const CpuLayer& layer, int index);  // RetNet, GLA, HGRN2
-void MixDelta(const CpuPass& p, const CpuLayer& layer, int index);  // the delta rules
-void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index);
-void MixRwkv7(const CpuPass& p, const CpuLayer& layer, int index);
-void MixShortConv(const CpuPass& p, const CpuLayer& layer, int index);
+void MixGated(const CpuPass& p, const LayerWeights& layer, int index);  // RetNet, GLA, HGRN2
+void MixDelta(const CpuPass& p, const LayerWeights& layer, int index);  // the delta rules
+void MixMamba2(const CpuPass& p, const LayerWeights& layer, int index);
+void MixRwkv7(const CpuPass& p, const LayerWeights& layer, int index);
+void MixShortConv(const CpuPass& p, const LayerWeights& layer, int index);
 
 // The first half of RWKV-7's feed-forward: a.h to a.ffn. As above.
-void FeedRwkv7(const CpuPass& p, const CpuLayer& layer, int index);
+void FeedRwkv7(const CpuPass& p, const LayerWeights& layer, int index);
 
 // y = f(x + bias) of `n` columns of `count` rows, in place. `bias` null: 0.
 void Activate(kernels::Activation kind, float* x, int ld, int n, int count,

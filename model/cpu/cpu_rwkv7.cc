@@ -54,9 +54,9 @@ void Shift(const CpuPass& p, const Rwkv7Layer& own, int index) {
 }
 
 // All products of the six mixes. Ends with a barrier.
-void Project(const CpuPass& p, const CpuLayer& layer, const Columns& at, bool with_v_mix) {
+void Project(const CpuPass& p, const LayerWeights& layer, const Columns& at, bool with_v_mix) {
   const Rwkv7Layer& own = *layer.rwkv7;
-  const auto product = [&](const CpuMatrix& m, MixRow mix, float* y, int ldy) {
+  const auto product = [&](const MatrixWeights& m, MixRow mix, float* y, int ldy) {
     p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y, ldy, p.rows);
   };
   product(own.r, kMixR, p.a.in.data, p.a.in.ld);
@@ -153,7 +153,7 @@ void FinishHead(const CpuPass& p, const Rwkv7Layer& own, const Columns& at, int 
   }
 }
 
-void MixHead(const CpuPass& p, const CpuLayer& layer, const Columns& at, int index,
+void MixHead(const CpuPass& p, const LayerWeights& layer, const Columns& at, int index,
              const CpuSegment& segment, int row, int head) {
   const ModelConfig& c = p.config;
   const Rwkv7Layer& own = *layer.rwkv7;
@@ -193,7 +193,7 @@ void MixHead(const CpuPass& p, const CpuLayer& layer, const Columns& at, int ind
 
 }  // namespace
 
-void MixRwkv7(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
   const Columns at(p.config, *layer.rwkv7);
   Shift(p, *layer.rwkv7, index);
   p.Wait();
@@ -205,7 +205,7 @@ void MixRwkv7(const CpuPass& p, const CpuLayer& layer, int index) {
 }
 
 // h = key(h + (h_prev - h) x_k), squared where it is positive.
-void FeedRwkv7(const CpuPass& p, const CpuLayer& layer, int index) {
+void FeedRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::TokenShiftArgs args;
     args.x = p.a.h.row(row);

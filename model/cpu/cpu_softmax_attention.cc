@@ -67,7 +67,7 @@ kernels::SoftmaxAttentionArgs HeadArgs(const CpuPass& p, int index, const KeyHea
 }
 
 // Norms and turns the head's queries and keys, in place.
-void PrepareHead(const CpuPass& p, const CpuLayer& layer, const KeyHead& of, int queries) {
+void PrepareHead(const CpuPass& p, const LayerWeights& layer, const KeyHead& of, int queries) {
   const SoftmaxConfig& softmax = *p.config.block().softmax;
   const InputColumns& columns = p.weights.softmax_columns;
   const int dim = softmax.head_dim, tokens = int(of.segment.tokens.size());
@@ -111,7 +111,7 @@ bool SharesBlocks(const CpuPass& p) {
 }
 
 // Blocks of all heads are dealt out, kSharedBlocks of each head at a time, then joined by query.
-void MixSharedBlocks(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixSharedBlocks(const CpuPass& p, const LayerWeights& layer, int index) {
   const SoftmaxConfig& softmax = *p.config.block().softmax;
   const int heads = softmax.num_kv_heads, queries = softmax.num_heads / heads;
   const size_t part = kernels::SoftmaxPartFloats(queries, softmax.head_dim),
@@ -156,7 +156,7 @@ void MixSharedBlocks(const CpuPass& p, const CpuLayer& layer, int index) {
 
 }  // namespace
 
-void MixSoftmaxHeads(const CpuPass& p, const CpuLayer& layer, int index) {
+void MixSoftmaxHeads(const CpuPass& p, const LayerWeights& layer, int index) {
   p.InputProduct(layer, p.a.h);
   p.Wait();
   if (SharesBlocks(p)) return MixSharedBlocks(p, layer, index);

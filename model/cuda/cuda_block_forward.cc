@@ -285,8 +285,8 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
                      "; allowed with a token shift: 1 to ", kernels::kMaxCudaShiftColumns),
         {"MODEL_UNSUPPORTED", "backend", {}});
   }
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
-                           CpuWeights::Load(model, CudaWeightChoice(model, options)));
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<PackedWeights> host,
+                           PackedWeights::Load(model, CudaWeightChoice(model, options)));
   return std::unique_ptr<CudaNetwork>(
       new CudaBlockForward(model, std::move(host), options, shared));
 }

@@ -30,7 +30,7 @@ class CudaBlockForward final : public CudaNetwork {
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const override;
 
  private:
-  CudaBlockForward(const Model& model, std::unique_ptr<CpuWeights> host,
+  CudaBlockForward(const Model& model, std::unique_ptr<PackedWeights> host,
                    const CudaBackendOptions& options, const CudaShared& shared)
       : CudaNetwork(model, std::move(host), options, shared) {}
   absl::Status Prepare() const override;

@@ -11,11 +11,11 @@
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "model/base/error.h"
-#include "model/cpu/encoder_weights.h"
 #include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_product_args.h"
 #include "model/cuda/cuda_softmax_attention.h"
+#include "model/loading/encoder_weights.h"
 
 namespace rivulet {
 namespace {
@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
                      absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
-                           CpuWeights::Load(model, CudaWeightChoice(model, options)));
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<PackedWeights> host,
+                           PackedWeights::Load(model, CudaWeightChoice(model, options)));
   return std::unique_ptr<CudaNetwork>(new CudaForward(model, std::move(host), options, shared));
 }
 

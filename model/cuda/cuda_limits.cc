@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/latency/latency_cuda.h"
 #include "model/base/error.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 #include "model/slot_choice.h"
 
 namespace rivulet {

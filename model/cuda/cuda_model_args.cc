@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_model_args.h"
 
-#include "model/cpu/encoder_weights.h"
+#include "model/loading/encoder_weights.h"
 
 namespace rivulet {
 

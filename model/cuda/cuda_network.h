@@ -21,7 +21,6 @@
 #include "model/backend.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_outputs.h"
@@ -30,6 +29,7 @@
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_slots.h"
 #include "model/cuda/cuda_weights.h"
+#include "model/loading/packed_weights.h"
 #include "model/model.h"
 
 namespace rivulet {
@@ -92,7 +92,7 @@ class CudaNetwork {
   virtual absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const = 0;
 
  protected:
-  CudaNetwork(const Model& model, std::unique_ptr<CpuWeights> host,
+  CudaNetwork(const Model& model, std::unique_ptr<PackedWeights> host,
               const CudaBackendOptions& options, const CudaShared& shared)
       : config_(model.config()),
         parts_(config_.state()),
@@ -112,7 +112,7 @@ class CudaNetwork {
   const CudaSlots& slots_;
   const CudaOutputs& outputs_;
   const CudaProducts& products_;
-  std::unique_ptr<CpuWeights> host_;  // until they are on the device
+  std::unique_ptr<PackedWeights> host_;  // until they are on the device
   CudaWeights weights_;
   CudaScratch scratch_;
 };

@@ -10,8 +10,8 @@
 #include "kernels/cuda/common/launch_cuda.h"
 #include "model/backend.h"
 #include "model/config.h"
-#include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_device.h"
+#include "model/loading/packed_weights.h"
 
 namespace rivulet {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_step_model.h"
 
-#include "model/cpu/encoder_weights.h"
 #include "model/cuda/cuda_model_args.h"
+#include "model/loading/encoder_weights.h"
 
 namespace rivulet {
 

@@ -13,9 +13,9 @@
 #include "kernels/half.h"
 #include "kernels/mixer_rows.h"
 #include "model/base/error.h"
-#include "model/cpu/encoder_weights.h"
-#include "model/cpu/load_pieces.h"
-#include "model/cpu/tensor_packer.h"
+#include "model/loading/encoder_weights.h"
+#include "model/loading/load_pieces.h"
+#include "model/loading/tensor_packer.h"
 
 namespace rivulet {
 namespace {
@@ -27,14 +27,14 @@ struct ColumnRange {
   int first, count, to;
 };
 
-// Where the columns of CpuLayer::in and, `small`, of CpuLayer::in_small go.
+// Where the columns of LayerWeights::in and, `small`, of LayerWeights::in_small go.
 struct InputRanges {
   std::vector<ColumnRange> in, small;
 };
 
 // A product reads the first halves of the low-rank products, so these are aligned; q, k, v stay
-// side by side. `in_columns`: of CpuLayer::in. `align_small`: in_small begins aligned, too, as a
-// product of many rows writes it.
+// side by side. `in_columns`: of LayerWeights::in. `align_small`: in_small begins aligned, too, as
+// a product of many rows writes it.
 InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_small,
                          InputColumns* device) {
   *device = host;
@@ -71,7 +71,7 @@ InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_sm
 // on all cores, a few at a time. It says whether their weights fit the type; an error names the
 // tensor of the first that does not.
 template <class Take>
-absl::Status ForEachPiece(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+absl::Status ForEachPiece(const MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                           const Take& take) {
   constexpr int kColumns = 32;
   for (const ColumnRange& range : ranges) {
@@ -111,7 +111,7 @@ WeightType CudaLayerType(CudaPrecision precision) {
   return precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16;
 }
 
-// Uploads one CpuWeights; without a queue it counts the bytes alone.
+// Uploads one PackedWeights; without a queue it counts the bytes alone.
 class CudaWeightsLoader {
  public:
   CudaWeightsLoader(const ModelConfig& config, CudaPrecision precision, bool for_library,
@@ -122,13 +122,13 @@ class CudaWeightsLoader {
         for_library_(for_library),
         queue_(queue) {}
 
-  absl::Status Load(CpuWeights& host);
+  absl::Status Load(PackedWeights& host);
   size_t bytes() const { return bytes_; }
   CudaWeights Take() { return std::move(weights_); }
 
  private:
   // Logits in float32 stay what they are, and so do integers.
-  WeightType TypeOf(const CpuMatrix& m, bool head) const {
+  WeightType TypeOf(const MatrixWeights& m, bool head) const {
     if (m.packed.type == WeightType::kInt8) return WeightType::kInt8;
     return head && (encoder_ || m.packed.type == WeightType::kF32) ? WeightType::kF32 : type_;
   }
@@ -148,19 +148,19 @@ class CudaWeightsLoader {
     return absl::OkStatus();
   }
   // `ranges`: of the columns of m; device->n of them.
-  absl::Status Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+  absl::Status Upload(MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                       CudaWeightMatrix* device);
-  absl::Status UploadPacked(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+  absl::Status UploadPacked(const MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                             CudaWeightMatrix* device);
-  absl::Status UploadRows(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+  absl::Status UploadRows(const MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                           const std::vector<float>& bias, CudaWeightMatrix* device);
   // All columns, in their order.
-  absl::Status Upload(CpuMatrix& m, CudaWeightMatrix* device) {
+  absl::Status Upload(MatrixWeights& m, CudaWeightMatrix* device) {
     device->n = m.packed.n;
     return Upload(m, {{0, m.packed.n, 0}}, device);
   }
   // Of a large product.
-  absl::Status Upload(CpuMatrix& m, CudaProduct product, CudaWeightMatrix* device) {
+  absl::Status Upload(MatrixWeights& m, CudaProduct product, CudaWeightMatrix* device) {
     device->product = product;
     return Upload(m, device);
   }
@@ -168,17 +168,17 @@ class CudaWeightsLoader {
     RIVULET_RETURN_IF_ERROR(Upload(low.first, &device->first));
     return Upload(low.second, &device->second);
   }
-  absl::Status Upload(const CpuNorm& norm, CudaNorm* device) {
+  absl::Status Upload(const NormWeights& norm, CudaNorm* device) {
     RIVULET_RETURN_IF_ERROR(Upload(norm.weight, &device->weight));
     return Upload(norm.bias, &device->bias);
   }
-  absl::Status LoadTables(const CpuWeights& host);
-  absl::Status LoadEmbedding(const CpuMatrix& table);
-  absl::Status LoadConstants(const CpuWeights& host);
-  absl::Status LoadLayer(CpuLayer& layer, const InputRanges& columns);
-  absl::Status LoadSoftmax(CpuLayer& layer, CudaSoftmaxLayer* device);
+  absl::Status LoadTables(const PackedWeights& host);
+  absl::Status LoadEmbedding(const MatrixWeights& table);
+  absl::Status LoadConstants(const PackedWeights& host);
+  absl::Status LoadLayer(LayerWeights& layer, const InputRanges& columns);
+  absl::Status LoadSoftmax(LayerWeights& layer, CudaSoftmaxLayer* device);
   absl::Status LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device);
-  absl::Status LoadRotation(const CpuWeights& host);
+  absl::Status LoadRotation(const PackedWeights& host);
   absl::Status LoadInputScales();
 
   const ModelConfig& config_;
@@ -190,7 +190,7 @@ class CudaWeightsLoader {
   size_t bytes_ = 0;
 };
 
-absl::Status CudaWeightsLoader::Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+absl::Status CudaWeightsLoader::Upload(MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                                        CudaWeightMatrix* device) {
   if (m.packed.panels == nullptr) return absl::OkStatus();
   device->type = TypeOf(m, device->product == CudaProduct::kHead);
@@ -206,11 +206,11 @@ absl::Status CudaWeightsLoader::Upload(CpuMatrix& m, const std::vector<ColumnRan
   if (for_library_ && device->product.has_value() && suits) {
     RIVULET_RETURN_IF_ERROR(UploadRows(m, ranges, bias, device));
   }
-  if (queue_ != nullptr) m = CpuMatrix();
+  if (queue_ != nullptr) m = MatrixWeights();
   return absl::OkStatus();
 }
 
-absl::Status CudaWeightsLoader::UploadPacked(const CpuMatrix& m,
+absl::Status CudaWeightsLoader::UploadPacked(const MatrixWeights& m,
                                              const std::vector<ColumnRange>& ranges,
                                              CudaWeightMatrix* device) {
   const size_t bytes = kernels::CudaPackedSize(device->type, device->k, device->n);
@@ -224,7 +224,7 @@ absl::Status CudaWeightsLoader::UploadPacked(const CpuMatrix& m,
   return absl::OkStatus();
 }
 
-absl::Status CudaWeightsLoader::UploadRows(const CpuMatrix& m,
+absl::Status CudaWeightsLoader::UploadRows(const MatrixWeights& m,
                                            const std::vector<ColumnRange>& ranges,
                                            const std::vector<float>& bias,
                                            CudaWeightMatrix* device) {
@@ -250,7 +250,7 @@ absl::Status CudaWeightsLoader::UploadRows(const CpuMatrix& m,
 }
 
 // Of kinds "linear" and "softmax".
-absl::Status CudaWeightsLoader::LoadTables(const CpuWeights& host) {
+absl::Status CudaWeightsLoader::LoadTables(const PackedWeights& host) {
   const float* tokens = nullptr;
   RIVULET_RETURN_IF_ERROR(Upload(host.tokens, &tokens));
   weights_.embedding = tokens;
@@ -263,7 +263,7 @@ absl::Status CudaWeightsLoader::LoadTables(const CpuWeights& host) {
 }
 
 // In pieces, as a table may be large; the rows of one by all cores.
-absl::Status CudaWeightsLoader::LoadEmbedding(const CpuMatrix& table) {
+absl::Status CudaWeightsLoader::LoadEmbedding(const MatrixWeights& table) {
   const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
   const WeightType type =
       kernels::IsQuantized(table.packed.type) ? WeightType::kF16 : table.packed.type;
@@ -312,7 +312,7 @@ absl::Status CudaWeightsLoader::LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* dev
   return Upload(layer.group_norm_bias, &device->group_norm_bias);
 }
 
-absl::Status CudaWeightsLoader::LoadSoftmax(CpuLayer& layer, CudaSoftmaxLayer* device) {
+absl::Status CudaWeightsLoader::LoadSoftmax(LayerWeights& layer, CudaSoftmaxLayer* device) {
   device->attends = true;
   RIVULET_RETURN_IF_ERROR(Upload(layer.in, CudaProduct::kQkv, &device->in));
   RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device->out));
@@ -320,7 +320,7 @@ absl::Status CudaWeightsLoader::LoadSoftmax(CpuLayer& layer, CudaSoftmaxLayer* d
   return Upload(layer.k_norm, &device->k_norm);
 }
 
-absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer, const InputRanges& columns) {
+absl::Status CudaWeightsLoader::LoadLayer(LayerWeights& layer, const InputRanges& columns) {
   CudaLayer device;
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm1, &device.norm1));
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm2, &device.norm2));
@@ -358,7 +358,7 @@ absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer, const InputRanges& co
   return absl::OkStatus();
 }
 
-absl::Status CudaWeightsLoader::LoadRotation(const CpuWeights& host) {
+absl::Status CudaWeightsLoader::LoadRotation(const PackedWeights& host) {
   std::vector<double> frequencies(host.rope.frequencies);
   if (config_.block().kind->hybrid) {
     for (double& frequency : frequencies) frequency /= std::numbers::pi;
@@ -390,7 +390,7 @@ absl::Status CudaWeightsLoader::LoadInputScales() {
 }
 
 // Of the family.
-absl::Status CudaWeightsLoader::LoadConstants(const CpuWeights& host) {
+absl::Status CudaWeightsLoader::LoadConstants(const PackedWeights& host) {
   RIVULET_RETURN_IF_ERROR(Upload(host.initial_state, &weights_.initial_state));
   if (config_.block().kind->mixer == Mixer::kDelta) {
     std::vector<float> lengths;
@@ -406,11 +406,11 @@ absl::Status CudaWeightsLoader::LoadConstants(const CpuWeights& host) {
   return kind.rotary || kind.hybrid ? LoadRotation(host) : absl::OkStatus();
 }
 
-absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
+absl::Status CudaWeightsLoader::Load(PackedWeights& host) {
   RIVULET_RETURN_IF_ERROR(encoder_ ? LoadTables(host) : LoadEmbedding(host.embedding));
-  CpuMatrix& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
+  MatrixWeights& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
   RIVULET_RETURN_IF_ERROR(Upload(head, CudaProduct::kHead, &weights_.head));
-  if (queue_ != nullptr) host.embedding = CpuMatrix();
+  if (queue_ != nullptr) host.embedding = MatrixWeights();
   // The own format's attention reads a gate right behind the values.
   const auto mixes =
       std::find_if(host.layers.begin(), host.layers.end(), [](auto& l) { return !l.attends; });
@@ -418,12 +418,12 @@ absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
   const InputRanges columns =
       PlaceColumns(host.columns, in_columns, /*align_small=*/!encoder_, &weights_.columns);
   weights_.softmax_columns = host.softmax_columns;
-  for (CpuLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
+  for (LayerWeights& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
   return encoder_ ? absl::OkStatus() : LoadConstants(host);
 }
 
-size_t CudaWeights::Bytes(const ModelConfig& config, CpuWeights& host, CudaPrecision precision,
+size_t CudaWeights::Bytes(const ModelConfig& config, PackedWeights& host, CudaPrecision precision,
                           bool for_library) {
   CudaWeightsLoader loader(config, precision, for_library, nullptr);
   (void)loader.Load(host);  // without a queue it cannot fail
@@ -431,7 +431,7 @@ size_t CudaWeights::Bytes(const ModelConfig& config, CpuWeights& host, CudaPreci
 }
 
 absl::StatusOr<CudaWeights> CudaWeights::Load(const ModelConfig& config,
-                                              std::unique_ptr<CpuWeights> host,
+                                              std::unique_ptr<PackedWeights> host,
                                               CudaPrecision precision, bool for_library,
                                               CudaQueue& queue) {
   CudaWeightsLoader loader(config, precision, for_library, &queue);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaWeights: a model's weights in device memory: matrices packed for the kernels, the rest
-// float32. CpuWeights (model/cpu/cpu_weights.h) read the checkpoint, check it and say what every
-// member is.
+// float32. PackedWeights (model/loading/packed_weights.h) read the checkpoint, check it and say
+// what every member is.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_queue.h"
+#include "model/loading/packed_weights.h"
 
 namespace rivulet {
 
@@ -57,7 +57,7 @@ struct CudaLayer {
   bool mixes = true;         // false: of a hybrid, with attention alone
   CudaSoftmaxLayer softmax;  // has the mixer's input
   CudaNorm norm1, norm2;
-  CudaWeightMatrix in, in_small, decay, gate, out, up, down;  // as in CpuLayer
+  CudaWeightMatrix in, in_small, decay, gate, out, up, down;  // as in LayerWeights
   const float *conv = nullptr, *conv_bias = nullptr, *decay_scale = nullptr, *decay_bias = nullptr,
               *lower_bound = nullptr, *skip = nullptr, *out_norm = nullptr, *omega = nullptr;
   CudaRwkv7Layer rwkv7;
@@ -70,7 +70,7 @@ kernels::WeightType CudaLayerType(CudaPrecision precision);
 class CudaWeights {
  public:
   // Device memory that Load takes of `host`, which stays as it is.
-  static size_t Bytes(const ModelConfig& config, CpuWeights& host, CudaPrecision precision,
+  static size_t Bytes(const ModelConfig& config, PackedWeights& host, CudaPrecision precision,
                       bool for_library);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
@@ -80,10 +80,11 @@ class CudaWeights {
   // INVALID_ARGUMENT (a weight, or for a library a bias, too large for fp16, named),
   // RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaWeights> Load(const ModelConfig& config,
-                                          std::unique_ptr<CpuWeights> host, CudaPrecision precision,
-                                          bool for_library, CudaQueue& queue);
+                                          std::unique_ptr<PackedWeights> host,
+                                          CudaPrecision precision, bool for_library,
+                                          CudaQueue& queue);
 
-  // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
+  // As PackedWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   InputColumns columns, softmax_columns;
   // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kinds "linear"
   // and "softmax": [vocab, embedding_columns] of float32.
@@ -107,7 +108,7 @@ class CudaWeights {
   double rope_factor = 1;  // of cosines and sines
   // What the mixer's input product is multiplied with, [columns.n]; null: 1.
   const float* input_scales = nullptr;
-  const float* initial_state = nullptr;  // CpuWeights::initial_state; null: zeros
+  const float* initial_state = nullptr;  // PackedWeights::initial_state; null: zeros
 
  private:
   friend class CudaWeightsLoader;

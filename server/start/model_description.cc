@@ -12,7 +12,7 @@
 #include "model/base/error.h"
 #include "model/base/memory.h"
 #include "model/cpu/cpu_room.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 #include "model/model.h"
 #include "model/slot_choice.h"
 #include "server/start/start_files.h"
@@ -67,7 +67,7 @@ absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   RIVULET_ASSIGN_OR_RETURN(const CpuBackendOptions options, CpuOptionsOf(server, 0));
   const ModelConfig config = model->config().WithCache(options.cache);
   ModelDescription description;
-  const auto plan = CpuWeights::Plan(*model, options.weights);
+  const auto plan = PackedWeights::Plan(*model, options.weights);
   if (!plan.ok()) {
     return Annotate(plan.status(), absl::Utf8SafeCHexEscape(model->directory()));
   }
@@ -94,7 +94,7 @@ absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   description.key_dim = config.key_dim;
   description.value_dim = config.value_dim;
   for (const WeightPrecision precision : {WeightPrecision::kInt8, WeightPrecision::kInt4}) {
-    RIVULET_ASSIGN_OR_RETURN(const WeightPlan other, CpuWeights::Plan(*model, precision));
+    RIVULET_ASSIGN_OR_RETURN(const WeightPlan other, PackedWeights::Plan(*model, precision));
     const auto kept = static_cast<int64_t>(other.bytes);
     description.choices.push_back(
         {WeightChoiceName(precision), kept, SlotsThatFit(kept, description.state_bytes).num_slots});

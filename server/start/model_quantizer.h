@@ -8,7 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/cpu/quantize_directory.h"
+#include "model/loading/quantize_directory.h"
 
 namespace rivulet {
 

@@ -41,8 +41,8 @@
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/gemm.h"
 #include "kernels/quantized.h"
-#include "model/cpu/cpu_weights.h"
-#include "model/cpu/thread_team.h"
+#include "model/base/thread_team.h"
+#include "model/loading/packed_weights.h"
 #include "tests/bench/backend_choice.h"
 #include "tests/bench/generation.h"
 #include "tests/bench/multiply_add_peak.h"
@@ -72,11 +72,11 @@ struct Figures {
 
 // The matrices that a token row is multiplied with, and what holds them.
 struct Products {
-  std::unique_ptr<const CpuWeights> weights;
-  std::vector<const CpuMatrix*> matrices;
+  std::unique_ptr<const PackedWeights> weights;
+  std::vector<const MatrixWeights*> matrices;
   size_t bytes = 0, values = 0, widest = 0;  // widest: in values, of an input or output row
 
-  void Add(const CpuMatrix& m) {
+  void Add(const MatrixWeights& m) {
     if (m.packed.panels == nullptr) return;
     matrices.push_back(&m);
     bytes += kernels::PackedSize(m.packed.type, m.packed.k, m.packed.n);
@@ -87,18 +87,18 @@ struct Products {
 
 Products LoadProducts(const Model& model, const WeightChoice& precision) {
   Products products;
-  products.weights = *CpuWeights::Load(model, precision);
-  for (const CpuLayer& layer : products.weights->layers) {
+  products.weights = *PackedWeights::Load(model, precision);
+  for (const LayerWeights& layer : products.weights->layers) {
     products.Add(layer.in);
     products.Add(layer.in_small);
     if (const Rwkv7Layer* const own = layer.rwkv7.get()) {
-      for (const CpuMatrix* m : {&own->r, &own->k, &own->v}) products.Add(*m);
+      for (const MatrixWeights* m : {&own->r, &own->k, &own->v}) products.Add(*m);
       for (const LowRank* low : {&own->w, &own->a, &own->g, &own->v_mix}) {
         products.Add(low->first);
         products.Add(low->second);
       }
     }
-    for (const CpuMatrix* m : {&layer.decay, &layer.gate, &layer.out, &layer.up, &layer.down})
+    for (const MatrixWeights* m : {&layer.decay, &layer.gate, &layer.out, &layer.up, &layer.down})
       products.Add(*m);
   }
   products.Add(products.weights->Head());
@@ -161,7 +161,7 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
   ThreadTeam team(threads);
   for (auto _ : state) {
     team.Run([&](int thread, SpinBarrier& barrier) {
-      for (const CpuMatrix* m : products.matrices) {
+      for (const MatrixWeights* m : products.matrices) {
         kernels::GemmArgs args;
         args.w = m->packed;
         args.bias = m->bias.data();

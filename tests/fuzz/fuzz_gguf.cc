@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 #include "model/model.h"
 #include "model/weights/gguf_header.h"
 #include "tests/fuzz/promise.h"
@@ -55,7 +55,7 @@ void CheckWeights(const Model& model) {
     }
   }
   Promise(!hash.ok() || all_finite, "the scan finds what reading finds");
-  const auto weights = CpuWeights::Load(model, WeightPrecision::kAuto);
+  const auto weights = PackedWeights::Load(model, WeightPrecision::kAuto);
   if (!weights.ok()) PromiseTyped(weights.status());
 }
 

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 #include "model/model.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/random_model.h"
@@ -137,7 +137,7 @@ class GgufModelTest : public ::testing::Test {
   absl::Status LoadAll(const GgufFile& file) {
     auto model = Model::Load(Write(file));
     if (!model.ok()) return model.status();
-    return CpuWeights::Load(**model, WeightPrecision::kAuto).status();
+    return PackedWeights::Load(**model, WeightPrecision::kAuto).status();
   }
 
   TempDir directory_;
@@ -176,7 +176,7 @@ TEST_F(GgufModelTest, Mamba2IsReadAsACheckpoint) {
   EXPECT_EQ(config.block().num_groups, 2);
   EXPECT_THAT((*model)->tensors().Find("backbone.layers.0.mixer.norm.weight")->shape,
               ElementsAre(12));
-  const auto weights = CpuWeights::Load(**model, WeightPrecision::kAuto);
+  const auto weights = PackedWeights::Load(**model, WeightPrecision::kAuto);
   ASSERT_TRUE(weights.ok()) << weights.status();
   // exp(A_log) itself, not exp(log(...)).
   EXPECT_THAT((*weights)->layers[0].decay_scale, ElementsAre(0.5f, 2.0f));
@@ -372,7 +372,7 @@ TEST_F(GgufPartsTest, PartsAreReadAsOneFile) {
   EXPECT_EQ((*model)->config().name, "m");
   EXPECT_EQ((*model)->tensors().names(), (*whole)->tensors().names());
   EXPECT_NE((*model)->weights_sha256(), (*whole)->weights_sha256());
-  EXPECT_TRUE(CpuWeights::Load(**model, WeightPrecision::kAuto).ok());
+  EXPECT_TRUE(PackedWeights::Load(**model, WeightPrecision::kAuto).ok());
 }
 
 TEST_F(GgufPartsTest, PartsThatDoNotFitTogetherAreRefused) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuWeights: a model's weights as the CPU kernels want them: matrices packed, each in the type of
-// its file unless told otherwise, the rest float32. CudaWeights are made of them.
+// PackedWeights: a model's weights as both backends load them. Matrices are packed for the CPU
+// kernels, each in the type of its file unless told otherwise; the rest is float32. The CUDA backend
+// uploads them (model/cuda/cuda_weights.h).
 #pragma once
 
 #include <cstddef>
@@ -15,13 +16,13 @@
 #include "kernels/gemm.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cpu/aligned_buffer.h"
+#include "model/loading/aligned_buffer.h"
 #include "model/model.h"
 
 namespace rivulet {
 
 // A packed matrix and its bias. `bias` is zero padded to whole panels.
-struct CpuMatrix {
+struct MatrixWeights {
   AlignedBuffer panels;
   std::vector<float> bias;
   kernels::PackedMatrix packed;  // points into `panels`
@@ -33,7 +34,7 @@ struct CpuMatrix {
 };
 
 // What the weights are in memory.
-struct CpuWeightFacts {
+struct WeightFacts {
   size_t bytes = 0;
   int64_t multiply_adds = 0;  // of all matrix products, for one token row
   // Most of the products have weights of at most 16 bits.
@@ -44,11 +45,11 @@ struct CpuWeightFacts {
 };
 
 // Of root mean squares where `bias` is empty, else a layer norm; none where both are.
-struct CpuNorm {
+struct NormWeights {
   std::vector<float> weight, bias;  // [hidden]
 };
 
-// First columns of what CpuLayer::in makes of a row. -1: the kind has no such part.
+// First columns of what LayerWeights::in makes of a row. -1: the kind has no such part.
 struct InputColumns {
   int q = -1, k = -1, v = -1;
   int gate = -1;           // of the output; of kind "linear" with a gate, one a head: of the state
@@ -62,33 +63,33 @@ struct InputColumns {
 
 // A projection of rank r: second(f(first(x))).
 struct LowRank {
-  CpuMatrix first, second;
+  MatrixWeights first, second;
 };
 
 struct Rwkv7Layer {
-  CpuNorm first_norm;          // layer 0 alone, where the configuration has it
+  NormWeights first_norm;      // layer 0 alone, where the configuration has it
   std::vector<float> mix;      // [6, hidden]: r w k v a g
   std::vector<float> ffn_mix;  // [hidden]
-  CpuMatrix r, k, v;
+  MatrixWeights r, k, v;
   LowRank w, a, v_mix, g;                          // v_mix: from layer 1 on
   std::vector<float> k_k, k_a, r_k;                // [hidden]
   std::vector<float> group_norm, group_norm_bias;  // [hidden]
 };
 
-struct CpuLayer {
+struct LayerWeights {
   bool attends = false;                // of a hybrid: softmax attention; `in` makes
-                                       // CpuWeights::softmax_columns
+                                       // PackedWeights::softmax_columns
   std::vector<float> q_norm, k_norm;   // ... [head_dim], or empty
-  CpuNorm norm1, norm2;                // norm2: none where there is no feed-forward
-  CpuMatrix in;                        // hidden -> InputColumns
-  CpuMatrix in_small;                  // ... those that stay exact beside a quantized `in`; first
+  NormWeights norm1, norm2;            // norm2: none where there is no feed-forward
+  MatrixWeights in;                    // hidden -> InputColumns
+  MatrixWeights in_small;              // ... those that stay exact beside a quantized `in`; first
                                        // column: InputColumns::small
-  CpuMatrix decay;                     // second half of the decay's low-rank product
-  CpuMatrix gate;                      // ... and of the gate's
-  CpuMatrix out;                       // values -> hidden
-  CpuMatrix up;                        // hidden -> [gate | up], each padded; RWKV-7: key;
+  MatrixWeights decay;                 // second half of the decay's low-rank product
+  MatrixWeights gate;                  // ... and of the gate's
+  MatrixWeights out;                   // values -> hidden
+  MatrixWeights up;                    // hidden -> [gate | up], each padded; RWKV-7: key;
                                        // "linear", "softmax": linear1
-  CpuMatrix down;                      // ffn -> hidden
+  MatrixWeights down;                  // ffn -> hidden
   std::vector<float> conv, conv_bias;  // [width, channels], [channels] or empty
   std::vector<float> decay_scale;      // [keys or heads]
   std::vector<float> decay_bias;       // likewise, or empty
@@ -99,7 +100,7 @@ struct CpuLayer {
   std::vector<float> omega;
   std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
   // Attention that has the mixer's input: in, out, q_norm and k_norm alone. Null: there is none.
-  std::unique_ptr<CpuLayer> beside;
+  std::unique_ptr<LayerWeights> beside;
 };
 
 // Rows of a tensor [of, k] that become rows of a matrix.
@@ -123,20 +124,20 @@ struct WeightPlan {
 };
 
 // Immutable once loaded; any thread.
-struct CpuWeights {
+struct PackedWeights {
   InputColumns columns;
   InputColumns softmax_columns;  // of the layers of a hybrid that attend: q, k, v, gate
-  CpuMatrix embedding;           // one row a token: columns of a packed [hidden -> vocab]
+  MatrixWeights embedding;       // one row a token: columns of a packed [hidden -> vocab]
   // Of kinds "linear" and "softmax" in its place: [vocab, embedding_columns]; and [position_rows,
   // embedding_columns], empty where there are none. Later sinusoidal positions are computed when
   // needed.
   std::vector<float> tokens, positions;
   int64_t position_rows = 0;
   kernels::FeatureMapArgs feature_map;  // of kind "linear", without omega
-  std::vector<CpuLayer> layers;
-  CpuNorm final_norm;
-  CpuMatrix head;  // hidden -> output_size; empty where the embedding is the head
-  CpuWeightFacts facts;
+  std::vector<LayerWeights> layers;
+  NormWeights final_norm;
+  MatrixWeights head;  // hidden -> output_size; empty where the embedding is the head
+  WeightFacts facts;
   // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of
   // key_dim^-1/2.
   std::vector<float> unit_length, scaled_length;
@@ -147,14 +148,14 @@ struct CpuWeights {
   std::vector<float> initial_state;  // [BlockState::floats_per_slot]
 
   // The matrix of the head.
-  const CpuMatrix& Head() const { return head.packed.panels == nullptr ? embedding : head; }
+  const MatrixWeights& Head() const { return head.packed.panels == nullptr ? embedding : head; }
 
   // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that the
   // configuration asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
   // expected, named), INVALID_ARGUMENT (a weight too large for its type, named),
   // RESOURCE_EXHAUSTED (memory).
-  static absl::StatusOr<std::unique_ptr<CpuWeights>> Load(const Model& model,
-                                                          const WeightChoice& choice);
+  static absl::StatusOr<std::unique_ptr<PackedWeights>> Load(const Model& model,
+                                                             const WeightChoice& choice);
   // What Load would keep, and its errors for tensors that are missing, misshapen or not expected.
   // No weight is read.
   static absl::StatusOr<WeightPlan> Plan(const Model& model, const WeightChoice& choice);

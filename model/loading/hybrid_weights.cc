@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/cpu/block_weights.h"
+#include "model/loading/block_weights.h"
 
 namespace rivulet {
 namespace {
@@ -49,7 +49,7 @@ const HybridNames& NamesOf(const BlockKind& kind, bool beside) {
 // One hybrid's layers.
 class HybridReader {
  public:
-  HybridReader(TensorPacker* reader, CpuWeights* weights)
+  HybridReader(TensorPacker* reader, PackedWeights* weights)
       : reader_(reader),
         weights_(weights),
         config_(reader->config),
@@ -60,21 +60,21 @@ class HybridReader {
                                                                         : "model.") {}
 
   absl::Status ReadEnds();
-  absl::Status ReadLayer(int index, CpuLayer* layer);
+  absl::Status ReadLayer(int index, LayerWeights* layer);
 
  private:
   absl::Status ReadNorm(const std::string& name, int size, std::vector<float>* weight);
   absl::Status ReadBias(const std::string& name, int size, float scale, std::vector<float>* bias);
-  absl::Status ReadMixer(const std::string& layer_name, CpuLayer* layer);
-  absl::Status ReadDelta(const std::string& mixer, CpuLayer* layer);
-  absl::Status ReadMamba(const std::string& mixer, CpuLayer* layer);
-  absl::Status ReadShortConv(const std::string& mixer, CpuLayer* layer);
-  absl::Status ReadSoftmax(const std::string& attn, CpuLayer* layer);
-  absl::Status ReadSoftmaxInputs(const std::string& attn, CpuLayer* layer);
-  absl::Status ReadFfn(const std::string& layer_name, CpuLayer* layer);
+  absl::Status ReadMixer(const std::string& layer_name, LayerWeights* layer);
+  absl::Status ReadDelta(const std::string& mixer, LayerWeights* layer);
+  absl::Status ReadMamba(const std::string& mixer, LayerWeights* layer);
+  absl::Status ReadShortConv(const std::string& mixer, LayerWeights* layer);
+  absl::Status ReadSoftmax(const std::string& attn, LayerWeights* layer);
+  absl::Status ReadSoftmaxInputs(const std::string& attn, LayerWeights* layer);
+  absl::Status ReadFfn(const std::string& layer_name, LayerWeights* layer);
 
   TensorPacker* const reader_;
-  CpuWeights* const weights_;
+  PackedWeights* const weights_;
   const ModelConfig& config_;
   const SoftmaxConfig& softmax_;
   const HybridNames& names_;
@@ -98,7 +98,7 @@ absl::Status HybridReader::ReadBias(const std::string& name, int size, float sca
 
 // q_proj, k_proj and v_proj, with biases where there are any. In the file a head's gate stands
 // behind its q; here all gates stand behind all q.
-absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, CpuLayer* layer) {
+absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, LayerWeights* layer) {
   const int dim = softmax_.head_dim, queries = softmax_.queries(), keys = softmax_.keys(),
             parts = softmax_.gate ? 2 : 1;
   InputColumns& columns = weights_->softmax_columns;
@@ -131,7 +131,7 @@ absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, CpuLayer* 
   return reader_->Matrix(rows, config_.hidden_size, &layer->in, bias);
 }
 
-absl::Status HybridReader::ReadSoftmax(const std::string& attn, CpuLayer* layer) {
+absl::Status HybridReader::ReadSoftmax(const std::string& attn, LayerWeights* layer) {
   layer->attends = true;
   RIVULET_RETURN_IF_ERROR(ReadSoftmaxInputs(attn, layer));
   if (softmax_.head_norm) {
@@ -149,7 +149,7 @@ absl::Status HybridReader::ReadSoftmax(const std::string& attn, CpuLayer* layer)
 }
 
 // Gated DeltaNet.
-absl::Status HybridReader::ReadDelta(const std::string& mixer, CpuLayer* layer) {
+absl::Status HybridReader::ReadDelta(const std::string& mixer, LayerWeights* layer) {
   const int channels = config_.block().conv_channels, heads = config_.num_heads;
   InputColumns& columns = weights_->columns;
   InputMatrix in(*reader_);
@@ -170,14 +170,14 @@ absl::Status HybridReader::ReadDelta(const std::string& mixer, CpuLayer* layer) 
 }
 
 // Mamba-2, whose output is scaled.
-absl::Status HybridReader::ReadMamba(const std::string& mixer, CpuLayer* layer) {
+absl::Status HybridReader::ReadMamba(const std::string& mixer, LayerWeights* layer) {
   RIVULET_RETURN_IF_ERROR(ReadMamba2Mixer(reader_, mixer, layer, &weights_->columns));
   for (float& b : layer->out.bias) b *= config_.block().mixer_multiplier;
   return absl::OkStatus();
 }
 
 // in_proj makes B, C and x, in this order.
-absl::Status HybridReader::ReadShortConv(const std::string& mixer, CpuLayer* layer) {
+absl::Status HybridReader::ReadShortConv(const std::string& mixer, LayerWeights* layer) {
   const int hidden = config_.hidden_size;
   const bool biases = config_.block().conv_bias;
   InputColumns& columns = weights_->columns;
@@ -198,7 +198,7 @@ absl::Status HybridReader::ReadShortConv(const std::string& mixer, CpuLayer* lay
   return reader_->Matrix({{mixer + "out_proj.weight", hidden}}, hidden, &layer->out, bias);
 }
 
-absl::Status HybridReader::ReadMixer(const std::string& layer_name, CpuLayer* layer) {
+absl::Status HybridReader::ReadMixer(const std::string& layer_name, LayerWeights* layer) {
   const std::string mixer = layer_name + names_.mixer;
   switch (reader_->kind().mixer) {
     case Mixer::kDelta:
@@ -210,7 +210,7 @@ absl::Status HybridReader::ReadMixer(const std::string& layer_name, CpuLayer* la
   }
 }
 
-absl::Status HybridReader::ReadFfn(const std::string& layer_name, CpuLayer* layer) {
+absl::Status HybridReader::ReadFfn(const std::string& layer_name, LayerWeights* layer) {
   const int ffn = config_.ffn_size;
   if (names_.mlp[0] == nullptr) {  // gate and up are halves of one tensor
     const std::string mlp = layer_name + "shared_mlp.", input = mlp + "input_linear.weight";
@@ -235,14 +235,14 @@ absl::Status HybridReader::ReadFfn(const std::string& layer_name, CpuLayer* laye
   return ReadSwiglu(reader_, from, layer);
 }
 
-absl::Status HybridReader::ReadLayer(int index, CpuLayer* layer) {
+absl::Status HybridReader::ReadLayer(int index, LayerWeights* layer) {
   const std::string name = absl::StrCat(prefix_, "layers.", index, ".");
   const int hidden = config_.hidden_size;
   RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm1, hidden, &layer->norm1.weight));
   RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm2, hidden, &layer->norm2.weight));
   const bool attends = softmax_.layers[size_t(index)];
   if (!attends || softmax_.beside) RIVULET_RETURN_IF_ERROR(ReadMixer(name, layer));
-  if (softmax_.beside) layer->beside = std::make_unique<CpuLayer>();
+  if (softmax_.beside) layer->beside = std::make_unique<LayerWeights>();
   if (attends) {
     RIVULET_RETURN_IF_ERROR(
         ReadSoftmax(name + "self_attn.", softmax_.beside ? layer->beside.get() : layer));
@@ -264,7 +264,7 @@ absl::Status HybridReader::ReadEnds() {
 
 }  // namespace
 
-absl::Status ReadHybrid(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadHybrid(TensorPacker* reader, PackedWeights* weights) {
   HybridReader hybrid(reader, weights);
   RIVULET_RETURN_IF_ERROR(hybrid.ReadEnds());
   weights->layers.resize(size_t(reader->config.num_layers));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/tensor_packer.h"
+#include "model/loading/tensor_packer.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include "kernels/quantized.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/cpu/load_pieces.h"
 #include "model/hybrid_settings.h"
+#include "model/loading/load_pieces.h"
 #include "model/weights/safetensors_header.h"
 
 namespace rivulet {
@@ -66,7 +66,7 @@ absl::Status WeightTooLarge(absl::string_view tensor) {
 }
 
 TensorPacker::TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
-                           const WeightChoice& choice, CpuWeightFacts* facts, Mode mode)
+                           const WeightChoice& choice, WeightFacts* facts, Mode mode)
     : config(model),
       tensors_(tensors),
       choice_(ResolveHead(choice, model)),
@@ -95,7 +95,7 @@ absl::Status TensorPacker::Values(const std::string& name, const Shape& shape,
   return mode_ == Mode::kMeasure ? absl::OkStatus() : tensors_.Read(name, *out);
 }
 
-absl::Status TensorPacker::Matrix(const std::vector<TensorRows>& parts, int k, CpuMatrix* m,
+absl::Status TensorPacker::Matrix(const std::vector<TensorRows>& parts, int k, MatrixWeights* m,
                                   const std::vector<float>& bias, MatrixUse use) {
   std::vector<std::pair<TensorRows, int>> placed;
   int n = 0;
@@ -112,7 +112,7 @@ TensorRows TensorPacker::Place(const TensorRows& part) const {
 }
 
 absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& given, int k,
-                                        int n, CpuMatrix* m, const std::vector<float>& bias,
+                                        int n, MatrixWeights* m, const std::vector<float>& bias,
                                         MatrixUse use) {
   std::vector<std::pair<TensorRows, int>> parts;
   for (const auto& [part, column] : given) {
@@ -186,7 +186,7 @@ WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& p
 }
 
 absl::Status TensorPacker::PackRows(const TensorRows& part, int begin, int end, int column,
-                                    CpuMatrix* m) const {
+                                    MatrixWeights* m) const {
   if (kernels::IsQuantized(m->packed.type) &&
       TypeOf(tensors_.Find(part.name)->dtype) == m->packed.type) {
     return PackBlocks(part, begin, end, column, m);
@@ -202,7 +202,7 @@ absl::Status TensorPacker::PackRows(const TensorRows& part, int begin, int end, 
 }
 
 absl::Status TensorPacker::PackBlocks(const TensorRows& part, int begin, int end, int column,
-                                      CpuMatrix* m) const {
+                                      MatrixWeights* m) const {
   const DType dtype = tensors_.Find(part.name)->dtype;
   const DTypeLayout& layout = LayoutOf(dtype);
   const size_t row_blocks = size_t(m->packed.k) / layout.weights;
@@ -222,7 +222,7 @@ absl::Status TensorPacker::PackBlocks(const TensorRows& part, int begin, int end
 }
 
 // No two pieces write a byte of one column.
-absl::Status TensorPacker::Pack(const TensorRows& part, int column, CpuMatrix* m) const {
+absl::Status TensorPacker::Pack(const TensorRows& part, int column, MatrixWeights* m) const {
   const int piece =
       int(std::clamp<size_t>(kPieceFloats / size_t(m->packed.k), 1, size_t(part.rows)));
   return ForEachLoadPiece((part.rows + piece - 1) / piece, [&](int i) {

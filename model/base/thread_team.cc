@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/thread_team.h"
+#include "model/base/thread_team.h"
 
 #include <sched.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CpuWeights are made of for kinds "linear" and "softmax" (model/FORMAT.md).
+// What PackedWeights are made of for kinds "linear" and "softmax" (model/FORMAT.md).
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 #include "absl/status/status.h"
 #include "kernels/feature_map.h"
 #include "model/config.h"
-#include "model/cpu/cpu_weights.h"
-#include "model/cpu/tensor_packer.h"
+#include "model/loading/packed_weights.h"
+#include "model/loading/tensor_packer.h"
 
 namespace rivulet {
 
 // Tables, layers, final norm and head. Errors: those of TensorPacker.
-absl::Status ReadEncoderWeights(TensorPacker* reader, CpuWeights* weights);
+absl::Status ReadEncoderWeights(TensorPacker* reader, PackedWeights* weights);
 
 // Rows that the table of positions has: all learned ones, the first sinusoidal ones.
 int64_t PositionTableRows(const ModelConfig& config);

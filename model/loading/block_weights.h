@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/cpu/cpu_weights.h"
-#include "model/cpu/tensor_packer.h"
+#include "model/loading/packed_weights.h"
+#include "model/loading/tensor_packer.h"
 
 namespace rivulet {
 
@@ -34,7 +34,7 @@ class InputMatrix {
   }
 
   // `bias`: of all parts, or empty.
-  absl::Status Read(TensorPacker* reader, CpuLayer* layer, InputColumns* columns,
+  absl::Status Read(TensorPacker* reader, LayerWeights* layer, InputColumns* columns,
                     std::vector<float> bias = {}) {
     columns->n = n_;
     columns->small = begin_;
@@ -59,21 +59,22 @@ class InputMatrix {
 // Channels `first` .. of the layer's convolution: [channels, 1, width] as checkpoints have it, to
 // [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
-                      CpuLayer* layer);
+                      LayerWeights* layer);
 // exp(A_log), one a head, `repeat` times.
-absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat, CpuLayer* layer);
-// What CpuLayer::up and CpuLayer::down are made of. Biases: of gate and, PaddedColumns(ffn_size)
-// behind its first, of up; of down; or empty.
+absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat,
+                       LayerWeights* layer);
+// What LayerWeights::up and LayerWeights::down are made of. Biases: of gate and,
+// PaddedColumns(ffn_size) behind its first, of up; of down; or empty.
 struct SwigluTensors {
   TensorRows gate, up;  // ffn_size rows each
   std::string down;
   std::vector<float> up_bias = {}, down_bias = {};
 };
-absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, CpuLayer* layer);
-absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
+absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, LayerWeights* layer);
+absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, LayerWeights* layer,
                              InputColumns* columns);
 
 // Of BlockKind::hybrid: all tensors.
-absl::Status ReadHybrid(TensorPacker* reader, CpuWeights* weights);
+absl::Status ReadHybrid(TensorPacker* reader, PackedWeights* weights);
 
 }  // namespace rivulet

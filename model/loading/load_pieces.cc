@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/load_pieces.h"
+#include "model/loading/load_pieces.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 
 #include "model/base/error.h"
 #include "model/base/thread.h"
-#include "model/cpu/thread_team.h"
+#include "model/base/thread_team.h"
 
 namespace rivulet {
 

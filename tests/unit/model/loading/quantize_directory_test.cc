@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directories with weights of 8 and 4 bits.
-#include "model/cpu/quantize_directory.h"
+#include "model/loading/quantize_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

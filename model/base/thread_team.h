@@ -3,7 +3,7 @@
 //
 // Waiting spins for a bounded time, then sleeps in the kernel. An unbounded spin is faster by
 // nothing on a quiet machine and 1000 times slower where another process wants the core. A team
-// works with fewer threads while there are not enough cores for all (model/cpu/team_size.h).
+// works with fewer threads while there are not enough cores for all (model/base/team_size.h).
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "model/cpu/team_size.h"
+#include "model/base/team_size.h"
 
 namespace rivulet {
 

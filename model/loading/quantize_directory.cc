@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/quantize_directory.h"
+#include "model/loading/quantize_directory.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -21,8 +21,8 @@
 #include "kernels/quantized.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/cpu/cpu_weights.h"
-#include "model/cpu/tensor_packer.h"
+#include "model/loading/packed_weights.h"
+#include "model/loading/tensor_packer.h"
 #include "model/model.h"
 
 namespace rivulet {
@@ -92,7 +92,7 @@ Output OutputOf(const TensorRows& rows, const TensorEntry& entry, WeightType typ
 
 // All tensors of the new file. A tensor of which one part is rounded and another not becomes two.
 absl::StatusOr<std::vector<Output>> Plan(const Model& model, const WeightChoice& choice) {
-  RIVULET_ASSIGN_OR_RETURN(WeightPlan plan, CpuWeights::Plan(model, choice));
+  RIVULET_ASSIGN_OR_RETURN(WeightPlan plan, PackedWeights::Plan(model, choice));
   std::vector<PackedRows>& packed = plan.matrices;
   std::stable_sort(packed.begin(), packed.end(), [](const PackedRows& a, const PackedRows& b) {
     return a.rows.name < b.rows.name;

@@ -14,7 +14,7 @@
 #include "kernels/gemm.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 #include "model/weights/checkpoint_tensors.h"
 
 namespace rivulet {
@@ -47,7 +47,7 @@ class TensorPacker {
 
   // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
   TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
-               const WeightChoice& choice, CpuWeightFacts* facts, Mode mode = Mode::kRead);
+               const WeightChoice& choice, WeightFacts* facts, Mode mode = Mode::kRead);
 
   const BlockKind& kind() const { return *config.block().kind; }
   // Whether matrices of layers have 8 or 4 bits.
@@ -60,11 +60,11 @@ class TensorPacker {
   absl::Status Values(const std::string& name, const Shape& shape, std::vector<float>* out);
 
   // y = x W^T + bias with the parts' rows one below the other. `bias`: of all rows, or empty.
-  absl::Status Matrix(const std::vector<TensorRows>& parts, int k, CpuMatrix* m,
+  absl::Status Matrix(const std::vector<TensorRows>& parts, int k, MatrixWeights* m,
                       const std::vector<float>& bias = {}, MatrixUse use = MatrixUse::kLayer);
   // The same with the first column of y given for each part; y has `n` columns.
   absl::Status PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
-                            CpuMatrix* m, const std::vector<float>& bias = {},
+                            MatrixWeights* m, const std::vector<float>& bias = {},
                             MatrixUse use = MatrixUse::kLayer);
 
   // `floats` more are kept that are in no tensor. Whether they are needed: not to measure.
@@ -84,15 +84,16 @@ class TensorPacker {
   // NAME.rows_FIRST.
   TensorRows Place(const TensorRows& part) const;
   kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
-  absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
+  absl::Status Pack(const TensorRows& part, int column, MatrixWeights* m) const;
   // Rows begin .. end - 1 of the part: rounded, or the file's own blocks.
-  absl::Status PackRows(const TensorRows& part, int begin, int end, int column, CpuMatrix* m) const;
+  absl::Status PackRows(const TensorRows& part, int begin, int end, int column,
+                        MatrixWeights* m) const;
   absl::Status PackBlocks(const TensorRows& part, int begin, int end, int column,
-                          CpuMatrix* m) const;
+                          MatrixWeights* m) const;
 
   const CheckpointTensors& tensors_;
   const WeightChoice choice_;
-  CpuWeightFacts* const facts_;
+  WeightFacts* const facts_;
   const Mode mode_;
   const bool quantizes_;
   std::set<std::string, std::less<>> used_;

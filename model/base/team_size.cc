@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/team_size.h"
+#include "model/base/team_size.h"
 
 #include <fcntl.h>
 #include <unistd.h>

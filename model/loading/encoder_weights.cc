@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/encoder_weights.h"
+#include "model/loading/encoder_weights.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr size_t kMaxPositionTableFloats = size_t{16} << 20;
 
 // y = x W^T + b; a part is NAME.weight and NAME.bias.
 absl::Status ReadAffine(TensorPacker* reader, const std::vector<TensorRows>& parts, int k,
-                        CpuMatrix* m, MatrixUse use = MatrixUse::kLayer) {
+                        MatrixWeights* m, MatrixUse use = MatrixUse::kLayer) {
   std::vector<TensorRows> weights;
   std::vector<float> bias;
   for (const TensorRows& part : parts) {
@@ -33,13 +33,13 @@ absl::Status ReadAffine(TensorPacker* reader, const std::vector<TensorRows>& par
   return reader->Matrix(weights, k, m, bias, use);
 }
 
-absl::Status ReadLayerNorm(TensorPacker* reader, const std::string& name, CpuNorm* norm) {
+absl::Status ReadLayerNorm(TensorPacker* reader, const std::string& name, NormWeights* norm) {
   const int hidden = reader->config.hidden_size;
   RIVULET_RETURN_IF_ERROR(reader->Values(name + ".weight", {hidden}, &norm->weight));
   return reader->Values(name + ".bias", {hidden}, &norm->bias);
 }
 
-absl::Status ReadTables(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadTables(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   const int columns = c.embedding_columns();
   RIVULET_RETURN_IF_ERROR(
@@ -75,7 +75,8 @@ absl::Status ReadOmega(TensorPacker* reader, const std::string& attention,
   return absl::OkStatus();
 }
 
-absl::Status ReadAttention(TensorPacker* reader, const std::string& attention, CpuLayer* layer) {
+absl::Status ReadAttention(TensorPacker* reader, const std::string& attention,
+                           LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   std::vector<TensorRows> inputs = {{attention + "query_projection", c.keys()},
                                     {attention + "key_projection", c.keys()},
@@ -93,7 +94,7 @@ absl::Status ReadAttention(TensorPacker* reader, const std::string& attention, C
                     &layer->out);
 }
 
-absl::Status ReadLayer(TensorPacker* reader, int index, CpuLayer* layer) {
+absl::Status ReadLayer(TensorPacker* reader, int index, LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   const std::string prefix = absl::StrCat("transformer.layers.", index, ".");
   RIVULET_RETURN_IF_ERROR(ReadAttention(reader, prefix + "attention.", layer));
@@ -107,7 +108,7 @@ absl::Status ReadLayer(TensorPacker* reader, int index, CpuLayer* layer) {
 
 }  // namespace
 
-absl::Status ReadEncoderWeights(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadEncoderWeights(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   RIVULET_RETURN_IF_ERROR(ReadTables(reader, weights));
   weights->feature_map = FeatureMapOf(c);

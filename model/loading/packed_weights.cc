@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/cpu_weights.h"
+#include "model/loading/packed_weights.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/cpu/block_weights.h"
-#include "model/cpu/encoder_weights.h"
-#include "model/cpu/tensor_packer.h"
+#include "model/loading/block_weights.h"
+#include "model/loading/encoder_weights.h"
+#include "model/loading/tensor_packer.h"
 
 namespace rivulet {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 using kernels::WeightType;
 
 // A GGUF file has -exp(A_log): so exp(A_log) is rounded once.
-absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, CpuLayer* layer) {
+absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, LayerWeights* layer) {
   RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
   for (float& a : layer->decay_scale) {
     if (a > 0) {
@@ -36,7 +36,7 @@ absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, Cp
 
 // [channels, 1, width] as checkpoints have it, to [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
-                      CpuLayer* layer) {
+                      LayerWeights* layer) {
   const int width = reader->config.block().conv_width, all = reader->config.block().conv_channels;
   std::vector<float> taps;
   RIVULET_RETURN_IF_ERROR(reader->Values(name, {channels, 1, width}, &taps));
@@ -50,7 +50,8 @@ absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channel
 }
 
 // exp(A_log), one a head.
-absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat, CpuLayer* layer) {
+absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat,
+                       LayerWeights* layer) {
   std::vector<float> a_log;
   RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &a_log));
   for (const float a : a_log) {
@@ -59,7 +60,7 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
   return absl::OkStatus();
 }
 
-absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, CpuLayer* layer) {
+absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   const int padded = kernels::PaddedColumns(c.ffn_size);
   RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{from.gate, 0}, {from.up, padded}}, c.hidden_size,
@@ -68,7 +69,7 @@ absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, CpuLaye
 }
 
 // `mixer`: what its tensors' names begin with.
-absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, CpuLayer* layer,
+absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, LayerWeights* layer,
                              InputColumns* columns) {
   const ModelConfig& c = reader->config;
   columns->gate = 0;
@@ -116,7 +117,7 @@ std::string Spelled(const TensorPacker& reader, const std::string& name, const s
 }
 
 // What the delta rules have beside q, k, v.
-absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, CpuLayer* layer) {
+absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "q_conv1d.weight", c.keys(), 0, layer));
   RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "k_conv1d.weight", c.keys(), c.keys(), layer));
@@ -143,7 +144,7 @@ const char* LowRankDecayName(const BlockKind& kind) {
   return kind.mixer == Mixer::kDelta ? "f_proj" : "gk_proj";
 }
 
-absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
+absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, LayerWeights* layer,
                            InputColumns* columns) {
   const ModelConfig& c = reader->config;
   const BlockKind& kind = reader->kind();
@@ -170,7 +171,7 @@ absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, CpuLay
 }
 
 // What a kind has beside its inputs and norms.
-absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, CpuLayer* layer) {
+absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   if (c.block().conv_width > 0) return ReadDelta(reader, attn, layer);
   const BlockKind& kind = reader->kind();
@@ -190,7 +191,8 @@ absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, CpuLaye
   return absl::OkStatus();
 }
 
-absl::Status ReadFlaLayer(TensorPacker* reader, int index, CpuLayer* layer, InputColumns* columns) {
+absl::Status ReadFlaLayer(TensorPacker* reader, int index, LayerWeights* layer,
+                          InputColumns* columns) {
   const ModelConfig& c = reader->config;
   const std::string prefix = absl::StrCat("model.layers.", index, "."), attn = prefix + "attn.";
   RIVULET_RETURN_IF_ERROR(
@@ -213,7 +215,7 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, CpuLayer* layer, Inpu
                     layer);
 }
 
-absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
+absl::Status ReadMamba2Layer(TensorPacker* reader, int index, LayerWeights* layer,
                              InputColumns* columns) {
   const std::string prefix = absl::StrCat("backbone.layers.", index, ".");
   RIVULET_RETURN_IF_ERROR(
@@ -247,7 +249,7 @@ absl::Status ReadMix(TensorPacker* reader, const std::string& attn, std::vector<
   return absl::OkStatus();
 }
 
-absl::Status ReadNorm(TensorPacker* reader, const std::string& name, CpuNorm* norm) {
+absl::Status ReadNorm(TensorPacker* reader, const std::string& name, NormWeights* norm) {
   const int hidden = reader->config.hidden_size;
   RIVULET_RETURN_IF_ERROR(reader->Values(name + ".weight", {hidden}, &norm->weight));
   norm->bias.assign(size_t(hidden), 0);
@@ -275,7 +277,7 @@ absl::Status ReadRwkv7Mixer(TensorPacker* reader, const std::string& attn, int i
 }
 
 // S of every layer before the first token, where the model brings it.
-absl::Status ReadInitialState(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadInitialState(TensorPacker* reader, PackedWeights* weights) {
   const auto name = [](int layer) {
     return absl::StrCat("model.layers.", layer, ".attn.initial_state");
   };
@@ -293,7 +295,7 @@ absl::Status ReadInitialState(TensorPacker* reader, CpuWeights* weights) {
   return absl::OkStatus();
 }
 
-absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, CpuLayer* layer,
+absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, LayerWeights* layer,
                             InputColumns* columns) {
   const ModelConfig& c = reader->config;
   const std::string prefix = absl::StrCat("model.layers.", index, "."), ffn = prefix + "ffn.";
@@ -320,7 +322,7 @@ absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, CpuLayer* layer,
 }
 
 // lb = cumsum(softmax(lower_bounds, over the layers)) - its first row.
-absl::Status ReadLowerBounds(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadLowerBounds(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   const auto layers = size_t(c.num_layers), keys = size_t(c.keys());
   std::vector<float> raw;
@@ -338,11 +340,11 @@ absl::Status ReadLowerBounds(TensorPacker* reader, CpuWeights* weights) {
   return absl::OkStatus();
 }
 
-absl::Status ReadLayers(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadLayers(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   weights->layers.resize(size_t(c.num_layers));
   for (int i = 0; i < c.num_layers; ++i) {
-    CpuLayer* layer = &weights->layers[size_t(i)];
+    LayerWeights* layer = &weights->layers[size_t(i)];
     switch (reader->kind().mixer) {
       case Mixer::kMamba2:
         RIVULET_RETURN_IF_ERROR(ReadMamba2Layer(reader, i, layer, &weights->columns));
@@ -359,7 +361,7 @@ absl::Status ReadLayers(TensorPacker* reader, CpuWeights* weights) {
                                                         : absl::OkStatus();
 }
 
-void SetConstants(const ModelConfig& config, CpuWeights* weights) {
+void SetConstants(const ModelConfig& config, PackedWeights* weights) {
   const float root = std::sqrt(float(config.key_dim));
   weights->unit_length.assign(size_t(config.key_dim), 1 / root);
   weights->scaled_length.assign(size_t(config.key_dim), 1 / root / root);
@@ -370,7 +372,7 @@ void SetConstants(const ModelConfig& config, CpuWeights* weights) {
 }
 
 // Embedding, final norm and head.
-absl::Status ReadEnds(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadEnds(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   const bool mamba2 = reader->kind().mixer == Mixer::kMamba2;
   const std::string table =
@@ -389,7 +391,7 @@ absl::Status ReadEnds(TensorPacker* reader, CpuWeights* weights) {
                         MatrixUse::kEnd);
 }
 
-absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
+absl::Status ReadAll(TensorPacker* reader, PackedWeights* weights) {
   if (std::holds_alternative<EncoderConfig>(reader->config.network)) {
     RIVULET_RETURN_IF_ERROR(ReadEncoderWeights(reader, weights));
   } else {
@@ -405,17 +407,17 @@ absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
 }
 
 // Adds up the matrices that a token row is multiplied with.
-void CountProducts(CpuWeights* weights) {
-  CpuWeightFacts& facts = weights->facts;
+void CountProducts(PackedWeights* weights) {
+  WeightFacts& facts = weights->facts;
   int64_t wide = 0;
-  const auto add = [&](const CpuMatrix& m) {
+  const auto add = [&](const MatrixWeights& m) {
     if (m.packed.panels == nullptr) return;
     const int64_t count = int64_t{m.packed.k} * m.packed.n;
     facts.multiply_adds += count;
     if (m.packed.type == WeightType::kF32) wide += count;
   };
-  for (const CpuLayer& l : weights->layers) {
-    for (const CpuMatrix* m : {&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down}) {
+  for (const LayerWeights& l : weights->layers) {
+    for (const MatrixWeights* m : {&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down}) {
       add(*m);
     }
     if (l.beside != nullptr) {
@@ -424,7 +426,7 @@ void CountProducts(CpuWeights* weights) {
     }
     if (l.rwkv7 == nullptr) continue;
     const Rwkv7Layer& r = *l.rwkv7;
-    for (const CpuMatrix* m : {&r.r, &r.k, &r.v}) add(*m);
+    for (const MatrixWeights* m : {&r.r, &r.k, &r.v}) add(*m);
     for (const LowRank* low : {&r.w, &r.a, &r.v_mix, &r.g}) {
       add(low->first);
       add(low->second);
@@ -436,23 +438,23 @@ void CountProducts(CpuWeights* weights) {
 
 }  // namespace
 
-const std::string& CpuMatrix::TensorOf(int n) const {
+const std::string& MatrixWeights::TensorOf(int n) const {
   const auto after = std::find_if(tensors.begin(), tensors.end(),
                                   [n](const auto& tensor) { return tensor.second > n; });
   return std::prev(after)->first;
 }
 
-absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Load(const Model& model,
-                                                             const WeightChoice& choice) {
-  auto weights = std::make_unique<CpuWeights>();
+absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Load(const Model& model,
+                                                                   const WeightChoice& choice) {
+  auto weights = std::make_unique<PackedWeights>();
   TensorPacker reader(model.tensors(), model.config(), choice, &weights->facts);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
   CountProducts(weights.get());
   return weights;
 }
 
-absl::StatusOr<WeightPlan> CpuWeights::Plan(const Model& model, const WeightChoice& choice) {
-  CpuWeights weights;
+absl::StatusOr<WeightPlan> PackedWeights::Plan(const Model& model, const WeightChoice& choice) {
+  PackedWeights weights;
   TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
                       TensorPacker::Mode::kMeasure);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
