@@ -19,8 +19,6 @@
 
 namespace rivulet {
 
-class JsonReader;
-
 // `text` as JSON. A bare Infinity, which older versions of transformers write, counts as
 // {"__float__": "Infinity"}, which newer ones write. Errors: those of ParseStrictJson.
 absl::StatusOr<JsonValue> ParseSettings(absl::string_view text);
@@ -34,9 +32,6 @@ bool HasModelType(const JsonValue& config);
 
 // The names under `architectures`, quoted, for messages; "" where there are none.
 std::string ArchitecturesOf(const JsonValue& config);
-
-// `time_step_limit` or `dt_limit`, of kinds with Mamba-2. Errors: INVALID_ARGUMENT.
-absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config);
 
 // Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
 // mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know

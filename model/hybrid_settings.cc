@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
-#include "model/block_settings.h"
+#include "model/mamba2_settings.h"
 #include "model/rope.h"
 
 namespace rivulet {

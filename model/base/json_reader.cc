@@ -58,6 +58,13 @@ const JsonValue* JsonReader::Find(absl::string_view name) {
   return is_null && rules_->null_is_missing ? nullptr : value;
 }
 
+absl::StatusOr<absl::string_view> JsonReader::Spelling(absl::string_view name,
+                                                       absl::string_view other) {
+  const bool first = Find(name) != nullptr, second = Find(other) != nullptr;
+  if (first && second) return Invalid(other, "stands beside ", name);
+  return second ? other : name;
+}
+
 absl::StatusOr<const JsonValue*> JsonReader::Get(absl::string_view name, absl::string_view allowed,
                                                  bool may_miss, Fits fits) {
   const JsonValue* value = Find(name);

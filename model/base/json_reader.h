@@ -60,6 +60,8 @@ class JsonReader {
 
   // Null where it is missing.
   const JsonValue* Find(absl::string_view name);
+  // The one of two names that is there; `name` where neither is, and an error where both are.
+  absl::StatusOr<absl::string_view> Spelling(absl::string_view name, absl::string_view other);
   // Null where it is missing and `may_miss`.
   absl::StatusOr<const JsonValue*> Get(absl::string_view name, Kind kind, bool may_miss = false);
   absl::StatusOr<JsonReader> Object(absl::string_view name, Names known = {});
