@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PackedWeights: a model's weights as both backends load them. Matrices are packed for the CPU
-// kernels, each in the type of its file unless told otherwise; the rest is float32. The CUDA backend
-// uploads them (model/cuda/cuda_weights.h).
+// kernels, each in the type of its file unless told otherwise; the rest is float32. The CUDA
+// backend uploads them (model/cuda/cuda_weights.h).
 #pragma once
 
 #include <cstddef>

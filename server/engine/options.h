@@ -11,9 +11,9 @@
 #include "absl/time/time.h"
 #include "model/config.h"
 #include "model/text/text_tokenizer.h"
+#include "server/sessions/replicated/session_store.h"
+#include "server/sessions/replicated/state_archive.h"
 #include "server/sessions/session_table.h"
-#include "server/sessions/shared/session_store.h"
-#include "server/sessions/shared/state_archive.h"
 #include "server/sessions/store/prefix_cache.h"
 #include "server/sessions/store/state_store.h"
 

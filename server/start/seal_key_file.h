@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/base/file_stamp.h"
-#include "server/sessions/shared/sealer.h"
+#include "server/sessions/sealed/sealer.h"
 
 namespace rivulet {
 

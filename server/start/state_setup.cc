@@ -14,10 +14,12 @@
 #include "model/base/strict_json.h"
 #include "server/engine/loop/host_room.h"
 #include "server/log.h"
-#include "server/sessions/shared/dir_session_store.h"
-#include "server/sessions/shared/encrypted_session_store.h"
-#include "server/sessions/shared/encrypted_state_archive.h"
-#include "server/sessions/shared/redis_session_store.h"
+#include "server/sessions/dir/dir_session_store.h"
+#include "server/sessions/dir/dir_state_archive.h"
+#include "server/sessions/redis/redis_session_store.h"
+#include "server/sessions/redis/redis_state_archive.h"
+#include "server/sessions/sealed/encrypted_session_store.h"
+#include "server/sessions/sealed/encrypted_state_archive.h"
 #include "server/sessions/snapshot.h"
 
 namespace rivulet {

@@ -12,9 +12,9 @@
 #include "model/model.h"
 #include "server/config/server_config.h"
 #include "server/engine/engine.h"
-#include "server/sessions/shared/sealer.h"
-#include "server/sessions/shared/session_store.h"
-#include "server/sessions/shared/state_archive.h"
+#include "server/sessions/replicated/session_store.h"
+#include "server/sessions/replicated/state_archive.h"
+#include "server/sessions/sealed/sealer.h"
 #include "server/sessions/snapshot.h"
 
 namespace rivulet {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/sessions/shared/redis_dialer.h"
-#include "server/sessions/shared/redis_reply.h"
-#include "server/sessions/shared/redis_scripts.h"
+#include "server/sessions/redis/redis_dialer.h"
+#include "server/sessions/redis/redis_reply.h"
+#include "server/sessions/redis/redis_scripts.h"
 #include "tests/fuzz/promise.h"
 
 namespace rivulet {
@@ -69,7 +69,7 @@ void ReadAnswer(const RedisReply& reply, bool of_read) {
   const auto answer = ReadStoreAnswer(reply, of_read);
   if (!answer.ok()) return PromiseError(answer.status());
   const StoreRecord& found = answer->found;
-  const bool must = answer->kind == StoreAnswer::Kind::kOther ||
+  const bool must = answer->kind == StoreAnswer::Kind::kClaimMismatch ||
                     (of_read && answer->kind == StoreAnswer::Kind::kDone);
   Promise(!answer->store_id.empty(), "an id of the store");
   Promise(found.claim.size() == (must ? kClaimBytes : 0), "a claim of what was found");

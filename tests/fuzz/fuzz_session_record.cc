@@ -5,8 +5,8 @@
 #include <string>
 
 #include "model/base/error.h"
+#include "server/sessions/replicated/session_record.h"
 #include "server/sessions/sections.h"
-#include "server/sessions/shared/session_record.h"
 #include "tests/fuzz/promise.h"
 
 namespace rivulet {

@@ -35,6 +35,7 @@ TEXTS = {p: p.read_text(encoding="utf-8") for p in SOURCES}
 ENGINE_BASE = ["server/engine/" + name for name in ("clock.h", "load.h", "meters.", "options.h", "reply.",
                                                     "reply_fingerprint.", "request.h", "session_call.h", "validate.")]
 BELOW_ENGINE = ["server/sessions/", "server/base/", "model/", "kernels/"]
+BELOW_STORES = ["server/sessions/*", "server/sessions/replicated/", "server/sessions/store/", "server/base/", "model/", "kernels/"]
 BELOW_GRPC = [f"server/{name}" for name in ("base/", "config/", "engine/", "health/", "keys/", "log.h", "metrics/", "model_loader.h", "process/", "request_log/",
                                             "sessions/", "tracing/")] + ["model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"]
 CUDA_FLOORS = ["common", "rows", "gemm", "attention", "sample", "blocks"]
@@ -55,6 +56,8 @@ LAYERS = {
     "model/cpu/": ["model/*", "model/cpu/", "model/loading/", "model/base/", "kernels/*", "kernels/cpu/"],
     "model/cuda/": ["model/*", "model/cuda/", "model/loading/", "model/weights/", "model/base/", "kernels/*", "kernels/cuda/"],
     "server/sessions/": ["server/sessions/", "server/base/", "model/", "kernels/"],
+    "server/sessions/replicated/": ["server/sessions/sealed/sealer.h", *BELOW_STORES],
+    **{f"server/sessions/{name}/": [f"server/sessions/{name}/", *BELOW_STORES] for name in ("redis", "dir", "sealed")},
     **{name: ENGINE_BASE + BELOW_ENGINE for name in ENGINE_BASE},
     "server/engine/policy/": ["server/engine/policy/", *ENGINE_BASE, *BELOW_ENGINE],
     "server/engine/sequences/": ["server/engine/sequences/", "server/engine/policy/", *ENGINE_BASE, *BELOW_ENGINE],

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "server/sessions/shared/state_archive.h"
+#include "server/sessions/replicated/state_archive.h"
 
 namespace rivulet {
 

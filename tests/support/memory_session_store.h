@@ -29,8 +29,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/sessions/shared/check_write.h"
-#include "server/sessions/shared/session_store.h"
+#include "server/sessions/replicated/check_write.h"
+#include "server/sessions/replicated/session_store.h"
 
 namespace rivulet {
 
@@ -181,7 +181,7 @@ class MemoryStoreServer {
     const bool is_new = found == image_.records.end();
     if (is_new && !write.expected.empty()) return Answer(StoreAnswer::Kind::kMissing);
     if (!is_new && found->second.claim != write.expected) {
-      return Answer(StoreAnswer::Kind::kOther, &found->second);
+      return Answer(StoreAnswer::Kind::kClaimMismatch, &found->second);
     }
     for (size_t i = 0; is_new && i < write.sets.size(); ++i) {
       const auto members = static_cast<int64_t>(image_.sets[write.sets[i].name].size());

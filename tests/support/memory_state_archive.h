@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "server/sessions/shared/state_archive.h"
+#include "server/sessions/replicated/state_archive.h"
 
 namespace rivulet {
 

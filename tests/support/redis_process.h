@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/sessions/shared/redis_reply.h"
+#include "server/sessions/redis/redis_reply.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {

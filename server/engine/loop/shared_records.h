@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "server/sessions/replicated/session_record.h"
+#include "server/sessions/replicated/session_store.h"
 #include "server/sessions/session_table.h"
-#include "server/sessions/shared/session_record.h"
-#include "server/sessions/shared/session_store.h"
 
 namespace rivulet {
 

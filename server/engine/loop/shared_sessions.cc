@@ -435,7 +435,7 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
     case Kind::kDone:
       copy->store_id = answer->store_id;
       return OnWritten(session);
-    case Kind::kOther:
+    case Kind::kClaimMismatch:
       copy->store_id = answer->store_id;
       return OnFound(session, answer->found);
     case Kind::kMissing:

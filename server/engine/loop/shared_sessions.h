@@ -42,9 +42,9 @@
 #include "server/engine/loop/shared_records.h"
 #include "server/engine/loop/shared_states.h"
 #include "server/engine/sequences/request.h"
+#include "server/sessions/replicated/session_record.h"
+#include "server/sessions/replicated/session_store.h"
 #include "server/sessions/session_table.h"
-#include "server/sessions/shared/session_record.h"
-#include "server/sessions/shared/session_store.h"
 
 namespace rivulet {
 

@@ -19,8 +19,8 @@
 #include "server/engine/load.h"
 #include "server/engine/loop/loop_mailbox.h"
 #include "server/engine/options.h"
+#include "server/sessions/replicated/state_archive.h"
 #include "server/sessions/session_table.h"
-#include "server/sessions/shared/state_archive.h"
 #include "server/sessions/store/state_file.h"
 #include "server/sessions/store/state_store.h"
 

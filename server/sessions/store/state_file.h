@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A state as bytes: of a file, which only the server that wrote it reads, or of a state that
-// replicas share (shared/state_archive.h):
+// replicas share (replicated/state_archive.h):
 //
 //   "RVLTSTAT"  version u32 = 2  section...          (server/sessions/sections.h)
 //   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, floats

@@ -137,7 +137,7 @@ TEST_P(SessionStoreContract, ARecordIsCreatedOnce) {
   EXPECT_EQ(answer.found.claim, ClaimOf(1));
   EXPECT_EQ(answer.found.bytes, bytes);
   EXPECT_EQ(answer.found.lease, absl::ZeroDuration());
-  answer = Write(MakeWrite(1, 0, 2, "another"), Kind::kOther);
+  answer = Write(MakeWrite(1, 0, 2, "another"), Kind::kClaimMismatch);
   EXPECT_EQ(answer.found.claim, ClaimOf(1));
   EXPECT_EQ(answer.found.bytes, bytes);
   EXPECT_EQ(Read(1).found.bytes, bytes);
@@ -152,7 +152,7 @@ TEST_P(SessionStoreContract, AWriteNeedsTheClaimThatTheRecordHas) {
   Write(MakeWrite(1, 0, 1, "one"));
   Write(MakeWrite(1, 1, 2, "two"));
   for (const int wrong : {1, 3}) {  // the one before, and one that never was
-    const StoreAnswer answer = Write(MakeWrite(1, wrong, 4, "wrong"), Kind::kOther);
+    const StoreAnswer answer = Write(MakeWrite(1, wrong, 4, "wrong"), Kind::kClaimMismatch);
     EXPECT_EQ(answer.found.claim, ClaimOf(2));
     EXPECT_EQ(answer.found.bytes, "two");
   }
@@ -218,7 +218,7 @@ TEST_P(SessionStoreContract, ALeaseIsReportedAndRunsOut) {
   EXPECT_GT(left, absl::Hours(10));
   EXPECT_LE(left, absl::Hours(20));
   Await([&] { return Read(1).found.lease < left; });
-  const StoreAnswer other = Write(MakeWrite(1, 9, 2), Kind::kOther);
+  const StoreAnswer other = Write(MakeWrite(1, 9, 2), Kind::kClaimMismatch);
   EXPECT_GT(other.found.lease, absl::Hours(10));
   EXPECT_LE(other.found.lease, left);
 
@@ -361,7 +361,7 @@ TEST_P(SessionStoreContract, AChunkThatIsDroppedIsGoneAtOnceAndNoOther) {
   Write(write);
   write = MakeWrite(1, 7, 2);
   write.dropped_chunks = {ChunkId(1)};
-  Write(write, Kind::kOther);
+  Write(write, Kind::kClaimMismatch);
   EXPECT_THAT(Chunks({ChunkId(1)}), ElementsAre("one")) << "a write that loses drops nothing";
   write.expected = ClaimOf(1);
   write.chunks = {{ChunkId(4), "four"}};
@@ -382,7 +382,7 @@ TEST_P(SessionStoreContract, AWriteThatLosesLeavesNoChunks) {
   Write(MakeWrite(1, 0, 1));
   StoreWrite write = MakeWrite(1, 7, 2);
   write.chunks = {{ChunkId(1), "tokens"}};
-  Write(write, Kind::kOther);
+  Write(write, Kind::kClaimMismatch);
   write.session = SessionName(2);
   Write(write, Kind::kMissing);
   EXPECT_THAT(Chunks({ChunkId(1)}), ElementsAre(""));
@@ -661,7 +661,7 @@ TEST_P(SessionStoreContract, TheStoreHasAnIdUntilItIsEmptied) {
   write.sets = {{"set", 1}};
   write.chunks = {{ChunkId(1), "tokens"}};
   EXPECT_EQ(Write(write).store_id, id);
-  EXPECT_EQ(Write(write, Kind::kOther).store_id, id);
+  EXPECT_EQ(Write(write, Kind::kClaimMismatch).store_id, id);
   write = MakeWrite(2, 0, 1);
   write.sets = {{"set", 1}};
   EXPECT_EQ(Write(write, Kind::kFull).store_id, id);
@@ -696,7 +696,7 @@ TEST_P(SessionStoreContract, OneOfManyEqualWritesWinsEachRound) {
         ++won;
         winner = claim;
       } else {
-        EXPECT_EQ(answer->kind, Kind::kOther);
+        EXPECT_EQ(answer->kind, Kind::kClaimMismatch);
         found[static_cast<size_t>(thread)] = answer->found.claim;
       }
     });

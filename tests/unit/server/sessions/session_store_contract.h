@@ -21,7 +21,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/sessions/shared/session_store.h"
+#include "server/sessions/replicated/session_store.h"
 #include "tests/support/unshared.h"
 
 namespace rivulet {

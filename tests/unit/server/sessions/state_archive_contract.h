@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "server/sessions/shared/state_archive.h"
+#include "server/sessions/replicated/state_archive.h"
 #include "tests/support/archived_state.h"
 #include "tests/support/unshared.h"
 

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionStore: where replicas share their sessions. It holds, for each session, one record that
+// changes and chunks of tokens that do not. It reads neither: session_record.h says what they are.
+//
+// A record changes only by compare-and-set on its *claim*, 16 random bytes that each write draws
+// anew. So a write of a replica that has lost the session, or one that arrives late, changes
+// nothing, whatever the clocks say. A writer that does not know whether its write arrived reads the
+// record: if the claim is its own, it did. The lease in a record only tells others how long to wait
+// before they take the session over; it protects nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+// Immutable bytes under an id that no other chunk ever has: [0-9a-f-], at most 100 characters.
+struct StoreChunk {
+  std::string id;
+  std::string bytes;
+};
+
+struct StoreRecord {
+  std::string claim;  // 16 bytes
+  std::string bytes;
+  // How long others wait before they take the session over; 0: it is free. In a write: from now on;
+  // in an answer: what is left of it, by the store's clock, and so too much if that clock has gone
+  // back. A lease that was written as 0 is 0 whatever the clock does.
+  absl::Duration lease = absl::ZeroDuration();
+};
+
+// A set of sessions that is counted and listed. Any bytes are a name.
+struct StoreSet {
+  std::string name;
+  int64_t most = 0;  // members that a new session may make it have
+};
+
+// What an owner's sessions take: the bytes of their records and chunks, and kStoreEntryBytes for
+// each of these, until it expires or is dropped, also of sessions that have ended.
+struct StoreAccount {
+  std::string name;  // any bytes; empty: nothing is counted
+  int64_t most = 0;  // bytes that the write may make it have; 0: any number
+};
+inline constexpr int64_t kStoreEntryBytes = 256;
+
+// One change of one session, which happens as a whole or not at all.
+struct StoreWrite {
+  std::string session;   // SessionId::ToString
+  std::string expected;  // the claim that the record must have; empty: there must be no record
+  StoreRecord record;
+  // The record, its chunks and its places in the sets last at least so long from now on.
+  absl::Duration expiry;
+  std::vector<StoreChunk> chunks;        // new ones
+  std::vector<std::string> kept_chunks;  // that the record uses, too: they last as long
+  // That no session uses any more, once this is written: they are removed.
+  std::vector<std::string> dropped_chunks;
+  std::vector<StoreSet> sets;  // those that the session is in
+  bool leaves_sets = false;    // the session has ended: it leaves them
+  StoreAccount account;        // that the record and the new chunks count for
+};
+
+struct StoreAnswer {
+  enum class Kind : uint8_t {
+    kDone,           // written; of a Read: found
+    kClaimMismatch,  // the record has another claim
+    kMissing,        // there is no record
+    kFull,           // a new session, and sets[full_set] has no room
+    kNoBytes,        // the account would have more bytes than it may
+  };
+  Kind kind = Kind::kDone;
+  StoreRecord found;    // of kClaimMismatch, and of a Read that is kDone
+  size_t full_set = 0;  // of kFull
+  int64_t members = 0;  // of kFull: how many it has; of kNoBytes: bytes of the account
+  // The store's own id, drawn when it was first used. Another one than before: the store was
+  // emptied or replaced.
+  std::string store_id;
+};
+
+// Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the store,
+// and must not block; calls of one thread are carried out in their order where the store is
+// reachable throughout. Errors, of all: UNAVAILABLE (not reachable, no answer in time, or the store
+// is being destroyed: a write may or may not have happened, or may happen later),
+// RESOURCE_EXHAUSTED (the store is full: a write has not happened; Redis takes one that leaves the
+// sets all the same, so that sessions can be closed then), DATA_LOSS (what it holds is not
+// what was written; or a chunk that a write keeps is not there, and the write has not happened).
+// encrypted_session_store.h adds one.
+class SessionStore {
+ public:
+  virtual ~SessionStore() = default;
+
+  using Done = std::function<void(absl::StatusOr<StoreAnswer>)>;
+  virtual void Write(StoreWrite write, Done done) = 0;
+  // kDone or kMissing.
+  virtual void Read(std::string session, Done done) = 0;
+
+  // [ids] their bytes; empty: there is no such chunk.
+  using ChunksDone = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
+  virtual void ReadChunks(std::vector<std::string> ids, ChunksDone done) = 0;
+
+  // Members of a set that have not expired, the one that expires first first: those that expire
+  // later than `after` (milliseconds since 1970 by the store's clock; 0: all), at most `count`, and
+  // in addition all that expire with the last of these.
+  struct Member {
+    std::string session;
+    int64_t expires_ms = 0;
+  };
+  using MembersDone = std::function<void(absl::StatusOr<std::vector<Member>>)>;
+  virtual void List(std::string set, int64_t after_ms, int64_t count, MembersDone done) = 0;
+};
+
+}  // namespace rivulet

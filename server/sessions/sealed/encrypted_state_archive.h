@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A StateArchive that keeps everything in another one, encrypted (sealer.h). That archive learns
+// sizes and expiries, and no more.
+//
+// A state is stored under Sealer::Name of its name, and sealed by its name as the secret. The name
+// is a hash of all tokens that the state follows from: who can guess it has these tokens. As with
+// the chunks of an EncryptedSessionStore, a rotation of keys does not make states unreadable.
+#pragma once
+
+#include <memory>
+
+#include "server/sessions/replicated/state_archive.h"
+#include "server/sessions/sealed/sealer.h"
+
+namespace rivulet {
+
+// Get's errors beyond those of `archive`: DATA_LOSS and FAILED_PRECONDITION, as Sealer::Open.
+std::unique_ptr<StateArchive> MakeEncryptedStateArchive(std::shared_ptr<StateArchive> archive,
+                                                        std::shared_ptr<const Sealer> sealer);
+
+}  // namespace rivulet
