@@ -13,7 +13,7 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/loop.h"
 #include "server/engine/loop/request_queue.h"
-#include "server/engine/loop/shared_sessions.h"
+#include "server/engine/replicas/replicated_sessions.h"
 #include "server/engine/reply_fingerprint.h"
 #include "server/engine/sequences/sample_sequence.h"
 #include "server/engine/sequences/score_sequence.h"
@@ -29,7 +29,7 @@ StateStamp StampOf(const Model* model, const BackendLimits& limits) {
   return {"", "", limits.numerics_id, "config"};
 }
 
-SharedIdentity IdentityOf(const ModelConfig& config, const StateStamp& stamp) {
+ReplicaIdentity IdentityOf(const ModelConfig& config, const StateStamp& stamp) {
   return {config.name, stamp.weights_sha256, stamp.config_sha256, stamp.numerics_id,
           config.vocab_size};
 }
@@ -157,7 +157,7 @@ absl::StatusOr<std::shared_ptr<Reply>> EngineImpl::Generate(GenerateSpec spec,
   }
   auto request =
       std::make_unique<Generation>(std::move(spec), max_new.most, view_, options_, listener);
-  request->sharing.identity = identity;
+  request->claim.identity = identity;
   if (!in_session) request->reply->SetFingerprint(fingerprint);
   const std::shared_ptr<Reply> reply = request->reply;
   if (max_new.most > 0 || in_session) {

@@ -15,7 +15,7 @@
 namespace rivulet {
 
 // What happened to the sessions of an engine in a store that replicas share, since start.
-struct SharedTotals {
+struct ReplicaTotals {
   int64_t takeovers = 0;    // a session here became what another replica, or process, had written
   int64_t lost = 0;         // another replica has written a session since (SESSION_MOVED)
   int64_t writes = 0;       // of records, that the store confirmed
@@ -40,7 +40,7 @@ struct SharedTotals {
   void CountStateRead(const absl::Status& status) {
     ++(status.ok() ? states_read : states_missing);
   }
-  bool operator==(const SharedTotals&) const = default;
+  bool operator==(const ReplicaTotals&) const = default;
 };
 
 struct EngineLoad {
@@ -69,7 +69,7 @@ struct EngineLoad {
   std::string state_file_error;  // the first, empty: none
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
-  SharedTotals shared;                       // all 0 where no store is shared
+  ReplicaTotals replication;                 // all 0 where no store is shared
   // In a drain, once the loop has seen it: states that are being or to be published, and sessions
   // that the shared store does not have as they are.
   std::optional<int> unsaved;

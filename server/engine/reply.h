@@ -45,7 +45,8 @@ class Reply {
     absl::Status
         status;  // OK, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (drain, poisoned backend), ...
     Usage usage;
-    std::optional<Durability> durable = std::nullopt;  // none without a session or a shared store
+    std::optional<Durability> durability =
+        std::nullopt;  // none without a session or a shared store
   };
   // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
   std::optional<End> end() const;

@@ -77,7 +77,7 @@ struct SessionLookup {
 
 // Whether what a request did to its session is in the store that replicas share.
 struct Durability {
-  bool durable = true;
+  bool complete = true;  // the store has all of the session
   int64_t position = 0;  // up to which the session's tokens are in it
   // Not empty: the session came from a replica with this numerics id, which is not ours. Its tokens
   // were fed again here, and what follows is what a server with our id generates after them.
@@ -175,7 +175,7 @@ struct ScoreResult {
       outputs;                  // outputs[j] belongs to output_positions[j]: [config.output_size()]
   std::vector<float> logprobs;  // [num_scored] where asked for
   std::optional<SessionProgress> session;  // of an Append
-  std::optional<Durability> durable;       // likewise; none without a shared store
+  std::optional<Durability> durability;    // likewise; none without a shared store
   int64_t cached_tokens = 0;               // of an Append: see Usage
   Usage usage;                             // prompt_tokens and times
 };

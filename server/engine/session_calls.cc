@@ -96,7 +96,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
                    std::vector<SessionInfo>* forks) {
         RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*parent, spec.session, {}));
         const KeyShare of_key = SessionsOf(spec.key);
-        RIVULET_RETURN_IF_ERROR(table->CheckRoom(parent->tenant, spec.count, now, of_key));
+        RIVULET_RETURN_IF_ERROR(table->CheckLimits(parent->tenant, spec.count, now, of_key));
         for (int i = 0; i < spec.count; ++i) {
           RIVULET_ASSIGN_OR_RETURN(Session* const fork,
                                    table->Open(parent->tenant, parent->idle_timeout, now, of_key));

@@ -157,7 +157,7 @@ void AddStates(const StateStore::Totals& states, absl::string_view model, Page* 
   page->Count("rivulet_state_file_errors_total", {model}, states.file_errors);
 }
 
-void AddShared(const SharedTotals& shared, absl::string_view model, Page* page) {
+void AddReplication(const ReplicaTotals& shared, absl::string_view model, Page* page) {
   page->Count("rivulet_session_store_takeovers_total", {model}, shared.takeovers);
   page->Count("rivulet_session_store_lost_total", {model}, shared.lost);
   page->Count("rivulet_session_store_writes_total", {model}, shared.writes);
@@ -205,7 +205,7 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Count("rivulet_preemptions_total", {model}, load.preempted_total);
   page->Count("rivulet_replies_cut_total", {model}, load.unread_replies_ended);
   AddStates(load.states, model, page);
-  AddShared(load.shared, model, page);
+  AddReplication(load.replication, model, page);
 }
 
 // Reasons that no client has been sent yet are exported as 0: rate() does not see the first

@@ -31,7 +31,7 @@
 namespace rivulet {
 
 class Request;
-struct SharedCopy;
+struct ReplicatedCopy;
 
 // 128 random bits, never reused; never all zero. As text: 32 lower-case hexadecimal digits.
 struct SessionId {
@@ -125,8 +125,8 @@ class Session {
   // Set while the history ends with the tokens, given and generated, of a cancelled Generate: where
   // they begin. Its client may have seen only some of them, or none.
   std::optional<int64_t> abandoned_from;
-  KeyShare key;                        // that it was opened with
-  std::shared_ptr<SharedCopy> shared;  // null: no store is shared
+  KeyShare key;                                // that it was opened with
+  std::shared_ptr<ReplicatedCopy> replicated;  // null: no store is shared
 
   int64_t position() const { return history.size(); }
   // Tokens to feed for the whole history: the implied bos, where there is one, included.

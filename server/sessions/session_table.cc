@@ -46,8 +46,8 @@ SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStor
                            bool shared)
     : limits_(limits), with_bos_(with_bos), states_(states), shared_(shared) {}
 
-absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now,
-                                     const KeyShare& key) const {
+absl::Status SessionTable::CheckLimits(absl::string_view tenant, int count, absl::Time now,
+                                       const KeyShare& key) const {
   if (shared_) return absl::OkStatus();
   const int64_t wanted = int64_t{size()} + count;
   if (wanted > limits_.max_open_sessions) {
@@ -81,7 +81,7 @@ absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::
 
 absl::StatusOr<Session*> SessionTable::Open(absl::string_view tenant, absl::Duration idle_timeout,
                                             absl::Time now, const KeyShare& key) {
-  RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now, key));
+  RIVULET_RETURN_IF_ERROR(CheckLimits(tenant, 1, now, key));
   const SessionId id = SessionId::Random();
   if (shared_) opened_.push_back(id);
   return Insert(

@@ -53,7 +53,7 @@ class SessionTable {
   const SessionLimits& limits() const { return limits_; }
   StateStore* states() const { return states_; }
 
-  // A new session without tokens, which counts for the tenant and the key. Errors: as CheckRoom.
+  // A new session without tokens, which counts for the tenant and the key. Errors: as CheckLimits.
   absl::StatusOr<Session*> Open(absl::string_view tenant, absl::Duration idle_timeout,
                                 absl::Time now, const KeyShare& key = {});
   // With `shared`: a place for a session that may be in the store. Errors: NOT_FOUND
@@ -63,8 +63,8 @@ class SessionTable {
   // (SESSION_LIMIT: of all; TENANT_SESSION_LIMIT: of the tenant; API_KEY_SESSION_LIMIT: of the
   // key), with retry_after if enough of those that count will soon expire unless they are used.
   // O(count). With `shared` always OK: the store decides.
-  absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now,
-                         const KeyShare& key = {}) const;
+  absl::Status CheckLimits(absl::string_view tenant, int count, absl::Time now,
+                           const KeyShare& key = {}) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
   static absl::Status NotFound(const SessionId& id);

@@ -8,13 +8,13 @@ from lint_test import ROOT
 
 SERVER = ROOT / "server"
 # Folders of which each file is either on the route or named here, with what it is for.
-FOLDERS = ("engine", "engine/loop", "engine/policy", "engine/sequences", "grpc/calls", "grpc/generate", "grpc/wire")
+FOLDERS = ("engine", "engine/loop", "engine/policy", "engine/replicas", "engine/sequences", "grpc/calls", "grpc/generate", "grpc/wire")
 BESIDE = {
     "engine/clock": "times", "engine/engine_parts": "tests", "engine/load": "GetLoad", "engine/loop/host_room": "start",
     "engine/session_call": "sessions", "engine/session_calls": "sessions", "engine/sequences/session_request": "sessions",
     "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
     "grpc/calls/reflection_guard": "reflection", "grpc/calls/unknown_methods": "unknown methods",
-    "engine/loop/loop_mailbox": "the shared store", "engine/loop/shared_lookups": "sessions", "engine/loop/shared_records": "the shared store", "engine/loop/shared_sessions": "the shared store", "engine/loop/shared_states": "the shared store",
+    **{f"engine/replicas/{name}": "replicas" for name in ("loop_mailbox", "replicated_lookups", "replicated_records", "replicated_sessions", "replicated_states")},
     "grpc/wire/convert_session": "sessions", "grpc/wire/error_counts": "errors", "grpc/wire/serialized": "snapshots", "grpc/wire/wire_field": "errors",
 }
 

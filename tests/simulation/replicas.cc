@@ -29,7 +29,7 @@ class Replicas::Client {
     if (kind_ != Kind::kNone) return Wait();
     if (!world_->choices_.OneIn(3)) return;
     if (!open_) {
-      durable_.lossy = world_->lossy_;
+      durability_.lossy = world_->lossy_;
       const bool expires = world_->choices_.OneIn(2);
       idle_ = expires ? absl::Seconds(world_->choices_.Between(1, 5)) : absl::Hours(100);
       return Begin(Kind::kOpen);
@@ -84,7 +84,7 @@ class Replicas::Client {
     Ear ear;
     RequestId id = 0;
     std::optional<absl::Status> status;  // of what is no Generate
-    std::optional<Durability> durable;
+    std::optional<Durability> durability;
     std::vector<SessionInfo> infos;
   };
 
@@ -146,7 +146,7 @@ class Replicas::Client {
         spec.tokens = asked_.given;
         id = engine->Append(spec, [attempt](absl::StatusOr<ScoreResult> result) {
           attempt->status = result.status();
-          if (result.ok()) attempt->durable = result->durable;
+          if (result.ok()) attempt->durability = result->durability;
         });
         break;
       }
@@ -207,7 +207,7 @@ class Replicas::Client {
     if (kind_ == Kind::kGenerate) CheckTokens(*attempt);
     if (attempt->ear.done) {
       attempt->status = attempt->ear.done->status;
-      attempt->durable = attempt->ear.done->durable;
+      attempt->durability = attempt->ear.done->durability;
     }
     if (attempt->status && !gone_) return Take(attempt);
     const bool cut = world_->choices_.OneIn(200);
@@ -286,11 +286,11 @@ class Replicas::Client {
       world_->Count("expired");
       return Closed();
     }
-    if (durable_.lossy != world_->lossy_) {
+    if (durability_.lossy != world_->lossy_) {
       world_->Count("reported loss");
       return Closed();
     }
-    if (differs && durable_.tokens < tokens_.size()) {
+    if (differs && durability_.tokens < tokens_.size()) {
       return Begin(Kind::kRepair);
     }
     world_->Break(
@@ -306,8 +306,8 @@ class Replicas::Client {
         if (world_->choices_.OneIn(2)) {  // the conversation goes on in the fork
           std::swap(id_, other);
           ++seed_;
-          durable_.tokens = tokens_.size();
-          durable_.since = sent_;
+          durability_.tokens = tokens_.size();
+          durability_.since = sent_;
         }
         CloseOther(other);
         break;
@@ -315,7 +315,7 @@ class Replicas::Client {
       case Kind::kOpen:
         id_ = attempt->infos[0].id;
         open_ = true;
-        durable_.since = sent_;
+        durability_.since = sent_;
         break;
       case Kind::kGenerate:
         tokens_.insert(tokens_.end(), asked_.given.begin(), asked_.given.end());
@@ -327,7 +327,7 @@ class Replicas::Client {
         break;
       case Kind::kRewind:
         tokens_.resize(static_cast<size_t>(asked_.rewind_to));
-        durable_.tokens = std::min(durable_.tokens, tokens_.size());
+        durability_.tokens = std::min(durability_.tokens, tokens_.size());
         break;
       case Kind::kLook:
         CheckLook(attempt->infos[0]);
@@ -337,13 +337,13 @@ class Replicas::Client {
       case Kind::kClose:
         return Closed();
     }
-    if (attempt->durable) {
-      Note(absl::StrCat(attempt->durable->durable ? "durable" : "not durable", " up to ",
-                        attempt->durable->position, " of ", tokens_.size()));
-      world_->Count(attempt->durable->durable ? "durable" : "not durable");
-      if (attempt->durable->durable) {
-        durable_.tokens = tokens_.size();
-        durable_.since = sent_;
+    if (attempt->durability) {
+      Note(absl::StrCat(attempt->durability->complete ? "durable" : "not durable", " up to ",
+                        attempt->durability->position, " of ", tokens_.size()));
+      world_->Count(attempt->durability->complete ? "durable" : "not durable");
+      if (attempt->durability->complete) {
+        durability_.tokens = tokens_.size();
+        durability_.since = sent_;
       }
     } else if (kind_ == Kind::kGenerate || kind_ == Kind::kAppend) {
       world_->Break("a reply does not say whether it is durable");
@@ -372,7 +372,7 @@ class Replicas::Client {
   // Some of what was not durable is lost: it continues from what the session has.
   void Repair(const SessionInfo& info) {
     const auto position = static_cast<size_t>(info.position);
-    const bool ours = position >= durable_.tokens && position <= tokens_.size() &&
+    const bool ours = position >= durability_.tokens && position <= tokens_.size() &&
                       info.hash == HashTokens(kEmptySequenceHash,
                                               std::span<const int32_t>(tokens_).first(position));
     if (!ours) world_->Break("what is left of a session is not what its client saw");
@@ -383,13 +383,13 @@ class Replicas::Client {
   }
 
   // A late write may then bring an early record of it.
-  bool MayHaveExpired() const { return world_->now_ - durable_.since >= idle_; }
+  bool MayHaveExpired() const { return world_->now_ - durability_.since >= idle_; }
 
   void CheckLook(const SessionInfo& info) {
-    const bool sane = info.position >= static_cast<int64_t>(durable_.tokens) &&
+    const bool sane = info.position >= static_cast<int64_t>(durability_.tokens) &&
                       info.position <= static_cast<int64_t>(tokens_.size());
-    if (durable_.lossy != world_->lossy_ || MayHaveExpired()) return;
-    if (durable_.tokens == tokens_.size() && !sane) {
+    if (durability_.lossy != world_->lossy_ || MayHaveExpired()) return;
+    if (durability_.tokens == tokens_.size() && !sane) {
       world_->Break("GetSession is behind what was durable");
     }
   }
@@ -397,7 +397,7 @@ class Replicas::Client {
   void Closed() {
     open_ = false;
     tokens_.clear();
-    durable_.tokens = checked_ = 0;
+    durability_.tokens = checked_ = 0;
     ++seed_;
     kind_ = Kind::kNone;
   }
@@ -413,7 +413,7 @@ class Replicas::Client {
     size_t tokens = 0;  // of these
     absl::Time since;   // the store has had it, unless it lost it
     int lossy = 0;      // Replicas::lossy_ when it was opened
-  } durable_;
+  } durability_;
 
   Kind kind_ = Kind::kNone;
   size_t replica_ = 0;
@@ -625,7 +625,7 @@ std::string Replicas::Run() {
   for (int i = 0; i < options_.events && broken_.empty(); ++i) Event();
   if (broken_.empty()) Heal();
   for (const Replica& replica : replicas_) {
-    const SharedTotals shared = replica.engine->GetLoad().shared;
+    const ReplicaTotals shared = replica.engine->GetLoad().replication;
     counts_["state published"] += shared.states_published;
     counts_["state read"] += shared.states_read;
     counts_["state missing"] += shared.states_missing;

@@ -21,9 +21,9 @@ ResultJudge::ResultJudge(const World& world, const TurnClock& clock, StatusJudge
   }
 }
 
-void ResultJudge::JudgeShared(const Asked& asked, const PromptCacheSpec& cache,
-                              const SessionState& given, int64_t appended, int64_t cached,
-                              int64_t most) {
+void ResultJudge::JudgeReplicated(const Asked& asked, const PromptCacheSpec& cache,
+                                  const SessionState& given, int64_t appended, int64_t cached,
+                                  int64_t most) {
   // Else nobody can tell which of its tokens are meant.
   const bool certain = asked.client == nullptr || asked.client->maybe.size() == 1;
   if (certain && (cached < 0 || cached > (cache.enabled ? most : 0))) {
@@ -88,8 +88,8 @@ void ResultJudge::Generate(Asked* asked, const GenerateSpec& spec, const SeenRep
   if (!spec.session) {
     SessionState prompt;
     for (const int32_t token : spec.prompt) prompt.Append(token, false);
-    JudgeShared(*asked, spec.cache, prompt, prompt.size(), usage.cached_prompt_tokens,
-                std::max<int64_t>(0, prompt.size() - 1));
+    JudgeReplicated(*asked, spec.cache, prompt, prompt.size(), usage.cached_prompt_tokens,
+                    std::max<int64_t>(0, prompt.size() - 1));
     const std::string wrong = truth_.Judge(spec, seen);
     if (!wrong.empty()) journal_->Broken("I1: ", asked->what, ": ", wrong);
   } else if (reached) {
@@ -98,8 +98,8 @@ void ResultJudge::Generate(Asked* asked, const GenerateSpec& spec, const SeenRep
       SessionState begun = state;
       int64_t appended = 0;
       if (!after.empty() && truth_.Extend(*spec.session, spec.prompt, &begun, &appended).empty()) {
-        JudgeShared(*asked, spec.cache, begun, appended, usage.cached_prompt_tokens,
-                    std::max<int64_t>(0, appended - 1));
+        JudgeReplicated(*asked, spec.cache, begun, appended, usage.cached_prompt_tokens,
+                        std::max<int64_t>(0, appended - 1));
       }
       return after;
     });
@@ -128,8 +128,8 @@ void ResultJudge::Append(Asked* asked, const AppendSpec& spec,
       SessionState begun = state;
       int64_t appended = 0;
       if (!after.empty() && truth_.Extend(spec.session, spec.tokens, &begun, &appended).empty()) {
-        JudgeShared(*asked, spec.cache, begun, appended, seen.ok() ? seen->cached_tokens : 0,
-                    spec.score ? 0 : appended);
+        JudgeReplicated(*asked, spec.cache, begun, appended, seen.ok() ? seen->cached_tokens : 0,
+                        spec.score ? 0 : appended);
       }
       return after;
     });

@@ -33,8 +33,8 @@ class ResultJudge {
   // What it found of others' work, and what it may leave for others. `given`: all that it goes on
   // from, of which `appended` tokens were its own; it says that `cached` of these were not fed, and
   // `most` can be.
-  void JudgeShared(const Asked& asked, const PromptCacheSpec& cache, const SessionState& given,
-                   int64_t appended, int64_t cached, int64_t most);
+  void JudgeReplicated(const Asked& asked, const PromptCacheSpec& cache, const SessionState& given,
+                       int64_t appended, int64_t cached, int64_t most);
 
   const World& world_;
   const Truth truth_{world_};

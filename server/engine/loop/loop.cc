@@ -56,7 +56,7 @@ void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
 absl::Status OfClaim(const Request& request, const absl::Status& status) {
   const Session* const session = request.session;
   const bool unclaimed =
-      session != nullptr && session->shared != nullptr && !session->shared->life.claimed();
+      session != nullptr && session->replicated != nullptr && !session->replicated->life.claimed();
   return status.ok() || !unclaimed ? status : StoreUnavailable(status);
 }
 
@@ -70,10 +70,10 @@ void HandEnd(std::unique_ptr<Request> request, std::vector<RequestQueue::Ended>*
 
 // A request that has waited for the writes of its sessions is handed over.
 void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
-                 SharedTotals* totals) {
-  if (!request.sharing.durable) return;  // there was nothing to write
+                 ReplicaTotals* totals) {
+  if (!request.claim.durability) return;  // there was nothing to write
   meters->NoteSessionSave(now - request.times.end);
-  if (request.status.ok() && !request.sharing.durable->durable) ++totals->not_durable;
+  if (request.status.ok() && !request.claim.durability->complete) ++totals->not_durable;
 }
 
 // `request` continues from there; its sequences will share what is kept of it.
@@ -85,7 +85,7 @@ absl::Status StartFrom(Request* request, const FoundState& found, SessionTable* 
 
 }  // namespace
 
-std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Duration now) {
+std::optional<int> ReplicaSharing::Save(const SessionTable& table, bool busy, absl::Duration now) {
   if (busy && now < save_again) return std::nullopt;
   save_again = now + absl::Milliseconds(100);
   std::vector<std::pair<Session*, KeptCheckpoint>> worth;
@@ -106,7 +106,7 @@ std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Dur
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
            RequestQueue* queue, Emitter* emitter, EngineMeters* meters,
-           const SharedIdentity& identity, const StateStamp& stamp, DiskTier disk,
+           const ReplicaIdentity& identity, const StateStamp& stamp, DiskTier disk,
            std::vector<WarmState> warm)
     : options_(options),
       clock_(std::move(clock)),
@@ -120,8 +120,8 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       sessions_(options.sessions, with_bos, checkpoints_.store(), options.session_store != nullptr),
       sharing_(options.session_store == nullptr
                    ? nullptr
-                   : std::make_unique<Sharing>(options, &sessions_, identity, stamp,
-                                               checkpoints_.store(), clock_, queue)),
+                   : std::make_unique<ReplicaSharing>(options, &sessions_, identity, stamp,
+                                                      checkpoints_.store(), clock_, queue)),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
@@ -180,7 +180,7 @@ void Loop::TakeArrivals() {
   if (emitter_->HandAll()) queue_->EndsHanded();
   // After Exchange, too: what is finished from now on wakes the loop again.
   if (TakeFetchedStates()) Publish();
-  if (sharing_ != nullptr) TakeShared();
+  if (sharing_ != nullptr) TakeReplicated();
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->times.deadline);
@@ -257,7 +257,7 @@ void Loop::Enter(Request* request) {
   const SessionRef& ref = *request->session_ref;
   absl::StatusOr<Session*> session = sessions_.Find(ref.id, ref.tenant);
   if (!session.ok() && sharing_ != nullptr) {
-    sharing_->sessions.MakeRoom(1);
+    sharing_->sessions.EvictFor(1);
     session = sessions_.Adopt(ref.id, ref.tenant, now_);
   }
   if (!session.ok()) return EndRequest(request, session.status());
@@ -269,13 +269,13 @@ void Loop::Enter(Request* request) {
   request->life.Go(RequestLife::State::kWaitsForTurn);
 }
 
-void Loop::TakeShared() {
-  using Kind = SharedSessions::Event::Kind;
-  std::vector<SharedSessions::Event> events = sharing_->sessions.Collect();
-  for (const SharedStates::Published& state : sharing_->states.Take()) {
+void Loop::TakeReplicated() {
+  using Kind = ReplicatedSessions::Event::Kind;
+  std::vector<ReplicatedSessions::Event> events = sharing_->sessions.Collect();
+  for (const ReplicatedStates::Published& state : sharing_->states.Take()) {
     sharing_->sessions.NotePublished(state);
   }
-  for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
+  for (const ReplicatedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
     Request* const request = found->second.get();
@@ -287,7 +287,7 @@ void Loop::TakeShared() {
       EndRequest(request, answered.status);
     }
   }
-  for (SharedSessions::Event& event : events) {
+  for (ReplicatedSessions::Event& event : events) {
     const auto found = requests_.find(event.request);
     Request* const request = found == requests_.end() ? nullptr : found->second.get();
     Session* const session = sessions_.Get(event.session);
@@ -296,11 +296,11 @@ void Loop::TakeShared() {
       HandEnd(std::move(event.end->request), &ended_, emitter_);
       Session* const freed = event.end->session;
       if (freed == nullptr) continue;
-      freed->shared->awaits_end_event = false;
+      freed->replicated->awaits_end_event = false;
       if (!checkpoints_.Saves(*freed)) Release(freed);
     } else if (event.kind == Kind::kForgotten) {
       const bool used =
-          session == nullptr || session->active != nullptr || session->shared->life.known();
+          session == nullptr || session->active != nullptr || session->replicated->life.known();
       if (!used) sessions_.Close(session);
     } else if (request == nullptr) {
       continue;  // it has ended meanwhile
@@ -315,7 +315,7 @@ void Loop::TakeShared() {
   if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), clock_.Steady());
   if (unsaved) load_.unsaved = unsaved;
   // Without requests, no turn may come for long.
-  if (unsaved || load_.shared != sharing_->totals) Publish();
+  if (unsaved || load_.replication != sharing_->totals) Publish();
 }
 
 void Loop::CloseSession(Session* session, Request* closing) {
@@ -333,7 +333,7 @@ void Loop::Begin(Request* request) {
       request->life.state() != State::kClaims) {
     request->life.Go(State::kClaims);
     request->times.claim = now_;
-    return sharing_->sessions.Claim(request);  // then TakeShared calls this again
+    return sharing_->sessions.Claim(request);  // then TakeReplicated calls this again
   }
   const absl::Status status = request->Begin(&sessions_, now_);
   if (!status.ok()) return EndRequest(request, OfClaim(*request, status));
@@ -602,9 +602,9 @@ void Loop::EndAll(const absl::Status& status) {
 }
 
 void Loop::Release(Session* session) {
-  if (sharing_ != nullptr && SharedSessions::Ends(*session)) return;  // TakeShared does it
+  if (sharing_ != nullptr && ReplicatedSessions::Ends(*session)) return;  // TakeReplicated does it
   const bool forgotten = sharing_ != nullptr && !session->closed &&
-                         (session->shared == nullptr || !session->shared->life.known());
+                         (session->replicated == nullptr || !session->replicated->life.known());
   if (Request* const next = sessions_.Release(session, now_)) return Begin(next);
   if (forgotten) sessions_.Close(session);  // it is in the store, or nowhere
 }
@@ -627,7 +627,7 @@ void Loop::UpdateLoad() {
     load_.oldest_wait = now_ - std::max(oldest.times.arrival, oldest.times.resumed);
   }
   load_.client_sessions = sessions_.size();
-  if (sharing_ != nullptr) load_.shared = sharing_->totals;
+  if (sharing_ != nullptr) load_.replication = sharing_->totals;
   load_.states = checkpoints_.store()->totals();
   load_.cache_hits = checkpoints_.hits();
   load_.cache_misses = checkpoints_.misses();

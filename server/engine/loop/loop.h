@@ -29,27 +29,27 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/request_queue.h"
-#include "server/engine/loop/shared_lookups.h"
-#include "server/engine/loop/shared_sessions.h"
-#include "server/engine/loop/shared_states.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/meters.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
+#include "server/engine/replicas/replicated_lookups.h"
+#include "server/engine/replicas/replicated_sessions.h"
+#include "server/engine/replicas/replicated_states.h"
 #include "server/engine/sequences/request.h"
 #include "server/sessions/session_table.h"
 
 namespace rivulet {
 
 // Sessions in a store that replicas share.
-struct Sharing {
-  Sharing(const EngineOptions& options, SessionTable* table, const SharedIdentity& identity,
-          const StateStamp& stamp, StateStore* kept, const Clock& clock, RequestQueue* queue)
+struct ReplicaSharing {
+  ReplicaSharing(const EngineOptions& options, SessionTable* table, const ReplicaIdentity& identity,
+                 const StateStamp& stamp, StateStore* kept, const Clock& clock, RequestQueue* queue)
       : mailbox(std::make_shared<LoopMailbox>([queue] { queue->Wake(); })),
         states(options.state_archive, options.publish, stamp, kept, clock, mailbox, &totals),
         sessions(options.session_store.get(), table, &states, identity, clock, mailbox, &totals),
         lookups(options.session_store.get(), table, identity, clock, mailbox, &totals) {}
-  ~Sharing() { mailbox->Close(); }
+  ~ReplicaSharing() { mailbox->Close(); }
 
   // In a drain: publishes states that are worth it, that of the session used last first. Returns
   // EngineLoad::unsaved; nullopt: it was called a moment ago, and requests run (`busy`).
@@ -57,10 +57,10 @@ struct Sharing {
   std::optional<int> Save(const SessionTable& table, bool busy, absl::Duration now);
 
   const std::shared_ptr<LoopMailbox> mailbox;
-  SharedTotals totals;
-  SharedStates states;
-  SharedSessions sessions;
-  SharedLookups lookups;
+  ReplicaTotals totals;
+  ReplicatedStates states;
+  ReplicatedSessions sessions;
+  ReplicatedLookups lookups;
   absl::Duration save_again = -absl::InfiniteDuration();  // by the steady clock
 };
 
@@ -70,7 +70,7 @@ class Loop {
   // `identity`: of the sessions in options.session_store. `stamp`: of the files of `disk`, which
   // may be empty. `warm`: states that every tenant's requests may continue from.
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-       RequestQueue* queue, Emitter* emitter, EngineMeters* meters, const SharedIdentity& identity,
+       RequestQueue* queue, Emitter* emitter, EngineMeters* meters, const ReplicaIdentity& identity,
        const StateStamp& stamp, DiskTier disk, std::vector<WarmState> warm);
 
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
@@ -99,7 +99,7 @@ class Loop {
   void AddToAdmission(Request* request, int slots);
   // True: the disk tier has done something.
   bool TakeFetchedStates();
-  void TakeShared();
+  void TakeReplicated();
 
   // Replies that were read continue; the parked ones wait for slots again.
   void ResumeReaders();
@@ -136,7 +136,7 @@ class Loop {
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states
   SessionTable sessions_;
-  const std::unique_ptr<Sharing> sharing_;  // null: no store is shared
+  const std::unique_ptr<ReplicaSharing> sharing_;  // null: no store is shared
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier

@@ -45,7 +45,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
   KeyAccount* const key = request->account.key.get();
   if (key != nullptr) RIVULET_RETURN_IF_ERROR(key->CheckTokens(now));
   request->account.places = std::max(1, request->num_slots);
-  absl::Status room = CheckRoom(*request);
+  absl::Status room = CheckLimits(*request);
   if (!room.ok()) {
     ++refused_;
     return room;
@@ -65,7 +65,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
   return last_id_;
 }
 
-absl::Status RequestQueue::CheckRoom(const Request& request) const {
+absl::Status RequestQueue::CheckLimits(const Request& request) const {
   const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
   if (accepted_.places + request.account.places > most) {
     return Exhausted("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),

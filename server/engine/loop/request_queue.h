@@ -103,7 +103,7 @@ class RequestQueue {
     int places = 0;      // samples, scores and session calls taken and not ended
     int64_t tokens = 0;  // given tokens of those requests
   };
-  absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckLimits(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckTenantRoom(const Request& request, const Accepted& own) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration TimeFor(int64_t places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -11,7 +11,7 @@ bool KeepPlan::HasPoint(int64_t fed) const {
   return std::binary_search(points_.begin(), points_.end(), fed);
 }
 
-int64_t KeepPlan::Room(int64_t fed) const {
+int64_t KeepPlan::DistanceToNextPoint(int64_t fed) const {
   int64_t room = std::numeric_limits<int64_t>::max();
   if (every_ > 0) room = std::max<int64_t>(1, last_ + every_ - fed);
   const auto next = std::upper_bound(points_.begin(), points_.end(), fed);

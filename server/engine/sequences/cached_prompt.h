@@ -23,11 +23,12 @@ class KeepPlan {
       : points_(std::move(points)), every_(every), last_(start) {}
 
   bool HasPoint(int64_t fed) const;
-  // Whether to keep the state after so many tokens. Room makes sure that points are met exactly.
+  // Whether to keep the state after so many tokens. DistanceToNextPoint makes sure that points are
+  // met exactly.
   bool Due(int64_t fed) const { return HasPoint(fed) || (every_ > 0 && fed - last_ >= every_); }
   void NoteKept(int64_t fed) { last_ = fed; }
   // How many tokens may be fed at once after `fed` without passing a state to keep; at least 1.
-  int64_t Room(int64_t fed) const;
+  int64_t DistanceToNextPoint(int64_t fed) const;
 
  private:
   std::vector<int64_t> points_;

@@ -125,13 +125,13 @@ class Request : public Outlet {
   bool closes_session = false;  // it does not wait for its turn
   bool while_draining = false;  // SessionCall
   // Where replicas share a store.
-  struct Sharing {
+  struct Claim {
     // It refuses a session that is not what its client believes, whatever session_ref says.
     bool knows_session = false;
     // Of a Generate on a session at a known position: the same for its repetition alone.
     std::optional<uint64_t> identity;
-    std::optional<Durability> durable;  // set with its end
-  } sharing;
+    std::optional<Durability> durability;  // set with its end
+  } claim;
 
   int num_slots = 1;       // 0: it needs none and is done when its turn comes
   int open_sequences = 0;  // sequences that have not ended

@@ -39,7 +39,7 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
     }
     account.num_tokens += usage.completion_tokens;
   }
-  sharing.knows_session = spec.resume.has_value();
+  claim.knows_session = spec.resume.has_value();
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
@@ -166,7 +166,7 @@ void Generation::DescribeProgress(ErrorDetail* detail) const {
 }
 
 void Generation::OnEnd() {
-  reply->Finish({std::move(status), usage, sharing.durable});
+  reply->Finish({std::move(status), usage, claim.durability});
   listener->OnReady();
 }
 
@@ -254,7 +254,7 @@ SequenceView SampleSequence::View() const {
   SequenceView view;
   if (phase_ == Phase::kPrefill) {
     int64_t end = prefill_end_;
-    const int64_t room = generate_->keep.Room(position_);
+    const int64_t room = generate_->keep.DistanceToNextPoint(position_);
     if (room < end - cursor_) end = cursor_ + room;
     const int64_t last = end;
     if (generate_->spec.sampling.has_penalties()) {

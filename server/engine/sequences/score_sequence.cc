@@ -55,7 +55,7 @@ void Scoring::OnEnd() {
   if (status.ok()) {
     result.usage = usage;
     result.usage.prompt_tokens = account.num_tokens;
-    result.durable = sharing.durable;
+    result.durability = claim.durability;
     done(std::move(result));
   } else {
     done(std::move(status));
@@ -147,7 +147,7 @@ SequenceView ScoreSequence::View() const {
   SequenceView view;
   const int64_t end = static_cast<int64_t>(score_->feed.size());
   view.prefill_tokens = std::min(end, (cursor_ / score_->window + 1) * score_->window) - cursor_;
-  view.prefill_tokens = std::min(view.prefill_tokens, score_->keep.Room(fed()));
+  view.prefill_tokens = std::min(view.prefill_tokens, score_->keep.DistanceToNextPoint(fed()));
   view.last_served = last_served;
   return view;
 }

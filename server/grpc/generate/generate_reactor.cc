@@ -211,7 +211,7 @@ GenerateReactor::Action GenerateReactor::Next() {
   const bool last = waiting_.empty() && ends_well;
   if (last) {
     ToWire(end_->usage, message_.mutable_usage());
-    if (end_->durable) ToWire(*end_->durable, message_.mutable_durability());
+    if (end_->durability) ToWire(*end_->durability, message_.mutable_durability());
   }
   bytes_.Set(message_);
   if (!last) {

@@ -96,7 +96,7 @@ void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCount
   record_.Write();
   SetFirst(part);
   ToWire(end.usage, part->mutable_usage());
-  if (end.durable) ToWire(*end.durable, part->mutable_durability());
+  if (end.durability) ToWire(*end.durability, part->mutable_durability());
 }
 
 }  // namespace rivulet

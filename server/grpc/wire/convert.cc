@@ -342,7 +342,7 @@ void ToWire(const ScoreResult& result, v1::ScoreReply* reply) { ScoresToWire(res
 
 void ToWire(const ScoreResult& result, v1::AppendReply* reply) {
   if (result.session) ToWire(*result.session, reply->mutable_progress());
-  if (result.durable) ToWire(*result.durable, reply->mutable_durability());
+  if (result.durability) ToWire(*result.durability, reply->mutable_durability());
   reply->set_cached_tokens(result.cached_tokens);
   ScoresToWire(result, reply);
 }

@@ -168,7 +168,7 @@ void ToWire(absl::Duration duration, google::protobuf::Duration* wire) {
 }
 
 void ToWire(const Durability& durability, v1::Durability* wire) {
-  wire->set_durable(durability.durable);
+  wire->set_durable(durability.complete);
   wire->set_position(durability.position);
   wire->set_other_numerics_id(durability.other_numerics_id);
 }

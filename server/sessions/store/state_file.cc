@@ -66,8 +66,8 @@ StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id) {
   return stamp;
 }
 
-StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant, absl::string_view previous,
-                            std::span<const int32_t> tokens) {
+StateStamp ArchivedStateStamp(StateStamp model, absl::string_view tenant,
+                              absl::string_view previous, std::span<const int32_t> tokens) {
   SectionWriter owner;
   owner.Text(tenant);
   owner.Text(previous);
@@ -76,7 +76,7 @@ StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant, absl::st
   return model;
 }
 
-std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values) {
+std::string ArchivedStateName(const StateStamp& stamp, uint64_t number, size_t num_values) {
   return Sha256Hex(Header(stamp, number, num_values));
 }
 
@@ -110,8 +110,8 @@ absl::StatusOr<std::vector<float>> DecodeStateFile(absl::string_view bytes, cons
   return ReadValues(&reader, num_values);
 }
 
-absl::StatusOr<std::vector<float>> DecodeSharedState(absl::string_view bytes,
-                                                     absl::string_view name, size_t num_values) {
+absl::StatusOr<std::vector<float>> DecodeArchivedState(absl::string_view bytes,
+                                                       absl::string_view name, size_t num_values) {
   SectionReader reader(bytes);
   reader.Bytes(kMagic.size() + sizeof kVersion);
   RIVULET_RETURN_IF_ERROR(reader.Section(Section::kMeta).status());

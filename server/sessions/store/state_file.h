@@ -25,7 +25,7 @@ namespace rivulet {
 struct StateStamp {
   std::string weights_sha256, config_sha256;  // lower-case hex
   std::string numerics_id;
-  // Of files: of this process and model alone. Of shared states: SharedStateStamp.
+  // Of files: of this process and model alone. Of shared states: ArchivedStateStamp.
   std::string owner;
 };
 
@@ -35,22 +35,22 @@ StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id);
 // `model` with the owner of a shared state or segment: the tenant, the name of the segment before
 // it ("": there is none), which stands for all tokens up to there, and the tokens seen since. So
 // the names of all segments of a state take time linear in its tokens.
-StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant, absl::string_view previous,
-                            std::span<const int32_t> tokens);
+StateStamp ArchivedStateStamp(StateStamp model, absl::string_view tenant,
+                              absl::string_view previous, std::span<const int32_t> tokens);
 // The `number` of what replicas share: a state after `fed` tokens, the implied bos counted, without
 // its segments; and the segment that ends there.
-inline uint64_t SharedStateNumber(int64_t fed) { return static_cast<uint64_t>(fed); }
-inline uint64_t SharedSegmentNumber(int64_t fed) {
+inline uint64_t ArchivedStateNumber(int64_t fed) { return static_cast<uint64_t>(fed); }
+inline uint64_t ArchivedSegmentNumber(int64_t fed) {
   return uint64_t{1} << 63 | static_cast<uint64_t>(fed);
 }
 // The name of a shared state, or segment, of so many values: SHA-256, lower-case hex, of all that
 // its bytes hold before the values.
-std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
+std::string ArchivedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
 
 // The values of a shared state with this name; they need not be finite. Errors: DATA_LOSS, unless
 // the bytes are whole and what they hold before the values has this name.
-absl::StatusOr<std::vector<float>> DecodeSharedState(absl::string_view bytes,
-                                                     absl::string_view name, size_t num_values);
+absl::StatusOr<std::vector<float>> DecodeArchivedState(absl::string_view bytes,
+                                                       absl::string_view name, size_t num_values);
 
 // Bytes of every file of this stamp with so many values.
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values);

@@ -138,15 +138,15 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
                  .disk_bytes = 19,
                  .forgotten = 20,
                  .file_errors = 21};
-  load.shared = {.takeovers = 22,
-                 .lost = 23,
-                 .writes = 24,
-                 .rewritten = 25,
-                 .not_durable = 26,
-                 .unavailable = 27,
-                 .full = 28,
-                 .damaged = 29,
-                 .unreadable = 30};
+  load.replication = {.takeovers = 22,
+                      .lost = 23,
+                      .writes = 24,
+                      .rewritten = 25,
+                      .not_durable = 26,
+                      .unavailable = 27,
+                      .full = 28,
+                      .damaged = 29,
+                      .unreadable = 30};
   engine_->SetLoad(load);
   const auto metrics = Collect();
   const auto expect = [&metrics](const std::string& name, double value) {

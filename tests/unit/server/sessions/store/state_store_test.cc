@@ -510,28 +510,28 @@ TEST_F(SegmentTest, APublishedStateSharesTheSegmentsOfAnEarlierOne) {
   EXPECT_EQ(store_->totals().memory_bytes, 28 + 16 + 12);
 }
 
-TEST(SharedStateNameTest, FollowsFromAllThatCameBefore) {
+TEST(ArchivedStateNameTest, FollowsFromAllThatCameBefore) {
   const auto stamp = [](const std::string& tenant, const std::string& previous,
                         const std::vector<int32_t>& tokens, const std::string& numerics = "n") {
-    return SharedStateStamp({"w", "c", numerics, ""}, tenant, previous, tokens);
+    return ArchivedStateStamp({"w", "c", numerics, ""}, tenant, previous, tokens);
   };
   const StateStamp first = stamp("ab", "cd", {1, 2});
-  const std::string name = SharedStateName(first, SharedSegmentNumber(3), 4);
+  const std::string name = ArchivedStateName(first, ArchivedSegmentNumber(3), 4);
   const std::set<std::string> names = {
       name,
-      SharedStateName(first, SharedStateNumber(3), 4),
-      SharedStateName(first, SharedSegmentNumber(4), 4),
-      SharedStateName(first, SharedSegmentNumber(3), 5),
-      SharedStateName(stamp("abc", "d", {1, 2}), SharedSegmentNumber(3), 4),
-      SharedStateName(stamp("ab", "ce", {1, 2}), SharedSegmentNumber(3), 4),
-      SharedStateName(stamp("ab", "cd", {1, 3}), SharedSegmentNumber(3), 4),
-      SharedStateName(stamp("ab", "cd", {1, 2}, "m"), SharedSegmentNumber(3), 4)};
+      ArchivedStateName(first, ArchivedStateNumber(3), 4),
+      ArchivedStateName(first, ArchivedSegmentNumber(4), 4),
+      ArchivedStateName(first, ArchivedSegmentNumber(3), 5),
+      ArchivedStateName(stamp("abc", "d", {1, 2}), ArchivedSegmentNumber(3), 4),
+      ArchivedStateName(stamp("ab", "ce", {1, 2}), ArchivedSegmentNumber(3), 4),
+      ArchivedStateName(stamp("ab", "cd", {1, 3}), ArchivedSegmentNumber(3), 4),
+      ArchivedStateName(stamp("ab", "cd", {1, 2}, "m"), ArchivedSegmentNumber(3), 4)};
   EXPECT_EQ(names.size(), 8u);
-  std::string bytes = EncodeStateFile(first, SharedSegmentNumber(3), std::vector<float>(4));
-  EXPECT_TRUE(DecodeSharedState(bytes, name, 4).ok());
+  std::string bytes = EncodeStateFile(first, ArchivedSegmentNumber(3), std::vector<float>(4));
+  EXPECT_TRUE(DecodeArchivedState(bytes, name, 4).ok());
   ASSERT_EQ(bytes[8], 2);  // its version; in version 1 the name hashes other bytes
   bytes[8] = 1;
-  EXPECT_TRUE(absl::IsDataLoss(DecodeSharedState(bytes, name, 4).status()));
+  EXPECT_TRUE(absl::IsDataLoss(DecodeArchivedState(bytes, name, 4).status()));
 }
 
 }  // namespace

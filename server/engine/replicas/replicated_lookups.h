@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SharedLookups: the calls on sessions that do not wait for their turn, where replicas share a
+// ReplicatedLookups: the calls on sessions that do not wait for their turn, where replicas share a
 // store: CloseSession, GetSession, ListSessions. They go to the store, wherever the session runs.
 #pragma once
 
@@ -16,19 +16,19 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/engine/load.h"
-#include "server/engine/loop/loop_mailbox.h"
-#include "server/engine/loop/shared_sessions.h"
+#include "server/engine/replicas/loop_mailbox.h"
+#include "server/engine/replicas/replicated_sessions.h"
 #include "server/engine/sequences/request.h"
 
 namespace rivulet {
 
 // Thread: the loop.
-class SharedLookups {
+class ReplicatedLookups {
  public:
   // What is borrowed outlives it. The store's threads post to `mailbox`. Calls that fail are
   // counted in `totals`.
-  SharedLookups(SessionStore* store, const SessionTable* table, SharedIdentity identity,
-                Clock clock, std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
+  ReplicatedLookups(SessionStore* store, const SessionTable* table, ReplicaIdentity identity,
+                    Clock clock, std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals);
 
   // Leaves a tombstone, whoever has the session; its next writer finds that it has lost it.
   void Close(Request* request);
@@ -75,10 +75,10 @@ class SharedLookups {
 
   SessionStore* const store_;
   const SessionTable* const table_;
-  const SharedIdentity identity_;
+  const ReplicaIdentity identity_;
   const Clock clock_;
   const std::shared_ptr<LoopMailbox> mailbox_;
-  SharedTotals* const totals_;
+  ReplicaTotals* const totals_;
   absl::flat_hash_map<RequestId, Open> open_;
   std::deque<RequestId> reading_;  // that have reads to begin, or have ended
   size_t reads_ = 0;               // of records that are under way

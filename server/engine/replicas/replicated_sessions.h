@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SharedSessions: the sessions of an engine in a store that replicas share (session_store.h).
+// ReplicatedSessions: the sessions of an engine in a store that replicas share (session_store.h).
 //
 //   Claim ──> (Read ─ lease of another ─ ReadChunks) ──> Write with a lease ──> kClaimed
 //   while it runs: Write every 1,024 tokens, and to renew the lease
@@ -38,9 +38,9 @@
 #include "absl/time/time.h"
 #include "server/engine/clock.h"
 #include "server/engine/load.h"
-#include "server/engine/loop/loop_mailbox.h"
-#include "server/engine/loop/shared_records.h"
-#include "server/engine/loop/shared_states.h"
+#include "server/engine/replicas/loop_mailbox.h"
+#include "server/engine/replicas/replicated_records.h"
+#include "server/engine/replicas/replicated_states.h"
 #include "server/engine/sequences/request.h"
 #include "server/sessions/replicated/session_record.h"
 #include "server/sessions/replicated/session_store.h"
@@ -49,7 +49,7 @@
 namespace rivulet {
 
 // A request that has ended, and waits for the writes of the sessions that it changed or opened.
-// SharedSessions owns it, not a session: a session may go, and its request is answered all the
+// ReplicatedSessions owns it, not a session: a session may go, and its request is answered all the
 // same.
 struct HeldEnd {
   std::unique_ptr<Request> request;
@@ -94,7 +94,7 @@ class CopyLife {
 };
 
 // What is known of the session's record, and the call of the store that is under way.
-struct SharedCopy {
+struct ReplicatedCopy {
   CopyLife life;
   // A record that the store has or may get.
   struct Version {
@@ -148,7 +148,7 @@ using SeenLeases = absl::btree_map<SessionId, SeenLease>;
 // Sessions that the store does not have as they are here.
 int CountUnwritten(const SessionTable& table);
 
-struct SharedOptions {
+struct ReplicationOptions {
   absl::Duration lease = absl::Milliseconds(1500);
   absl::Duration renewal = absl::Milliseconds(500);  // of the lease, after the last write
   // Between two looks at a lease of another replica; between a write that failed and the next.
@@ -157,12 +157,12 @@ struct SharedOptions {
   int64_t tokens_a_write = 1024;                      // while a request runs
 };
 
-class SharedSessions {
+class ReplicatedSessions {
  public:
   // What is borrowed outlives it. The store's threads post to `mailbox`.
-  SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
-                 SharedIdentity identity, Clock clock, std::shared_ptr<LoopMailbox> mailbox,
-                 SharedTotals* totals);
+  ReplicatedSessions(SessionStore* store, SessionTable* table, ReplicatedStates* states,
+                     ReplicaIdentity identity, Clock clock, std::shared_ptr<LoopMailbox> mailbox,
+                     ReplicaTotals* totals);
 
   // What the loop has to do. Requests and sessions are named by their ids: they may be gone.
   struct Event {
@@ -179,8 +179,8 @@ class SharedSessions {
     std::unique_ptr<HeldEnd> end = nullptr;
   };
 
-  // Forgets idle sessions, which are in the store, until `more` may be opened here.
-  void MakeRoom(int more);
+  // Forgets idle sessions, which are in the store, until `more` sessions may be opened here.
+  void EvictFor(int more);
   // It is the request's turn on its session. kClaimed follows.
   void Claim(Request* request);
   // `request` ends before it was claimed.
@@ -191,10 +191,10 @@ class SharedSessions {
   // it opened. kEnded follows.
   void End(std::unique_ptr<Request> request, Session* session, const std::vector<Session*>& opened);
   // A state was published; the session's record is to name it.
-  void NotePublished(const SharedStates::Published& state);
+  void NotePublished(const ReplicatedStates::Published& state);
   // The session is not free until the loop has handled the kEnded of its last request.
   static bool Ends(const Session& session) {
-    return session.shared != nullptr && session.shared->awaits_end_event;
+    return session.replicated != nullptr && session.replicated->awaits_end_event;
   }
 
   // Runs the mailbox and does what is due. Returns the events since the last call, in order.
@@ -217,16 +217,16 @@ class SharedSessions {
   // A callback for the session's next call: `on` takes its result, unless the session was
   // forgotten.
   template <typename Result>
-  std::function<void(Result)> Call(Session* session, SharedCopy::Call call,
-                                   void (SharedSessions::*on)(Session*, const Result&)) {
-    session->shared->call = call;
-    const uint64_t number = ++session->shared->call_number;
+  std::function<void(Result)> Call(Session* session, ReplicatedCopy::Call call,
+                                   void (ReplicatedSessions::*on)(Session*, const Result&)) {
+    session->replicated->call = call;
+    const uint64_t number = ++session->replicated->call_number;
     return Posting<Result>(mailbox_, [this, on, number, id = session->id](const Result& result) {
       totals_->CountCall(result.status());
       Session* const called = table_->Get(id);
-      SharedCopy* const copy = called == nullptr ? nullptr : called->shared.get();
+      ReplicatedCopy* const copy = called == nullptr ? nullptr : called->replicated.get();
       if (copy == nullptr || copy->call_number != number) return;  // of a forgotten session
-      copy->call = SharedCopy::Call::kNone;
+      copy->call = ReplicatedCopy::Call::kNone;
       (this->*on)(called, result);
     });
   }
@@ -254,12 +254,12 @@ class SharedSessions {
 
   SessionStore* const store_;
   SessionTable* const table_;
-  SharedStates* const states_;
-  const SharedIdentity identity_;
+  ReplicatedStates* const states_;
+  const ReplicaIdentity identity_;
   const Clock clock_;
-  const SharedOptions options_;
+  const ReplicationOptions options_;
   const std::shared_ptr<LoopMailbox> mailbox_;
-  SharedTotals* const totals_;
+  ReplicaTotals* const totals_;
   std::deque<Event> events_;
   absl::btree_map<uint64_t, std::unique_ptr<HeldEnd>> ends_;  // by number
   uint64_t last_end_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/loop/shared_lookups.h"
+#include "server/engine/replicas/replicated_lookups.h"
 
 #include <algorithm>
 #include <limits>
@@ -29,9 +29,9 @@ absl::Status CannotClose() {
 
 }  // namespace
 
-SharedLookups::SharedLookups(SessionStore* store, const SessionTable* table,
-                             SharedIdentity identity, Clock clock,
-                             std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
+ReplicatedLookups::ReplicatedLookups(SessionStore* store, const SessionTable* table,
+                                     ReplicaIdentity identity, Clock clock,
+                                     std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals)
     : store_(store),
       table_(table),
       identity_(std::move(identity)),
@@ -39,13 +39,13 @@ SharedLookups::SharedLookups(SessionStore* store, const SessionTable* table,
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
 
-void SharedLookups::End(const Open& open, absl::Status status) {
+void ReplicatedLookups::End(const Open& open, absl::Status status) {
   const RequestId id = open.request->id;
   answered_.push_back({id, std::move(status)});
   open_.erase(id);
 }
 
-void SharedLookups::Close(Request* request) {
+void ReplicatedLookups::Close(Request* request) {
   open_[request->id].request = request;
   store_->Read(request->session_ref->id.ToString(),
                For<Answer>(request->id, [this](Open* asking, const Answer& answer) {
@@ -53,7 +53,7 @@ void SharedLookups::Close(Request* request) {
                }));
 }
 
-void SharedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
+void ReplicatedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
   const SessionId& id = open->request->session_ref->id;
   if (!answer.ok()) return End(*open, StoreUnavailable(answer.status()));
   if (answer->kind == StoreAnswer::Kind::kMissing) return End(*open, SessionTable::NotFound(id));
@@ -76,7 +76,7 @@ void SharedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
                 }));
 }
 
-void SharedLookups::Look(Request* request) {
+void ReplicatedLookups::Look(Request* request) {
   const SessionLookup& lookup = *request->lookup();
   const RequestId request_id = request->id;
   open_[request_id].request = request;
@@ -84,7 +84,7 @@ void SharedLookups::Look(Request* request) {
   using Members = absl::StatusOr<std::vector<SessionStore::Member>>;
   const int64_t most =
       lookup.page_size > 0 ? lookup.page_size : std::numeric_limits<int32_t>::max();
-  store_->List(SharedSetsOf(identity_.model_name, request->account.tenant, "")[1].name,
+  store_->List(ReplicatedSetsOf(identity_.model_name, request->account.tenant, "")[1].name,
                static_cast<int64_t>(lookup.after), most,
                For<Members>(request_id, [this, most](Open* open, const Members& members) {
                  if (!members.ok()) return End(*open, StoreUnavailable(members.status()));
@@ -101,7 +101,7 @@ void SharedLookups::Look(Request* request) {
                }));
 }
 
-void SharedLookups::Read(Open* open, std::vector<SessionId> sessions) {
+void ReplicatedLookups::Read(Open* open, std::vector<SessionId> sessions) {
   open->found.resize(sessions.size());
   open->sessions = std::move(sessions);
   reading_.push_back(open->request->id);
@@ -109,7 +109,7 @@ void SharedLookups::Read(Open* open, std::vector<SessionId> sessions) {
 }
 
 // One read of each request, then the next of each: none waits for all of a long list.
-void SharedLookups::BeginReads() {
+void ReplicatedLookups::BeginReads() {
   while (reads_ < kMostReads && !reading_.empty()) {
     const RequestId id = reading_.front();
     reading_.pop_front();
@@ -130,7 +130,7 @@ void SharedLookups::BeginReads() {
   }
 }
 
-void SharedLookups::OnRecord(Open* open, size_t index, const Answer& answer) {
+void ReplicatedLookups::OnRecord(Open* open, size_t index, const Answer& answer) {
   const SessionId& id = open->sessions[index];
   const bool one = open->request->lookup()->session.has_value();
   absl::Status status = SessionTable::NotFound(id);
@@ -157,12 +157,12 @@ void SharedLookups::OnRecord(Open* open, size_t index, const Answer& answer) {
   End(*open, absl::OkStatus());
 }
 
-SessionInfo SharedLookups::InfoOf(const SessionId& id, const SessionRecord& record,
-                                  bool busy) const {
+SessionInfo ReplicatedLookups::InfoOf(const SessionId& id, const SessionRecord& record,
+                                      bool busy) const {
   SessionInfo info;
   const absl::Time now = clock_();
   const Session* const here = table_->Get(id);
-  if (here != nullptr && here->shared != nullptr && here->shared->life.known()) {
+  if (here != nullptr && here->replicated != nullptr && here->replicated->life.known()) {
     info = here->Info(now);  // for the memory of its states
   }
   info.id = id;

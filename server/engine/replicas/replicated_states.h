@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SharedStates: the states of sessions in an archive that replicas share (state_archive.h).
+// ReplicatedStates: the states of sessions in an archive that replicas share (state_archive.h).
 //
 // When a request on a session has ended, its last state is published if computing it again takes
 // longer than writing and reading it: each segment, unless it is there, and what else it holds. The
@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "server/engine/clock.h"
 #include "server/engine/load.h"
-#include "server/engine/loop/loop_mailbox.h"
 #include "server/engine/options.h"
+#include "server/engine/replicas/loop_mailbox.h"
 #include "server/sessions/replicated/state_archive.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/store/state_file.h"
@@ -30,14 +30,14 @@ namespace rivulet {
 inline constexpr size_t kMostPublished = 2;
 
 // Thread: the loop.
-class SharedStates {
+class ReplicatedStates {
  public:
   // `archive` null: nothing is published, and nothing found. `model`: the stamp of every state of
   // this model; its owner is not used. What is borrowed outlives it. The archive's threads post to
   // `mailbox`.
-  SharedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
-               StateStamp model, StateStore* store, Clock clock,
-               std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
+  ReplicatedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
+                   StateStamp model, StateStore* store, Clock clock,
+                   std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals);
 
   // A run took this long and fed so many prompt tokens.
   void NoteRun(int64_t fed, absl::Duration time);
@@ -90,7 +90,7 @@ class SharedStates {
   int64_t under_way_bytes_ = 0;
   const Clock clock_;
   const std::shared_ptr<LoopMailbox> mailbox_;
-  SharedTotals* const totals_;
+  ReplicaTotals* const totals_;
   int under_way_ = 0;
   bool failing_ = false;
   std::vector<Published> published_;

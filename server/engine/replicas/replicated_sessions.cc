@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/loop/shared_sessions.h"
+#include "server/engine/replicas/replicated_sessions.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -28,19 +28,19 @@ bool Contains(const Session& session, const SessionRecord& record) {
          session.history.HashAt(record.position) == record.sequence_hash;
 }
 
-SharedCopy* CopyOf(Session* session) {
-  if (session->shared == nullptr) session->shared = std::make_shared<SharedCopy>();
-  return session->shared.get();
+ReplicatedCopy* CopyOf(Session* session) {
+  if (session->replicated == nullptr) session->replicated = std::make_shared<ReplicatedCopy>();
+  return session->replicated.get();
 }
 
-bool IsUnconfirmed(const SharedCopy& copy, const std::string& claim) {
+bool IsUnconfirmed(const ReplicatedCopy& copy, const std::string& claim) {
   const std::vector<std::string>& claims = copy.unconfirmed_claims;
   return claim == copy.sent.version.claim ||
          std::find(claims.begin(), claims.end(), claim) != claims.end();
 }
 
 void NoteChanges(Session* session) {
-  SharedCopy* const copy = session->shared.get();
+  ReplicatedCopy* const copy = session->replicated.get();
   const int64_t unchanged = session->history.TakeUnchanged();
   copy->stored.prefix_tokens = std::min(copy->stored.prefix_tokens, unchanged);
   copy->sent.version.prefix_tokens = std::min(copy->sent.version.prefix_tokens, unchanged);
@@ -50,13 +50,13 @@ void NoteChanges(Session* session) {
 }
 
 // How many of the session's tokens, as it is here, the store has.
-int64_t SafePosition(const SharedCopy& copy) {
+int64_t SafePosition(const ReplicatedCopy& copy) {
   return std::min(copy.stored.prefix_tokens, copy.stored.record.position);
 }
 
 // `record` is what the store has, and the session has come from it or grown beyond it.
 void SetStored(Session* session, SessionRecord record, std::string claim) {
-  SharedCopy* const copy = session->shared.get();
+  ReplicatedCopy* const copy = session->replicated.get();
   NoteChanges(session);
   record.owns_chunks &= copy->stored.record.owns_chunks;  // a failover forgets no fork
   copy->stored.prefix_tokens =
@@ -90,7 +90,7 @@ bool HashFits(const Session& session, const SessionRef& ref) {
 }
 
 bool IsAsExpected(const Session& session, const Request& request) {
-  return request.sharing.knows_session || HashFits(session, *request.session_ref);
+  return request.claim.knows_session || HashFits(session, *request.session_ref);
 }
 
 // Whether another replica has the session. The store's clock may have gone back since the lease was
@@ -112,7 +112,7 @@ bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Duration
 
 // Whether the copy may be written into a store that was emptied.
 bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
-  const SharedCopy& copy = *session.shared;
+  const ReplicatedCopy& copy = *session.replicated;
   if (now < copy.leased_until) return true;
   if (copy.claiming != nullptr) {
     const SessionRef& ref = *copy.claiming->session_ref;
@@ -128,8 +128,8 @@ bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
 
 // A repetition of the very request that the lease is for.
 bool IsRepetition(const Request& request, const SessionRecord& record) {
-  return request.session_ref->repeated && request.sharing.identity &&
-         record.request == request.sharing.identity;
+  return request.session_ref->repeated && request.claim.identity &&
+         record.request == request.claim.identity;
 }
 
 }  // namespace
@@ -161,16 +161,17 @@ void CopyLife::Go(State to) {
 int CountUnwritten(const SessionTable& table) {
   int count = 0;
   table.ForEach([&](const Session* session) {
-    const SharedCopy* const copy = session->shared.get();
+    const ReplicatedCopy* const copy = session->replicated.get();
     if (copy == nullptr || !copy->life.known()) return;
-    count += copy->wants_write || copy->call == SharedCopy::Call::kWrite ? 1 : 0;
+    count += copy->wants_write || copy->call == ReplicatedCopy::Call::kWrite ? 1 : 0;
   });
   return count;
 }
 
-SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
-                               SharedIdentity identity, Clock clock,
-                               std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
+ReplicatedSessions::ReplicatedSessions(SessionStore* store, SessionTable* table,
+                                       ReplicatedStates* states, ReplicaIdentity identity,
+                                       Clock clock, std::shared_ptr<LoopMailbox> mailbox,
+                                       ReplicaTotals* totals)
     : store_(store),
       table_(table),
       states_(states),
@@ -179,8 +180,8 @@ SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedS
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
 
-void SharedSessions::SetDue(Session* session, absl::Duration due) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::SetDue(Session* session, absl::Duration due) {
+  ReplicatedCopy* const copy = session->replicated.get();
   if (copy->owes != 0) due = std::min(due, ends_.at(copy->owes)->until);
   if (copy->due == due) return;
   due_.erase({copy->due, session->id});
@@ -188,37 +189,37 @@ void SharedSessions::SetDue(Session* session, absl::Duration due) {
   if (due < absl::InfiniteDuration()) due_.insert({due, session->id});
 }
 
-absl::Duration SharedSessions::DueIn() const {
+absl::Duration ReplicatedSessions::DueIn() const {
   if (!events_.empty()) return absl::ZeroDuration();
   return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first - clock_.Steady();
 }
 
 // What the loop asks for.
 
-void SharedSessions::MakeRoom(int more) {
+void ReplicatedSessions::EvictFor(int more) {
   const auto may_go = [](const Session& session) {
-    const SharedCopy* const copy = session.shared.get();
-    return copy == nullptr || (copy->call == SharedCopy::Call::kNone && !copy->wants_write);
+    const ReplicatedCopy* const copy = session.replicated.get();
+    return copy == nullptr || (copy->call == ReplicatedCopy::Call::kNone && !copy->wants_write);
   };
   while (table_->size() + more > table_->limits().max_open_sessions && table_->EvictIdle(may_go)) {
   }
 }
 
-void SharedSessions::Owe(Session* session, uint64_t end) {
-  session->shared->owes = end;
-  session->shared->wants_write = true;
+void ReplicatedSessions::Owe(Session* session, uint64_t end) {
+  session->replicated->owes = end;
+  session->replicated->wants_write = true;
   table_->Pin(session);
 }
 
-void SharedSessions::Claim(Request* request) {
+void ReplicatedSessions::Claim(Request* request) {
   CopyOf(request->session)->claiming = request;
   Advance(request->session);
 }
 
-void SharedSessions::Leave(const Request& request) {
+void ReplicatedSessions::Leave(const Request& request) {
   Session* const session = request.session;
-  if (session == nullptr || session->shared == nullptr) return;
-  SharedCopy* const copy = session->shared.get();
+  if (session == nullptr || session->replicated == nullptr) return;
+  ReplicatedCopy* const copy = session->replicated.get();
   if (copy->claiming == &request) copy->claiming = nullptr;
   if (!copy->life.claimed() || session->active != &request) return;
   copy->life.Go(Life::kOwn);
@@ -226,29 +227,29 @@ void SharedSessions::Leave(const Request& request) {
   Advance(session);
 }
 
-void SharedSessions::NoteTokens(Session* session) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::NoteTokens(Session* session) {
+  ReplicatedCopy* const copy = session->replicated.get();
   const SessionRecord& last =
-      copy->call == SharedCopy::Call::kWrite ? copy->sent.version.record : copy->stored.record;
+      copy->call == ReplicatedCopy::Call::kWrite ? copy->sent.version.record : copy->stored.record;
   if (!copy->life.claimed() || session->position() - last.position < options_.tokens_a_write)
     return;
   copy->wants_write = true;
   Advance(session);
 }
 
-void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
-                         const std::vector<Session*>& opened) {
+void ReplicatedSessions::End(std::unique_ptr<Request> request, Session* session,
+                             const std::vector<Session*>& opened) {
   auto end = std::make_unique<HeldEnd>();
   end->request = std::move(request);
   end->session = session;
   // A new session must be in the store before its client learns of it.
   end->until = opened.empty() ? clock_.Steady() + options_.end_wait : absl::InfiniteDuration();
   std::vector<Session*> written = opened;
-  SharedCopy* const parent = session == nullptr ? nullptr : CopyOf(session);
+  ReplicatedCopy* const parent = session == nullptr ? nullptr : CopyOf(session);
   if (parent != nullptr) NoteChanges(session);
   for (Session* const session_opened : opened) {
     end->opened.push_back(session_opened->id);
-    SharedCopy* const copy = CopyOf(session_opened);
+    ReplicatedCopy* const copy = CopyOf(session_opened);
     copy->life.Go(Life::kNew);
     session_opened->history.TakeUnchanged();
     // The chunks of a fork are those of its parent if the parent's record says so; else, as where
@@ -282,16 +283,16 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   const uint64_t number = ++last_end_;
   ends_.emplace(number, std::move(end));
   for (Session* const changed : written) Owe(changed, number);
-  MakeRoom(0);  // none of these: they are pinned
+  EvictFor(0);  // none of these: they are pinned
   for (Session* const changed : written) {
     SetDue(changed, absl::InfiniteDuration());
     Advance(changed);
   }
 }
 
-void SharedSessions::NotePublished(const SharedStates::Published& state) {
+void ReplicatedSessions::NotePublished(const ReplicatedStates::Published& state) {
   Session* const session = table_->Get(state.session);
-  SharedCopy* const copy = session == nullptr ? nullptr : session->shared.get();
+  ReplicatedCopy* const copy = session == nullptr ? nullptr : session->replicated.get();
   if (copy == nullptr || !copy->life.known() || session->closed) return;
   if (state.fed == 0) {
     copy->publishing = 0;  // the next end of a request tries it again
@@ -309,17 +310,17 @@ void SharedSessions::NotePublished(const SharedStates::Published& state) {
   Advance(session);
 }
 
-std::vector<std::unique_ptr<HeldEnd>> SharedSessions::Abandon() {
+std::vector<std::unique_ptr<HeldEnd>> ReplicatedSessions::Abandon() {
   std::vector<std::unique_ptr<HeldEnd>> ends;
   for (Event& event : events_) {
     if (event.kind == Event::Kind::kEnded) ends.push_back(std::move(event.end));
   }
   events_.clear();
   for (auto& [number, end] : ends_) {
-    std::optional<Durability>& durable = end->request->sharing.durable;
-    if (!durable) durable.emplace();
-    durable->durable = false;
-    if (end->session != nullptr) durable->position = SafePosition(*end->session->shared);
+    std::optional<Durability>& durability = end->request->claim.durability;
+    if (!durability) durability.emplace();
+    durability->complete = false;
+    if (end->session != nullptr) durability->position = SafePosition(*end->session->replicated);
     ends.push_back(std::move(end));
   }
   ends_.clear();
@@ -328,26 +329,26 @@ std::vector<std::unique_ptr<HeldEnd>> SharedSessions::Abandon() {
 
 // Calls of the store.
 
-void SharedSessions::Advance(Session* session) {
-  SharedCopy* const copy = session->shared.get();
-  if (copy->call != SharedCopy::Call::kNone) return;
+void ReplicatedSessions::Advance(Session* session) {
+  ReplicatedCopy* const copy = session->replicated.get();
+  if (copy->call != ReplicatedCopy::Call::kNone) return;
   if (copy->life.known() && copy->claiming != nullptr) return Write(session, true);
   if (copy->claiming != nullptr) {
     return store_->Read(session->id.ToString(),
-                        Call(session, SharedCopy::Call::kRead, &SharedSessions::OnRead));
+                        Call(session, ReplicatedCopy::Call::kRead, &ReplicatedSessions::OnRead));
   }
   if (copy->life.known() && copy->wants_write) Write(session, copy->life.claimed());
 }
 
-void SharedSessions::ReadChunks(Session* session) {
+void ReplicatedSessions::ReadChunks(Session* session) {
   std::vector<std::string> ids;
-  for (const ChunkUse& use : session->shared->found.record.chunks) ids.push_back(use.id);
+  for (const ChunkUse& use : session->replicated->found.record.chunks) ids.push_back(use.id);
   store_->ReadChunks(std::move(ids),
-                     Call(session, SharedCopy::Call::kChunks, &SharedSessions::OnChunks));
+                     Call(session, ReplicatedCopy::Call::kChunks, &ReplicatedSessions::OnChunks));
 }
 
-void SharedSessions::Write(Session* session, bool lease) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::Write(Session* session, bool lease) {
+  ReplicatedCopy* const copy = session->replicated.get();
   NoteChanges(session);
   StoreWrite write;
   SessionRecord record = RecordOf(*session, identity_, clock_());
@@ -359,7 +360,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   const bool forks = running != nullptr && running->kind == RequestKind::kForkSession;
   record.owns_chunks = copy->stored.record.owns_chunks && !forks;
   if (record.owns_chunks) DropUnused(copy->stored.record, record, &write);
-  if (lease && running != nullptr) record.request = running->sharing.identity;
+  if (lease && running != nullptr) record.request = running->claim.identity;
   record.states = copy->published;
   write.session = session->id.ToString();
   write.expected = copy->stored.claim;
@@ -380,21 +381,21 @@ void SharedSessions::Write(Session* session, bool lease) {
                 .at = clock_.Steady()};
   copy->wants_write = false;
   store_->Write(std::move(write),
-                Call(session, SharedCopy::Call::kWrite, &SharedSessions::OnWrite));
+                Call(session, ReplicatedCopy::Call::kWrite, &ReplicatedSessions::OnWrite));
   SetDue(session, absl::InfiniteDuration());
 }
 
 // Answers.
 
-std::vector<SharedSessions::Event> SharedSessions::Collect() {
+std::vector<ReplicatedSessions::Event> ReplicatedSessions::Collect() {
   mailbox_->Run();
   const absl::Duration now = clock_.Steady();
   while (!due_.empty() && due_.begin()->first <= now) {
     const SessionId id = due_.begin()->second;
     due_.erase(due_.begin());
     Session* const session = table_->Get(id);
-    if (session == nullptr || session->shared == nullptr) continue;
-    session->shared->due = absl::InfiniteDuration();
+    if (session == nullptr || session->replicated == nullptr) continue;
+    session->replicated->due = absl::InfiniteDuration();
     TakeDue(session);
   }
   std::vector<Event> events(std::make_move_iterator(events_.begin()),
@@ -403,19 +404,19 @@ std::vector<SharedSessions::Event> SharedSessions::Collect() {
   return events;
 }
 
-void SharedSessions::TakeDue(Session* session) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::TakeDue(Session* session) {
+  ReplicatedCopy* const copy = session->replicated.get();
   if (copy->owes != 0 && ends_.at(copy->owes)->until <= clock_.Steady()) {
     DecideEnd(session, /*durable=*/false, absl::OkStatus());
   }
   if (copy->life.claimed()) copy->wants_write = true;  // the lease
   Advance(session);
-  if (copy->call == SharedCopy::Call::kNone && copy->wants_write)
+  if (copy->call == ReplicatedCopy::Call::kNone && copy->wants_write)
     SetDue(session, clock_.Steady() + options_.retry);
 }
 
-void SharedSessions::OnWrite(Session* session, const Answer& answer) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnWrite(Session* session, const Answer& answer) {
+  ReplicatedCopy* const copy = session->replicated.get();
   // Another replica has written the record, and this one cannot read it.
   if (IsOfRecord(answer.status())) return Lose(session, answer.status());
   if (absl::IsDataLoss(answer.status()) && !copy->stored.record.chunks.empty()) {
@@ -447,8 +448,8 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
   }
 }
 
-void SharedSessions::OnNoBytes(Session* session, const absl::Status& status) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnNoBytes(Session* session, const absl::Status& status) {
+  ReplicatedCopy* const copy = session->replicated.get();
   // One that was taken over may have grown where it was: nothing of it is to be written here.
   if (copy->life.Is(Life::kNew) || copy->life.Is(Life::kTakenOver)) return Lose(session, status);
   copy->wants_write = true;  // without the request, what it had before may be written
@@ -456,8 +457,8 @@ void SharedSessions::OnNoBytes(Session* session, const absl::Status& status) {
   Advance(session);
 }
 
-void SharedSessions::OnWritten(Session* session) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnWritten(Session* session) {
+  ReplicatedCopy* const copy = session->replicated.get();
   ++totals_->writes;
   NoteChanges(session);
   copy->stored = copy->sent.version;  // which stays the last one that was sent
@@ -476,15 +477,15 @@ void SharedSessions::OnWritten(Session* session) {
   Advance(session);
 }
 
-void SharedSessions::OnRead(Session* session, const Answer& answer) {
+void ReplicatedSessions::OnRead(Session* session, const Answer& answer) {
   if (!answer.ok()) return OnUnavailable(session, answer.status());
   if (answer->kind == Kind::kMissing) return OnMissing(session, answer->store_id);
-  session->shared->store_id = answer->store_id;
+  session->replicated->store_id = answer->store_id;
   OnFound(session, answer->found);
 }
 
-void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnFound(Session* session, const StoreRecord& found) {
+  ReplicatedCopy* const copy = session->replicated.get();
   absl::StatusOr<SessionRecord> record = DecodeRecord(found.bytes);
   if (!record.ok()) return Lose(session, record.status());
   const bool own = IsUnconfirmed(*copy, found.claim);
@@ -515,8 +516,8 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   ReadChunks(session);
 }
 
-void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnChunks(Session* session, const Chunks& chunks) {
+  ReplicatedCopy* const copy = session->replicated.get();
   if (!chunks.ok()) return OnUnavailable(session, chunks.status());
   const bool missing = std::any_of(chunks->begin(), chunks->end(),
                                    [](const std::string& bytes) { return bytes.empty(); });
@@ -562,8 +563,8 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
   Advance(session);
 }
 
-void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnMissing(Session* session, const std::string& store_id) {
+  ReplicatedCopy* const copy = session->replicated.get();
   const absl::Status not_found = SessionTable::NotFound(session->id);
   if (!copy->life.known() || store_id == copy->store_id) return Lose(session, not_found);
   if (!MayBeWrittenAnew(*session, clock_.Steady())) {
@@ -582,8 +583,8 @@ void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
   Advance(session);
 }
 
-void SharedSessions::OnUnavailable(Session* session, const absl::Status& status) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::OnUnavailable(Session* session, const absl::Status& status) {
+  ReplicatedCopy* const copy = session->replicated.get();
   if (copy->life.Is(Life::kNew) || absl::IsDataLoss(status) || IsOfRecord(status)) {
     return Lose(session, StoreUnavailable(status));
   }
@@ -604,14 +605,14 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
   SetDue(session, clock_.Steady() + options_.retry);
 }
 
-void SharedSessions::Claimed(Session* session, const absl::Status& status) {
-  Request* const request = std::exchange(session->shared->claiming, nullptr);
-  session->shared->vouched = status.ok() && HashFits(*session, *request->session_ref);
+void ReplicatedSessions::Claimed(Session* session, const absl::Status& status) {
+  Request* const request = std::exchange(session->replicated->claiming, nullptr);
+  session->replicated->vouched = status.ok() && HashFits(*session, *request->session_ref);
   events_.push_back({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
 }
 
-void SharedSessions::Lose(Session* session, const absl::Status& status) {
-  SharedCopy* const copy = session->shared.get();
+void ReplicatedSessions::Lose(Session* session, const absl::Status& status) {
+  ReplicatedCopy* const copy = session->replicated.get();
   const bool running = session->active != nullptr && session->active->life.begun();
   copy->lost = status;
   copy->life.Go(Life::kUnread);
@@ -626,39 +627,40 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
   }
 }
 
-void SharedSessions::DecideEnd(Session* session, bool durable, const absl::Status& status) {
-  const uint64_t number = std::exchange(session->shared->owes, 0);
-  session->shared->sent.has_end = false;
+void ReplicatedSessions::DecideEnd(Session* session, bool durable, const absl::Status& status) {
+  const uint64_t number = std::exchange(session->replicated->owes, 0);
+  session->replicated->sent.has_end = false;
   table_->Unpin(session, clock_());
   HeldEnd* const held = ends_.at(number).get();
   Request* const request = held->request.get();
   if (!status.ok() && request->status.ok()) request->status = status;
-  if (!request->sharing.durable) request->sharing.durable.emplace();
-  if (!durable) request->sharing.durable->durable = false;
-  request->sharing.durable->other_numerics_id = held->other_numerics_id;
+  if (!request->claim.durability) request->claim.durability.emplace();
+  if (!durable) request->claim.durability->complete = false;
+  request->claim.durability->other_numerics_id = held->other_numerics_id;
   // Its answer cannot say so. Repeated, it changes nothing more.
   if (!durable && request->kind == RequestKind::kRewindSession && request->status.ok()) {
     request->status = StoreUnavailable(absl::UnavailableError("no answer in time"));
   }
-  if (session == held->session) request->sharing.durable->position = SafePosition(*session->shared);
+  if (session == held->session)
+    request->claim.durability->position = SafePosition(*session->replicated);
   if (--held->writes > 0) return;
   for (const SessionId& id : held->opened) {
     Session* const opened = request->status.ok() ? nullptr : table_->Get(id);
-    if (opened != nullptr && opened->shared->life.known()) Discard(opened);
+    if (opened != nullptr && opened->replicated->life.known()) Discard(opened);
   }
   events_.push_back(
       {.kind = Event::Kind::kEnded, .end = std::move(ends_.extract(number).mapped())});
 }
 
-void SharedSessions::Discard(Session* session) {
+void ReplicatedSessions::Discard(Session* session) {
   SessionRecord record = RecordOf(*session, identity_, clock_());
-  record.chunks = session->shared->stored.record.chunks;
-  record.owns_chunks = session->shared->stored.record.owns_chunks;
+  record.chunks = session->replicated->stored.record.chunks;
+  record.owns_chunks = session->replicated->stored.record.owns_chunks;
   StoreWrite write = TombstoneOf(session->id, std::move(record), table_->limits());
-  write.expected = session->shared->stored.claim;
+  write.expected = session->replicated->stored.claim;
   store_->Write(std::move(write), [](const Answer&) {});  // else it expires
-  session->shared->life.Go(Life::kUnread);
-  session->shared->wants_write = false;
+  session->replicated->life.Go(Life::kUnread);
+  session->replicated->wants_write = false;
   events_.push_back({.kind = Event::Kind::kForgotten, .session = session->id});
 }
 

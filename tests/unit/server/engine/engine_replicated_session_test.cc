@@ -11,8 +11,8 @@
 
 #include "model/base/error.h"
 #include "server/engine/engine_parts.h"
-#include "server/engine/loop/shared_records.h"
-#include "server/engine/loop/shared_sessions.h"
+#include "server/engine/replicas/replicated_records.h"
+#include "server/engine/replicas/replicated_sessions.h"
 #include "server/engine/session_calls.h"
 #include "server/sessions/replicated/session_record.h"
 #include "server/sessions/sealed/encrypted_session_store.h"
@@ -42,9 +42,9 @@ TEST(CopyLifeTest, AllowsTheseStepsAndNoOthers) {
   }
 }
 
-class SharedSessionTest : public ::testing::Test {
+class ReplicatedSessionTest : public ::testing::Test {
  protected:
-  explicit SharedSessionTest(bool encrypts = false) : encrypts_(encrypts) {}
+  explicit ReplicatedSessionTest(bool encrypts = false) : encrypts_(encrypts) {}
 
   struct Replica {
     std::shared_ptr<MemorySessionStore> store;
@@ -142,7 +142,7 @@ class SharedSessionTest : public ::testing::Test {
     const absl::Status started = collector.Start(engine(replica), spec);
     if (!started.ok()) return started;
     Until([&] { return collector.reply().end().has_value(); });
-    durable_ = collector.reply().end()->durable;
+    durability_ = collector.reply().end()->durability;
     const absl::Status status = collector.Wait();
     if (!status.ok()) return status;
     return *collector.sample().session;
@@ -172,10 +172,10 @@ class SharedSessionTest : public ::testing::Test {
   MemoryStoreServer server_{[this] { return now_ + store_is_ahead_; }};
   std::deque<ReplyCollector> collectors_;  // outlive the engines
   std::deque<Replica> replicas_;
-  std::optional<Durability> durable_;
+  std::optional<Durability> durability_;
 };
 
-TEST_F(SharedSessionTest, AnotherReplicaShowsListsAndClosesASession) {
+TEST_F(ReplicatedSessionTest, AnotherReplicaShowsListsAndClosesASession) {
   const SessionId id = Open(0)->id;
   const auto progress = Generate(0, id, 5, {1, 2});
   ASSERT_TRUE(progress.ok()) << progress.status();
@@ -204,7 +204,7 @@ TEST_F(SharedSessionTest, AnotherReplicaShowsListsAndClosesASession) {
   EXPECT_EQ(Reason(Get(0, id).status()), "SESSION_NOT_FOUND");
 }
 
-TEST_F(SharedSessionTest, AClosedSessionLeavesNoTokensUnlessAForkMayUseThem) {
+TEST_F(ReplicatedSessionTest, AClosedSessionLeavesNoTokensUnlessAForkMayUseThem) {
   const SessionId lone = Open(0)->id;
   for (int turn = 0; turn < 4; ++turn) ASSERT_TRUE(Generate(0, lone, 5, {1, 2}).ok());
   EXPECT_EQ(server_.chunks(), 1u) << "those that a larger one replaced are gone";
@@ -240,7 +240,7 @@ TEST_F(SharedSessionTest, AClosedSessionLeavesNoTokensUnlessAForkMayUseThem) {
   EXPECT_EQ(server_.chunks(), before);
 }
 
-TEST_F(SharedSessionTest, AListReadsAFewRecordsAtATime) {
+TEST_F(ReplicatedSessionTest, AListReadsAFewRecordsAtATime) {
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(Open(0).ok());
   std::optional<absl::StatusOr<SessionPage>> page;
   size_t most = 0;
@@ -256,7 +256,7 @@ TEST_F(SharedSessionTest, AListReadsAFewRecordsAtATime) {
   EXPECT_EQ(most, 256u);
 }
 
-TEST_F(SharedSessionTest, AListLeavesOutARecordThatTheStoreCannotRead) {
+TEST_F(ReplicatedSessionTest, AListLeavesOutARecordThatTheStoreCannotRead) {
   const SessionId id = Open(0)->id, damaged = Open(0)->id;
   server_.Damage(damaged.ToString());
   const auto page = Await<SessionPage>(
@@ -267,7 +267,7 @@ TEST_F(SharedSessionTest, AListLeavesOutARecordThatTheStoreCannotRead) {
   EXPECT_EQ(Reason(Get(1, damaged).status()), "SESSION_RECORD_DAMAGED");
 }
 
-TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
+TEST_F(ReplicatedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
   const SessionId id = Open(0)->id;
   std::optional<absl::Status> closed;
   const ReplyCollector& collector = Start(0, id);
@@ -279,13 +279,13 @@ TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
   EXPECT_EQ(Reason(collector.reply().end()->status), "SESSION_NOT_FOUND");
 }
 
-TEST_F(SharedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
+TEST_F(ReplicatedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
   const MemoryStoreImage image = server_.Image();
   ASSERT_TRUE(Generate(0, id, 5, {3}).ok());
   const auto lost = Generate(0, id, 5, {4});
-  ASSERT_TRUE(lost.ok() && durable_->durable);
+  ASSERT_TRUE(lost.ok() && durability_->complete);
   server_.Restore(image);  // both writes are gone, and nobody knows
   const auto branch = Generate(1, id, 5, {9});
   ASSERT_TRUE(branch.ok()) << branch.status();
@@ -293,7 +293,7 @@ TEST_F(SharedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
   EXPECT_TRUE(Generate(0, id, 5, {}, branch->hash).ok());
 }
 
-TEST_F(SharedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
+TEST_F(ReplicatedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
   store_is_ahead_ = absl::Hours(1);
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
@@ -307,7 +307,7 @@ TEST_F(SharedSessionTest, ALeaseEndsThoughTheClockOfTheStoreGoesBack) {
   EXPECT_LT(now_ - before, absl::Seconds(2));
 }
 
-TEST_F(SharedSessionTest, ALeaseIsRenewedThoughTheClockOfAReplicaGoesBack) {
+TEST_F(ReplicatedSessionTest, ALeaseIsRenewedThoughTheClockOfAReplicaGoesBack) {
   const SessionId id = Open(0)->id;
   Start(0, id);
   replicas_are_ahead_ = -absl::Hours(1);
@@ -316,7 +316,7 @@ TEST_F(SharedSessionTest, ALeaseIsRenewedThoughTheClockOfAReplicaGoesBack) {
   EXPECT_GT(server_.Read(id.ToString())->found.lease, absl::ZeroDuration());
 }
 
-TEST_F(SharedSessionTest, ALeaseThatHasEndedVouchesForNothingThoughTheClockOfAReplicaGoesBack) {
+TEST_F(ReplicatedSessionTest, ALeaseThatHasEndedVouchesForNothingThoughTheClockOfAReplicaGoesBack) {
   const SessionId id = Open(0)->id;
   const ReplyCollector& stale = Start(0, id, 100);
   replicas_[0].reaches_store = false;
@@ -328,7 +328,7 @@ TEST_F(SharedSessionTest, ALeaseThatHasEndedVouchesForNothingThoughTheClockOfARe
   EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND");
 }
 
-TEST_F(SharedSessionTest, WhatAFailoverLostIsWrittenAgain) {
+TEST_F(ReplicatedSessionTest, WhatAFailoverLostIsWrittenAgain) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
   const MemoryStoreImage image = server_.Image();
@@ -340,7 +340,7 @@ TEST_F(SharedSessionTest, WhatAFailoverLostIsWrittenAgain) {
   EXPECT_TRUE(Generate(1, id, 5, {}, next->hash).ok());
 }
 
-TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouchesFor) {
+TEST_F(ReplicatedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouchesFor) {
   const SessionId closed = Open(0)->id;
   ASSERT_TRUE(Generate(0, closed, 5, {1, 2}).ok());
   ASSERT_TRUE(Close(1, closed).ok());
@@ -376,10 +376,10 @@ TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesOnlyWhatTheClientOrTheLeaseVouch
   server_.Empty();
   Until([&] { return collector.reply().end().has_value(); });
   EXPECT_TRUE(collector.reply().end()->status.ok()) << collector.reply().end()->status;
-  EXPECT_TRUE(collector.reply().end()->durable->durable);
+  EXPECT_TRUE(collector.reply().end()->durability->complete);
 }
 
-TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesASessionWhoseAppendIsRepeated) {
+TEST_F(ReplicatedSessionTest, IntoAnEmptiedStoreGoesASessionWhoseAppendIsRepeated) {
   const SessionId id = Open(0)->id;
   const auto before = Generate(0, id, 5, {1, 2});
   ASSERT_TRUE(before.ok()) << before.status();
@@ -399,7 +399,7 @@ TEST_F(SharedSessionTest, IntoAnEmptiedStoreGoesASessionWhoseAppendIsRepeated) {
   EXPECT_EQ(append({1, 2, 3, 4}), "SESSION_NOT_FOUND");
 }
 
-TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
+TEST_F(ReplicatedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
   const SessionId id = Open(0)->id;
   const auto before = Generate(0, id, 5, {1, 2});
   ASSERT_TRUE(before.ok());
@@ -408,8 +408,8 @@ TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
   EXPECT_EQ(Reason(Generate(0, id, 5, {}, before->hash + 1).status()), "SESSION_STORE");
   const auto alone = Generate(0, id, 5, {}, before->hash);
   ASSERT_TRUE(alone.ok()) << alone.status();
-  EXPECT_FALSE(durable_->durable);
-  EXPECT_EQ(durable_->position, before->position);
+  EXPECT_FALSE(durability_->complete);
+  EXPECT_EQ(durability_->position, before->position);
   EXPECT_EQ(Reason(Open(0).status()), "SESSION_STORE");
   EXPECT_EQ(Reason(Get(0, id).status()), "SESSION_STORE");
   const auto rewound = Await<SessionInfo>([&](SessionDone done) {
@@ -429,13 +429,13 @@ TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
   EXPECT_TRUE(Generate(1, id, 5, {}, alone->hash).ok());
 }
 
-TEST_F(SharedSessionTest, ATakeoverThatAFullStoreRefusedDoesNotHappenLater) {
+TEST_F(ReplicatedSessionTest, ATakeoverThatAFullStoreRefusedDoesNotHappenLater) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
   server_.SetMostRecords(0);
   const auto held = Generate(0, id, 5, {3}, Get(0, id)->hash);
   ASSERT_TRUE(held.ok()) << held.status();
-  EXPECT_FALSE(durable_->durable);
+  EXPECT_FALSE(durability_->complete);
   EXPECT_EQ(Reason(Generate(1, id, 5, {}, held->hash).status()), "SESSION_STORE");
   // Refused as well, so that this replica writes again later than the other one would.
   EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_STORE");
@@ -445,7 +445,7 @@ TEST_F(SharedSessionTest, ATakeoverThatAFullStoreRefusedDoesNotHappenLater) {
 }
 
 // What somebody else left in the store is checked before it is used.
-TEST_F(SharedSessionTest, AReplyThatGoesBackIsDurableUpToWhereItBeganAtMost) {
+TEST_F(ReplicatedSessionTest, AReplyThatGoesBackIsDurableUpToWhereItBeganAtMost) {
   const SessionId id = Open(0)->id;
   const auto before = Generate(0, id, 5, {1, 2});
   ASSERT_TRUE(before.ok());
@@ -459,12 +459,12 @@ TEST_F(SharedSessionTest, AReplyThatGoesBackIsDurableUpToWhereItBeganAtMost) {
   ReplyCollector& collector = collectors_.emplace_back();
   ASSERT_TRUE(collector.Start(engine(0), spec).ok());
   Until([&] { return collector.reply().end().has_value(); });
-  ASSERT_TRUE(collector.reply().end()->durable.has_value());
-  EXPECT_FALSE(collector.reply().end()->durable->durable);
-  EXPECT_EQ(collector.reply().end()->durable->position, 2);
+  ASSERT_TRUE(collector.reply().end()->durability.has_value());
+  EXPECT_FALSE(collector.reply().end()->durability->complete);
+  EXPECT_EQ(collector.reply().end()->durability->position, 2);
 }
 
-TEST_F(SharedSessionTest, ARecordThatCannotBeRightIsRefused) {
+TEST_F(ReplicatedSessionTest, ARecordThatCannotBeRightIsRefused) {
   const auto reason_after = [&](const auto& change) {
     const SessionId id = Open(0)->id;
     EXPECT_TRUE(Generate(0, id, 5, {1, 2}).ok());
@@ -500,15 +500,15 @@ TEST_F(SharedSessionTest, ARecordThatCannotBeRightIsRefused) {
             "SESSION_RECORD_DAMAGED");
 }
 
-class SharedLimitTest : public SharedSessionTest {
+class ReplicatedLimitTest : public ReplicatedSessionTest {
  protected:
-  SharedLimitTest() {
+  ReplicatedLimitTest() {
     options_.sessions.max_open_sessions = 5;
     options_.sessions.max_tenant_sessions = 3;
   }
 };
 
-TEST_F(SharedLimitTest, LimitsCountTheSessionsOfAllReplicas) {
+TEST_F(ReplicatedLimitTest, LimitsCountTheSessionsOfAllReplicas) {
   const SessionId id = Open(0, "t")->id;
   ASSERT_TRUE(Open(1, "t").ok());
   const auto fork = [&](int count) {
@@ -528,7 +528,7 @@ TEST_F(SharedLimitTest, LimitsCountTheSessionsOfAllReplicas) {
   EXPECT_TRUE(Open(1, "u").ok()) << "all have expired";
 }
 
-TEST_F(SharedLimitTest, ANewSessionThatExpiresFirstIsNotTheOneThatMakesRoom) {
+TEST_F(ReplicatedLimitTest, ANewSessionThatExpiresFirstIsNotTheOneThatMakesRoom) {
   const SessionId id = Open(0, "t")->id;
   for (const char* tenant : {"t", "t", "u", "u"}) ASSERT_TRUE(Open(0, tenant).ok());
   ASSERT_TRUE(Close(1, id).ok()) << "replica 0 holds five sessions all the same";
@@ -537,7 +537,7 @@ TEST_F(SharedLimitTest, ANewSessionThatExpiresFirstIsNotTheOneThatMakesRoom) {
   EXPECT_TRUE(Get(0, brief->id, "u").ok());
 }
 
-class TenantBytesTest : public SharedSessionTest {
+class TenantBytesTest : public ReplicatedSessionTest {
  protected:
   TenantBytesTest() { options_.sessions.max_tenant_bytes = 4000; }
 };
@@ -545,7 +545,7 @@ class TenantBytesTest : public SharedSessionTest {
 TEST_F(TenantBytesTest, ATenantThatHasTooMuchOpensAndExtendsNothingAndMayClose) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 1000, {1, 2}).ok()) << "what has begun may be written";
-  EXPECT_TRUE(durable_->durable);
+  EXPECT_TRUE(durability_->complete);
   const absl::Status refused = Open(1).status();
   EXPECT_EQ(Reason(refused), "TENANT_STORE_LIMIT");
   EXPECT_THAT(std::string(refused.message()),
@@ -574,13 +574,13 @@ TEST_F(TenantBytesTest, ATakeoverThatTheLimitRefusedTakesNothingFromTheHolder) {
   Until([&] { return Get(1, id)->position == held->position; });
 }
 
-class PublishedStateTest : public SharedSessionTest {
+class PublishedStateTest : public ReplicatedSessionTest {
  protected:
   PublishedStateTest() {
     options_.state_archive = archive_;
     options_.publish.after_tokens = 4;
   }
-  SharedTotals Totals(int replica) { return engine(replica)->GetLoad().shared; }
+  ReplicaTotals Totals(int replica) { return engine(replica)->GetLoad().replication; }
   // Tokens that a replica fed for a request on the session.
   int64_t FedFor(int replica, const SessionId& id, std::vector<int32_t> prompt) {
     const int64_t before = engine(replica)->GetLoad().fed_total;
@@ -689,7 +689,7 @@ TEST_F(PublishedStateTest, AStateThatIsGoneOrDamagedIsComputedAgain) {
   damage([](std::string* bytes) { bytes->pop_back(); });
   damage([&](std::string* bytes) {  // a checksum says nothing about who wrote it
     const StateStamp stamp =
-        SharedStateStamp({"", "", "fake", ""}, "t", "", std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+        ArchivedStateStamp({"", "", "fake", ""}, "t", "", std::vector<int32_t>{1, 2, 3, 4, 5, 6});
     const float infinite = std::numeric_limits<float>::infinity();
     *bytes = EncodeStateFile(stamp, 7, std::vector<float>(kFakeStateBytes / 4, infinite));
   });
@@ -781,7 +781,7 @@ TEST_F(PublishedStateTest, ADrainWaitsForTheWriteOfTheLastRequest) {
   ASSERT_TRUE(collector.Start(engine(0), spec).ok());
   engine(0)->Drain(absl::InfiniteFuture());
   Until([&] { return collector.reply().end().has_value(); });
-  EXPECT_FALSE(collector.reply().end()->durable->durable);
+  EXPECT_FALSE(collector.reply().end()->durability->complete);
   EXPECT_EQ(engine(0)->GetLoad().unsaved, 1);
   replicas_[0].reaches_store = true;
   Until([&] { return engine(0)->GetLoad().unsaved == 0; });
@@ -820,17 +820,17 @@ class OtherNumericsTest : public PublishedStateTest {
 TEST_F(OtherNumericsTest, TokensAreFedAgainAndTheReplySaysSoOnce) {
   const SessionId id = Open(0)->id;
   ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
-  EXPECT_EQ(durable_->other_numerics_id, "");
+  EXPECT_EQ(durability_->other_numerics_id, "");
   Until([&] { return Totals(0).writes >= 4; });
   EXPECT_EQ(FedFor(1, id, {3}), 9);
-  EXPECT_EQ(durable_->other_numerics_id, "fake");
+  EXPECT_EQ(durability_->other_numerics_id, "fake");
   EXPECT_EQ(Totals(1).states_missing, 0) << "states of another numerics id are not asked for";
   ASSERT_TRUE(Generate(1, id, 1, {}).ok());
-  EXPECT_EQ(durable_->other_numerics_id, "");
+  EXPECT_EQ(durability_->other_numerics_id, "");
 }
 
-struct EncryptedSessionTest : public SharedSessionTest {
-  EncryptedSessionTest() : SharedSessionTest(/*encrypts=*/true) {}
+struct EncryptedSessionTest : public ReplicatedSessionTest {
+  EncryptedSessionTest() : ReplicatedSessionTest(/*encrypts=*/true) {}
   void Use(int replica, const std::vector<std::string>& ids) {
     ASSERT_TRUE(replicas_[static_cast<size_t>(replica)].sealer->Use(KeysOf(ids)).ok());
   }
@@ -860,7 +860,7 @@ TEST_F(EncryptedSessionTest, AReplicaThatLacksTheKeyRefusesTheSession) {
   Use(1, {"new"});
   EXPECT_EQ(Reason(Get(1, id).status()), "SESSION_RECORD_KEY");
   EXPECT_EQ(Reason(Generate(1, id, 5, {3}).status()), "SESSION_RECORD_KEY");
-  EXPECT_GT(engine(1)->GetLoad().shared.unreadable, 0);
+  EXPECT_GT(engine(1)->GetLoad().replication.unreadable, 0);
   ASSERT_TRUE(Generate(0, id, 5, {3}).ok()) << "the session is not harmed";
   // It finds a record with another claim, and has a copy of its own.
   Use(1, {"old"});
@@ -878,7 +878,7 @@ TEST_F(EncryptedSessionTest, AForgedClaimEndsTheRequestAndWritesNothing) {
   image.records[id.ToString()].claim = NewStoreClaim();
   server_.Restore(image);
   EXPECT_EQ(Reason(Generate(0, id, 5, {3}).status()), "SESSION_RECORD_DAMAGED");
-  EXPECT_EQ(engine(0)->GetLoad().shared.rewritten, 0);
+  EXPECT_EQ(engine(0)->GetLoad().replication.rewritten, 0);
   EXPECT_EQ(server_.Image().records[id.ToString()].claim, image.records[id.ToString()].claim);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/loop/shared_records.h"
+#include "server/engine/replicas/replicated_records.h"
 
 #include <cstring>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 // A tombstone stays so long: a repeated CloseSession, or a request that comes late, finds it. A
 // stale copy does not need it: without a record the session is NOT_FOUND, too, unless the store is
-// another one (SharedSessions::OnMissing).
+// another one (ReplicatedSessions::OnMissing).
 constexpr absl::Duration kTombstone = absl::Minutes(10);
 
 }  // namespace
@@ -40,8 +40,8 @@ absl::Status StoreUnavailable(const absl::Status& cause) {
                    detail);
 }
 
-std::vector<StoreSet> SharedSetsOf(const std::string& model, const std::string& tenant,
-                                   const std::string& key) {
+std::vector<StoreSet> ReplicatedSetsOf(const std::string& model, const std::string& tenant,
+                                       const std::string& key) {
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   std::vector<StoreSet> sets = {{absl::StrCat("model/", model), kAny},
                                 {absl::StrCat("tenant/", model, "/", tenant), kAny}};
@@ -82,9 +82,10 @@ absl::Status AccountFull(int64_t bytes, const SessionLimits& limits) {
                    detail);
 }
 
-std::vector<StoreSet> SetsFor(const SharedIdentity& identity, const Session& session,
+std::vector<StoreSet> SetsFor(const ReplicaIdentity& identity, const Session& session,
                               const SessionLimits& limits, bool is_new) {
-  std::vector<StoreSet> sets = SharedSetsOf(identity.model_name, session.tenant, session.key.key);
+  std::vector<StoreSet> sets =
+      ReplicatedSetsOf(identity.model_name, session.tenant, session.key.key);
   if (!is_new) return sets;
   const int64_t all = limits.max_open_sessions;
   sets[0].most = all;
@@ -93,7 +94,7 @@ std::vector<StoreSet> SetsFor(const SharedIdentity& identity, const Session& ses
   return sets;
 }
 
-SessionRecord RecordOf(const Session& session, const SharedIdentity& identity, absl::Time now) {
+SessionRecord RecordOf(const Session& session, const ReplicaIdentity& identity, absl::Time now) {
   SessionRecord record;
   record.model_name = identity.model_name;
   record.weights_sha256 = identity.weights_sha256;
@@ -123,20 +124,20 @@ StoreWrite TombstoneOf(const SessionId& id, SessionRecord record, const SessionL
   write.record.claim = NewStoreClaim();
   write.record.bytes = EncodeRecord(record);
   write.expiry = kTombstone;
-  write.sets = SharedSetsOf(record.model_name, record.tenant, record.key);
+  write.sets = ReplicatedSetsOf(record.model_name, record.tenant, record.key);
   write.leaves_sets = true;
   write.account = AccountOf(record.tenant, limits, /*grows=*/false);
   return write;
 }
 
-absl::Status CheckExists(const SessionRecord& record, const SharedIdentity& identity,
+absl::Status CheckExists(const SessionRecord& record, const ReplicaIdentity& identity,
                          const std::string& tenant, const SessionId& id) {
   const bool exists =
       !record.closed && record.tenant == tenant && record.model_name == identity.model_name;
   return exists ? absl::OkStatus() : SessionTable::NotFound(id);
 }
 
-absl::Status CheckRecord(const SessionRecord& record, const SharedIdentity& identity,
+absl::Status CheckRecord(const SessionRecord& record, const ReplicaIdentity& identity,
                          const Session& session) {
   RIVULET_RETURN_IF_ERROR(CheckExists(record, identity, session.tenant, session.id));
   if (record.weights_sha256 == identity.weights_sha256 &&

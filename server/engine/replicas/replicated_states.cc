@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/loop/shared_states.h"
+#include "server/engine/replicas/replicated_states.h"
 
 #include <algorithm>
 #include <functional>
@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "server/base/mutex.h"
-#include "server/engine/loop/shared_sessions.h"
+#include "server/engine/replicas/replicated_sessions.h"
 
 namespace rivulet {
 namespace {
@@ -21,7 +21,7 @@ void Add(double value, double* sum) { *sum = *sum * kLasting + value; }
 
 // Tokens fed; 0: none was published.
 int64_t LastPublished(const Session& session) {
-  const std::vector<int64_t>& published = session.shared->published;
+  const std::vector<int64_t>& published = session.replicated->published;
   return published.empty() ? 0 : published.back();
 }
 
@@ -57,7 +57,7 @@ class Gathered {
 
 }  // namespace
 
-struct SharedStates::Publication {
+struct ReplicatedStates::Publication {
   Published state;
   int64_t new_bytes;     // NewBytes
   absl::Duration begun;  // by the steady clock
@@ -66,7 +66,7 @@ struct SharedStates::Publication {
   absl::Status status = {};
 };
 
-struct SharedStates::Place {
+struct ReplicatedStates::Place {
   StateStamp model;
   std::string tenant;
   std::vector<int32_t> tokens;
@@ -78,27 +78,28 @@ struct SharedStates::Place {
   StateStamp Stamp(size_t part) const {
     const auto seen = [&](size_t i) { return std::max<int64_t>(0, parts[i].fed - bos); };
     const int64_t before = part == 0 ? 0 : seen(part - 1);
-    return SharedStateStamp(model, tenant, part == 0 ? "" : names[part - 1],
-                            std::span(tokens).subspan(static_cast<size_t>(before),
-                                                      static_cast<size_t>(seen(part) - before)));
+    return ArchivedStateStamp(model, tenant, part == 0 ? "" : names[part - 1],
+                              std::span(tokens).subspan(static_cast<size_t>(before),
+                                                        static_cast<size_t>(seen(part) - before)));
   }
   uint64_t Number(size_t part) const {
     const int64_t fed = parts[part].fed;
-    return parts[part].segment ? SharedSegmentNumber(fed) : SharedStateNumber(fed);
+    return parts[part].segment ? ArchivedSegmentNumber(fed) : ArchivedStateNumber(fed);
   }
   const std::string& Name(size_t part) const {
     absl::call_once(named, [this] {
       for (size_t i = 0; i < parts.size(); ++i) {
-        names.push_back(SharedStateName(Stamp(i), Number(i), parts[i].values));
+        names.push_back(ArchivedStateName(Stamp(i), Number(i), parts[i].values));
       }
     });
     return names[part];
   }
 };
 
-SharedStates::SharedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
-                           StateStamp model, StateStore* store, Clock clock,
-                           std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
+ReplicatedStates::ReplicatedStates(std::shared_ptr<StateArchive> archive,
+                                   const PublishOptions& options, StateStamp model,
+                                   StateStore* store, Clock clock,
+                                   std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals)
     : archive_(std::move(archive)),
       options_(options),
       model_(std::move(model)),
@@ -107,13 +108,13 @@ SharedStates::SharedStates(std::shared_ptr<StateArchive> archive, const PublishO
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
 
-void SharedStates::NoteRun(int64_t fed, absl::Duration time) {
+void ReplicatedStates::NoteRun(int64_t fed, absl::Duration time) {
   Add(static_cast<double>(fed), &fed_);
   Add(absl::ToDoubleSeconds(time), &fed_seconds_);
 }
 
-KeptCheckpoint SharedStates::WorthPublishing(const Session& session) const {
-  const SharedCopy* const copy = session.shared.get();
+KeptCheckpoint ReplicatedStates::WorthPublishing(const Session& session) const {
+  const ReplicatedCopy* const copy = session.replicated.get();
   if (archive_ == nullptr || session.closed || copy == nullptr || !copy->life.known()) return {};
   KeptCheckpoint latest = session.From(session.total());
   if (latest.state == nullptr || !latest.state->in_memory()) return {};
@@ -127,17 +128,17 @@ KeptCheckpoint SharedStates::WorthPublishing(const Session& session) const {
   return recomputing > 2 * writing ? latest : KeptCheckpoint();  // they are read, too
 }
 
-int64_t SharedStates::NewBytes(const Session& session, int64_t fed) const {
+int64_t ReplicatedStates::NewBytes(const Session& session, int64_t fed) const {
   const StateSize& size = store_->size();
   const int64_t segments = size.Segments(fed) - size.Segments(LastPublished(session));
   return store_->OwnBytes(fed) + segments * static_cast<int64_t>(size.segment_bytes());
 }
 
-bool SharedStates::has_room(const Session& session, int64_t fed) const {
+bool ReplicatedStates::has_room(const Session& session, int64_t fed) const {
   return under_way_ == 0 || under_way_bytes_ + NewBytes(session, fed) <= options_.max_pending_bytes;
 }
 
-void SharedStates::Publish(Session* session) {
+void ReplicatedStates::Publish(Session* session) {
   const KeptCheckpoint latest = WorthPublishing(*session);
   if (latest.state == nullptr) return;
   if (!has_room(*session, latest.fed)) {
@@ -147,7 +148,7 @@ void SharedStates::Publish(Session* session) {
   const int64_t new_bytes = NewBytes(*session, latest.fed);
   ++under_way_;
   under_way_bytes_ += new_bytes;
-  session->shared->publishing = latest.fed;
+  session->replicated->publishing = latest.fed;
   const int64_t seen = session->Seen(latest.fed);
   const auto place = PlaceOf(*session, latest.fed);
   const size_t parts = place->parts.size();
@@ -177,7 +178,7 @@ void SharedStates::Publish(Session* session) {
   }
 }
 
-void SharedStates::OnPut(Publication* publication, const absl::StatusOr<int64_t>& written) {
+void ReplicatedStates::OnPut(Publication* publication, const absl::StatusOr<int64_t>& written) {
   publication->status.Update(written.status());
   publication->written += written.value_or(0);
   if (--publication->left > 0) return;
@@ -197,7 +198,7 @@ void SharedStates::OnPut(Publication* publication, const absl::StatusOr<int64_t>
   Add(absl::ToDoubleSeconds(clock_.Steady() - publication->begun), &written_seconds_);
 }
 
-std::vector<SharedStates::Part> SharedStates::PartsOf(int64_t fed) const {
+std::vector<ReplicatedStates::Part> ReplicatedStates::PartsOf(int64_t fed) const {
   const StateSize& size = store_->size();
   std::vector<Part> parts;
   for (int64_t i = 1; i <= size.Segments(fed); ++i) {
@@ -207,15 +208,15 @@ std::vector<SharedStates::Part> SharedStates::PartsOf(int64_t fed) const {
   return parts;
 }
 
-std::shared_ptr<const SharedStates::Place> SharedStates::PlaceOf(const Session& session,
-                                                                 int64_t fed) const {
+std::shared_ptr<const ReplicatedStates::Place> ReplicatedStates::PlaceOf(const Session& session,
+                                                                         int64_t fed) const {
   const int64_t seen = session.Seen(fed);
   const auto tokens = session.history.tokens().first(static_cast<size_t>(seen));
   return std::shared_ptr<const Place>(
       new Place{model_, session.tenant, {tokens.begin(), tokens.end()}, fed - seen, PartsOf(fed)});
 }
 
-void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
+void ReplicatedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
   if (archive_ == nullptr) return;
   for (const int64_t count : fed) {
     if (count > session->total() || session->Keeps(count)) continue;
@@ -225,7 +226,7 @@ void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
   }
 }
 
-PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
+PublishedRead ReplicatedStates::ReadOf(const Session& session, int64_t fed) {
   return [archive = archive_, mailbox = mailbox_, totals = totals_, place = PlaceOf(session, fed),
           size = store_->size()](const std::function<void(absl::StatusOr<CutState>)>& done) {
     const auto gathered = std::make_shared<Gathered>(
@@ -240,7 +241,7 @@ PublishedRead SharedStates::ReadOf(const Session& session, int64_t fed) {
                           wanted = place->parts[i]](const absl::StatusOr<std::string>& bytes) {
         absl::StatusOr<std::vector<float>> part = absl::NotFoundError("it is not there");
         if (!bytes.ok()) part = bytes.status();
-        if (bytes.ok() && !bytes->empty()) part = DecodeSharedState(*bytes, name, wanted.values);
+        if (bytes.ok() && !bytes->empty()) part = DecodeArchivedState(*bytes, name, wanted.values);
         if (part.ok() && !size.AllFinite(*part, wanted.segment ? size.fixed : 0)) {
           part = absl::DataLossError("a value of the state is not finite");
         }

@@ -21,7 +21,7 @@
 namespace rivulet {
 namespace {
 
-class SharedTotalsTest : public ::testing::Test {
+class ReplicaTotalsTest : public ::testing::Test {
  protected:
   struct Replica {
     std::shared_ptr<MemorySessionStore> store;
@@ -85,7 +85,7 @@ class SharedTotalsTest : public ::testing::Test {
 
   // What is not 0.
   static std::string Totals(const Replica& replica) {
-    const SharedTotals totals = replica.engine->GetLoad().shared;
+    const ReplicaTotals totals = replica.engine->GetLoad().replication;
     std::string text;
     const auto show = [&text](const char* name, int64_t count) {
       if (count != 0) absl::StrAppend(&text, text.empty() ? "" : ", ", count, " ", name);
@@ -115,7 +115,7 @@ class SharedTotalsTest : public ::testing::Test {
   Replica a_ = Start(), b_ = Start();
 };
 
-TEST_F(SharedTotalsTest, ARequestIsTwoWritesAndAnOpenedSessionIsOne) {
+TEST_F(ReplicaTotalsTest, ARequestIsTwoWritesAndAnOpenedSessionIsOne) {
   EXPECT_EQ(Totals(a_), "");
   EXPECT_EQ(Open(a_), "OK");
   EXPECT_EQ(Totals(a_), "1 writes");
@@ -124,7 +124,7 @@ TEST_F(SharedTotalsTest, ARequestIsTwoWritesAndAnOpenedSessionIsOne) {
   EXPECT_EQ(Totals(b_), "");
 }
 
-TEST_F(SharedTotalsTest, ClaimsAndSavesAreTimedWhateverElseHappens) {
+TEST_F(ReplicaTotalsTest, ClaimsAndSavesAreTimedWhateverElseHappens) {
   EXPECT_EQ(Open(a_), "OK");
   EXPECT_EQ(Claims(a_).total(), 0) << "a new session is not claimed";
   EXPECT_EQ(Saves(a_).total(), 1);
@@ -147,7 +147,7 @@ TEST_F(SharedTotalsTest, ClaimsAndSavesAreTimedWhateverElseHappens) {
   EXPECT_DOUBLE_EQ(Saves(a_).sum, 0.04);
 }
 
-TEST_F(SharedTotalsTest, AClaimThatIsRefusedIsTimedTooAndHasNothingToSave) {
+TEST_F(ReplicaTotalsTest, AClaimThatIsRefusedIsTimedTooAndHasNothingToSave) {
   EXPECT_EQ(Open(a_), "OK");
   EXPECT_EQ(Append(b_, StoreFate::kRequestLost), "SESSION_STORE");
   EXPECT_EQ(Totals(b_), "1 unavailable");
@@ -155,7 +155,7 @@ TEST_F(SharedTotalsTest, AClaimThatIsRefusedIsTimedTooAndHasNothingToSave) {
   EXPECT_EQ(Saves(b_).total(), 0);
 }
 
-TEST_F(SharedTotalsTest, ATakeoverIsASessionThatAnotherReplicaHasWritten) {
+TEST_F(ReplicaTotalsTest, ATakeoverIsASessionThatAnotherReplicaHasWritten) {
   EXPECT_EQ(Open(a_), "OK");
   EXPECT_EQ(Append(a_), "OK");
   EXPECT_EQ(Append(b_), "OK");
@@ -167,7 +167,7 @@ TEST_F(SharedTotalsTest, ATakeoverIsASessionThatAnotherReplicaHasWritten) {
   EXPECT_EQ(Totals(a_), "5 writes, 1 takeovers");
 }
 
-TEST_F(SharedTotalsTest, ASessionIsLostIfAnotherReplicaTakesItWhileARequestRuns) {
+TEST_F(ReplicaTotalsTest, ASessionIsLostIfAnotherReplicaTakesItWhileARequestRuns) {
   EXPECT_EQ(Open(a_), "OK");
   ReplyCollector reply;
   GenerateSpec spec;
@@ -191,7 +191,7 @@ TEST_F(SharedTotalsTest, ASessionIsLostIfAnotherReplicaTakesItWhileARequestRuns)
   EXPECT_EQ(Totals(b_), "2 writes, 1 takeovers");
 }
 
-TEST_F(SharedTotalsTest, AClosedSessionIsNotLost) {
+TEST_F(ReplicaTotalsTest, AClosedSessionIsNotLost) {
   EXPECT_EQ(Open(a_), "OK");
   BeginAppend(a_);
   Turn(a_);
@@ -205,7 +205,7 @@ TEST_F(SharedTotalsTest, AClosedSessionIsNotLost) {
   EXPECT_EQ(Totals(b_), "") << "a tombstone is not a session";
 }
 
-TEST_F(SharedTotalsTest, EachErrorOfTheStoreIsCountedByItsCode) {
+TEST_F(ReplicaTotalsTest, EachErrorOfTheStoreIsCountedByItsCode) {
   EXPECT_EQ(Open(a_), "OK");
   std::string looked;
   ASSERT_TRUE(
@@ -220,7 +220,7 @@ TEST_F(SharedTotalsTest, EachErrorOfTheStoreIsCountedByItsCode) {
   EXPECT_EQ(Totals(a_), "1 writes, 1 unavailable, 1 full");
 }
 
-TEST_F(SharedTotalsTest, LostTokensAreWrittenAgain) {
+TEST_F(ReplicaTotalsTest, LostTokensAreWrittenAgain) {
   EXPECT_EQ(Open(a_), "OK");
   EXPECT_EQ(Append(a_), "OK");
   MemoryStoreImage image = server_.Image();
@@ -241,7 +241,7 @@ TEST_F(SharedTotalsTest, LostTokensAreWrittenAgain) {
   EXPECT_EQ(Totals(a_), "11 writes, 3 rewritten, 1 damaged");
 }
 
-TEST_F(SharedTotalsTest, AnEndThatTheStoreDoesNotConfirmInTimeIsNotDurable) {
+TEST_F(ReplicaTotalsTest, AnEndThatTheStoreDoesNotConfirmInTimeIsNotDurable) {
   EXPECT_EQ(Open(a_), "OK");
   BeginAppend(a_);
   Turn(a_);
@@ -261,12 +261,12 @@ TEST_F(SharedTotalsTest, AnEndThatTheStoreDoesNotConfirmInTimeIsNotDurable) {
   EXPECT_DOUBLE_EQ(Saves(a_).sum, 0.2);
 }
 
-TEST_F(SharedTotalsTest, WhatIsRefusedIsNotCalledNotDurable) {
+TEST_F(ReplicaTotalsTest, WhatIsRefusedIsNotCalledNotDurable) {
   EXPECT_EQ(Open(a_, StoreFate::kRequestLost), "SESSION_STORE");
   EXPECT_EQ(Totals(a_), "1 unavailable");
 }
 
-TEST_F(SharedTotalsTest, AWriteWhoseAnswerWasLostIsNeitherConfirmedNorLost) {
+TEST_F(ReplicaTotalsTest, AWriteWhoseAnswerWasLostIsNeitherConfirmedNorLost) {
   EXPECT_EQ(Open(a_), "OK");
   BeginAppend(a_);
   Turn(a_);
@@ -281,7 +281,7 @@ TEST_F(SharedTotalsTest, AWriteWhoseAnswerWasLostIsNeitherConfirmedNorLost) {
 }
 
 // A replica without requests takes no turn until something happens.
-TEST_F(SharedTotalsTest, TheLoadHasACountAfterTheTurnThatCounts) {
+TEST_F(ReplicaTotalsTest, TheLoadHasACountAfterTheTurnThatCounts) {
   EXPECT_EQ(Open(a_), "OK");
   BeginAppend(a_);
   Turn(a_);
