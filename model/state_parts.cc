@@ -48,7 +48,7 @@ bool StateSize::Fits(size_t bytes, int64_t most) const {
 
 bool StateSize::AllFinite(std::span<const float> values, size_t begin) const {
   const bool halves = kept_type != kernels::CacheType::kF32;
-  const size_t before = (kept_at - std::min(begin, kept_at)) / sizeof(float);
+  const size_t before = (cache_begin_bytes - std::min(begin, cache_begin_bytes)) / sizeof(float);
   const size_t floats = halves ? std::min(values.size(), before) : values.size();
   const auto finite = [](float x) { return std::isfinite(x); };
   if (!std::all_of(values.begin(), values.begin() + std::ptrdiff_t(floats), finite)) return false;
@@ -80,7 +80,7 @@ StateParts::StateParts(const LayerMix& mix, std::vector<StatePart> list, const A
   fixed_floats = kept_from = StateLayout::RoundUp(fixed_floats, 16);
   for (const bool attends : mix.attends) {
     size_t& place = kept.window == 0 ? block_floats : fixed_floats;
-    kept_at.push_back(attends ? place : 0);
+    cache_offset.push_back(attends ? place : 0);
     if (!attends) continue;
     attention = kept;
     place += kept.floats_per_block() * size_t(std::max<int64_t>(kept.ring(), 1));
@@ -94,7 +94,7 @@ StateSize StateParts::size() const {
                     .per_block = block_floats * sizeof(float)};
   if (attention) {
     size.kept_type = attention->type;
-    size.kept_at = kept_from * sizeof(float);
+    size.cache_begin_bytes = kept_from * sizeof(float);
   }
   return size;
 }

@@ -54,7 +54,7 @@ struct StateSize {
   int64_t block_tokens = 64, segment_tokens = 256;  // the latter a multiple of the former
   // Keys and values are of this type, and lie from this byte on; before it everything is float32.
   kernels::CacheType kept_type = kernels::CacheType::kF32;
-  size_t kept_at = 0;
+  size_t cache_begin_bytes = 0;
 
   // Of a sequence that has fed `positions` tokens, the bos counted.
   size_t At(int64_t positions) const;
@@ -85,9 +85,9 @@ struct StateParts {
   size_t fixed_floats = 0;      // of a slot, without blocks
   size_t block_floats = 0;      // that 64 tokens add
   size_t kept_from = 0;         // where keys and values begin
-  // In floats, by layer; 0 where the layer has no such part. `kept`: of keys and values, from the
-  // slot's beginning where they are a ring, else from a block's.
-  std::vector<size_t> recurrent_at, kept_at;
+  // In floats, by layer; 0 where the layer has no such part. cache_offset: of keys and values, from
+  // the slot's beginning where they are a ring, else from a block's.
+  std::vector<size_t> recurrent_at, cache_offset;
 };
 
 }  // namespace rivulet

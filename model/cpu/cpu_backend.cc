@@ -17,9 +17,9 @@
 #include "model/base/thread_team.h"
 #include "model/cache_type.h"
 #include "model/cpu/cpu_network.h"
-#include "model/cpu/cpu_room.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
+#include "model/cpu/memory_plan.h"
 #include "model/loading/aligned_buffer.h"
 #include "model/loading/tensor_packer.h"
 #include "model/slot_choice.h"
@@ -358,7 +358,7 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
   BackendLimits limits;
   limits.weight_bytes = plan.bytes;
   RIVULET_RETURN_IF_ERROR(
-      ChooseCpuRoom(options, model.config().WithCache(options.cache), ReadHostMemory(), &limits));
+      PlanCpuMemory(options, model.config().WithCache(options.cache), ReadHostMemory(), &limits));
   return limits;
 }
 
@@ -376,7 +376,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   BackendLimits limits;
   limits.weight_bytes = network->weights().bytes;
   RIVULET_RETURN_IF_ERROR(
-      ChooseCpuRoom(options, model->config().WithCache(options.cache), ReadHostMemory(), &limits));
+      PlanCpuMemory(options, model->config().WithCache(options.cache), ReadHostMemory(), &limits));
   AlignedBuffer slots(limits.bytes_per_slot * (size_t(limits.num_slots) + 1));
   if (slots.empty()) {
     return CpuOutOfMemory(absl::StrCat("the system refuses memory for ", limits.num_slots,

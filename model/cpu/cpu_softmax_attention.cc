@@ -21,7 +21,7 @@ kernels::SoftmaxAttentionArgs KeptHead(const CpuPass& p, const CpuSegment& segme
   args.type = kept.type;
   args.ring = kept.ring();
   args.cache = segment.state + (args.ring == 0 ? p.parts.fixed_floats : 0) +
-               p.parts.kept_at[size_t(layer)] +
+               p.parts.cache_offset[size_t(layer)] +
                size_t(head) * kernels::CacheFloats(kept.key_dim, kept.value_dim, kept.type);
   args.block_stride = args.ring == 0 ? p.parts.block_floats : kept.floats_per_block();
   args.scratch = p.a.scratch.attention[size_t(p.thread)].floats();

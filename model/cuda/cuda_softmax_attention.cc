@@ -59,7 +59,7 @@ kernels::CudaSoftmaxAttentionArgs CudaSoftmaxAttention(const ModelConfig& config
   args.ring = kept.ring();
   args.states = states;
   args.floats_per_slot = floats_per_slot;
-  args.kept = parts.kept_at[size_t(layer)] + (ring ? 0 : parts.fixed_floats);
+  args.kept = parts.cache_offset[size_t(layer)] + (ring ? 0 : parts.fixed_floats);
   args.block_stride = ring ? kept.floats_per_block() : parts.block_floats;
   args.partials = scratch.attention.partials.data;
   args.partial_floats = scratch.attention.partial_floats;

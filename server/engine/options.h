@@ -74,7 +74,7 @@ struct EngineOptions {
   int64_t max_pending_bytes = 16 << 10;
   // How long a paused reply waits for its reader before it is ended.
   absl::Duration reader_timeout = absl::Seconds(30);
-  // Most host memory for the states of parked and of preempted replies (host_room.h); at least
+  // Most host memory for the states of parked and of preempted replies (host_memory.h); at least
   // LeastHostBytes, else fewer are preempted than their promise needs. 0: twice what all slots
   // take, and for parked ones 256 MiB, or what all slots take.
   int64_t max_host_bytes = 0;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
-#include "model/cpu/cpu_room.h"
+#include "model/cpu/memory_plan.h"
 #include "model/loading/packed_weights.h"
 #include "model/model.h"
 #include "model/slot_choice.h"

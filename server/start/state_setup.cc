@@ -12,7 +12,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
-#include "server/engine/loop/host_room.h"
+#include "server/engine/loop/host_memory.h"
 #include "server/log.h"
 #include "server/sessions/dir/dir_session_store.h"
 #include "server/sessions/dir/dir_state_archive.h"

@@ -10,7 +10,7 @@ SERVER = ROOT / "server"
 # Folders of which each file is either on the route or named here, with what it is for.
 FOLDERS = ("engine", "engine/loop", "engine/policy", "engine/replicas", "engine/sequences", "grpc/calls", "grpc/generate", "grpc/wire")
 BESIDE = {
-    "engine/clock": "times", "engine/engine_parts": "tests", "engine/load": "GetLoad", "engine/loop/host_room": "start",
+    "engine/clock": "times", "engine/engine_parts": "tests", "engine/load": "GetLoad", "engine/loop/host_memory": "start",
     "engine/session_call": "sessions", "engine/session_calls": "sessions", "engine/sequences/session_request": "sessions",
     "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
     "grpc/calls/reflection_guard": "reflection", "grpc/calls/unknown_methods": "unknown methods",

@@ -117,7 +117,7 @@ void Checks::CheckSessions(const EngineLoad& load) {
 }
 
 void Checks::CheckParked(const EngineLoad& load) {
-  const HostRoom room = world_.host_room();
+  const StateMemory room = world_.state_memory();
   const auto least = static_cast<int64_t>(world_.state_size().fixed);
   if (load.parked * least > room.reader_bytes) {
     journal_->Broken("I6: ", load.parked, " samples are parked");

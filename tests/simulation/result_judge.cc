@@ -63,7 +63,7 @@ void ResultJudge::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const
                .slots = spec.num_samples,
                .waits_at_once = waits_at_once,
                .first = asked.first,
-               .holds = world_.host_room().reader_bytes == 0,
+               .holds = world_.state_memory().reader_bytes == 0,
                .arrival = asked.arrival,
                .admitted = asked.arrival + usage.queue_time,
                .ended = asked.arrival + usage.total_time});

@@ -12,7 +12,7 @@
 #include "model/config.h"
 #include "model/text/char_tokenizer.h"
 #include "server/engine/engine.h"
-#include "server/engine/loop/host_room.h"
+#include "server/engine/loop/host_memory.h"
 #include "tests/simulation/choices.h"
 #include "tests/simulation/faulty_disk.h"
 #include "tests/support/fake_backend.h"
@@ -36,10 +36,10 @@ struct World {
   int64_t state_bytes() const { return static_cast<int64_t>(fake.limits.bytes_per_slot); }
   StateSize state_size() const { return fake.limits.state_size(); }
   bool grows() const { return fake.limits.state.per_block > 0; }
-  HostRoom host_room() const { return HostRoomOf(options.max_host_bytes, fake.limits); }
+  StateMemory state_memory() const { return StateMemoryOf(options.max_host_bytes, fake.limits); }
   // That every tenant may begin as much as there are slots.
   bool room_for_all() const {
-    return host_room().begun >= kTenants * int64_t{fake.limits.num_slots};
+    return state_memory().begun >= kTenants * int64_t{fake.limits.num_slots};
   }
 };
 

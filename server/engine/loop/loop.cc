@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/engine/loop/activity.h"
-#include "server/engine/loop/host_room.h"
+#include "server/engine/loop/host_memory.h"
 
 namespace rivulet {
 namespace {
@@ -36,7 +36,7 @@ AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const BackendLim
   AdmissionLimits limits;
   limits.slots = slots;
   limits.max_tenant_slots = options.max_tenant_slots > 0 ? options.max_tenant_slots : slots;
-  limits.max_begun = HostRoomOf(options.max_host_bytes, backend).begun;
+  limits.max_begun = StateMemoryOf(options.max_host_bytes, backend).begun;
   limits.quantum = options.preempt_after_runs;
   return limits;
 }
@@ -125,7 +125,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
-               HostRoomOf(options.max_host_bytes, backend->limits()).reader_bytes) {
+               StateMemoryOf(options.max_host_bytes, backend->limits()).reader_bytes) {
   const BackendLimits& limits = backend->limits();
   load_.slot_bytes = int64_t{limits.num_slots} * static_cast<int64_t>(limits.bytes_per_slot);
   for (WarmState& state : warm) checkpoints_.KeepWarm(std::move(state));

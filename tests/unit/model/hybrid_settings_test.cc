@@ -140,7 +140,7 @@ TEST(HybridSettingsTest, EveryLayerOfFalconH1IsBothAndScaled) {
   EXPECT_EQ(block.mamba_norm, MambaNorm::kNone) << "by default";
   const StateParts state = config->state();
   EXPECT_GT(state.recurrent_at[1], 0u);
-  EXPECT_EQ(state.kept_at[1], size_t{64} * 2 * 32);
+  EXPECT_EQ(state.cache_offset[1], size_t{64} * 2 * 32);
   for (const auto& [first, norm] :
        {std::pair{"true", MambaNorm::kNormFirst}, {"false", MambaNorm::kGateFirst}}) {
     const auto normed =

@@ -48,7 +48,7 @@ TEST(StatePartsTest, KeysAndValuesLieBehindWhatDoesNotGrow) {
   const StateParts all(mix, {{"a", {5}}}, {.heads = 2, .key_dim = 8, .value_dim = 16});
   EXPECT_EQ(all.recurrent_at, (std::vector<size_t>{0, 0, 8}));
   EXPECT_EQ(all.fixed_floats, 16u);
-  EXPECT_EQ(all.kept_at, (std::vector<size_t>{0, 0, 2 * head}));
+  EXPECT_EQ(all.cache_offset, (std::vector<size_t>{0, 0, 2 * head}));
   EXPECT_EQ(all.block_floats, 4 * head);
   const StateSize size = all.size();
   EXPECT_EQ(size.At(0), 64u);
@@ -67,7 +67,7 @@ TEST(StatePartsTest, KeysAndValuesLieBehindWhatDoesNotGrow) {
   for (const auto& [window, blocks] : {std::pair{1, 1}, {2, 2}, {65, 2}, {66, 3}, {129, 3}}) {
     const StateParts ring(mix, {{"a", {5}}}, {2, 8, 16, window});
     EXPECT_EQ(ring.attention->ring(), blocks) << window;
-    EXPECT_EQ(ring.kept_at[2] - ring.kept_at[1], size_t(blocks) * 2 * head);
+    EXPECT_EQ(ring.cache_offset[2] - ring.cache_offset[1], size_t(blocks) * 2 * head);
     EXPECT_EQ(ring.fixed_floats, 16 + size_t(blocks) * 4 * head);
     EXPECT_EQ(ring.block_floats, 0u);
     EXPECT_TRUE(ring.size().Fits(ring.size().At(1000), 0));
@@ -137,8 +137,8 @@ TEST(StateSizeTest, ValuesAreFiniteByTheTypeOfTheirPart) {
   const float f16_nan_low = pair(0x7e00, 0x3c00), f16_infinity_high = pair(0, 0x7c00),
               f32_infinity = pair(0, 0x7f80), bf16_nan_low = pair(0x7fc0, 0);
   const auto finite = [](kernels::CacheType type, std::vector<float> values, size_t begin = 0) {
-    return StateSize{.fixed = 8, .per_block = 8, .kept_type = type, .kept_at = 8}.AllFinite(values,
-                                                                                            begin);
+    return StateSize{.fixed = 8, .per_block = 8, .kept_type = type, .cache_begin_bytes = 8}
+        .AllFinite(values, begin);
   };
   using kernels::CacheType;
   for (const auto& [value, f32, f16, bf16] : {std::tuple{1.0f, true, true, true},

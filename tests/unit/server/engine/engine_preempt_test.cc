@@ -14,7 +14,7 @@
 
 #include "model/base/error.h"
 #include "server/engine/engine_parts.h"
-#include "server/engine/loop/host_room.h"
+#include "server/engine/loop/host_memory.h"
 #include "server/engine/session_calls.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/reply_collector.h"

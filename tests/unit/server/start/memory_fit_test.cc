@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "model/block_settings.h"
-#include "model/cpu/cpu_room.h"
-#include "server/engine/loop/host_room.h"
+#include "model/cpu/memory_plan.h"
+#include "server/engine/loop/host_memory.h"
 #include "server/start/start_files.h"
 #include "server/start/state_setup.h"
 
@@ -64,7 +64,7 @@ TEST(MemoryFitTest, TheDefaultsStartOn8GibWithBothHybridsOfTheBenchmarks) {
     limits.weight_bytes = size_t(shape.weight_bytes);
     const HostMemory memory = {8 * kGib, 8 * kGib - shape.weight_bytes - kTaken, "the test"};
     const absl::Status chosen =
-        ChooseCpuRoom(*options, config->WithCache(options->cache), memory, &limits);
+        PlanCpuMemory(*options, config->WithCache(options->cache), memory, &limits);
     ASSERT_TRUE(chosen.ok()) << chosen;
     SCOPED_TRACE(shape.name);
     EXPECT_GE(limits.num_slots, 16);
@@ -79,7 +79,7 @@ TEST(MemoryFitTest, TheDefaultsStartOn8GibWithBothHybridsOfTheBenchmarks) {
     EXPECT_LE(shape.weight_bytes + kTaken + (limits.num_slots + 1) * slot + kept, memory.total);
     EXPECT_TRUE(CheckHostMemory(defaults, limits).ok());
     EXPECT_TRUE(CheckKeptMemory(defaults, limits).ok());
-    EXPECT_GE(HostRoomOf(0, limits).begun, 2 * limits.num_slots);
+    EXPECT_GE(StateMemoryOf(0, limits).begun, 2 * limits.num_slots);
   }
 }
 

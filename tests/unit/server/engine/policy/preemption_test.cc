@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "server/engine/loop/host_room.h"
+#include "server/engine/loop/host_memory.h"
 #include "server/engine/policy/admission.h"
 
 namespace rivulet {
@@ -338,13 +338,13 @@ TEST(PreemptionTest, KeepsItsBoundsUnderRandomOperations) {
   EXPECT_GT(longest, uint64_t{2 * kFloorQuantum}) << "else the bound means nothing";
 }
 
-TEST(HostRoomTest, HoldsAllSlotsTwiceForPreemptionAndTheRestIsForReaders) {
+TEST(StateMemoryTest, HoldsAllSlotsTwiceForPreemptionAndTheRestIsForReaders) {
   BackendLimits limits;
   limits.num_slots = 10;
   limits.bytes_per_slot = 1 << 20;
   EXPECT_EQ(LeastHostBytes(limits), 20 << 20);
   const auto room = [&](int64_t mib) {
-    const HostRoom of = HostRoomOf(mib << 20, limits);
+    const StateMemory of = StateMemoryOf(mib << 20, limits);
     return std::pair(of.begun, of.reader_bytes >> 20);
   };
   EXPECT_EQ(room(20), std::pair(int64_t{20}, int64_t{0}));

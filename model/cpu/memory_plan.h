@@ -23,7 +23,7 @@ int64_t ChooseCpuContext(const CpuBackendOptions& options, const ModelConfig& co
 
 // Sets what memory decides: context and slots, as options say, or as AutoContext and AutoSlots find
 // room. Reads limits->weight_bytes. Errors: CpuOutOfMemory. Thread: any.
-absl::Status ChooseCpuRoom(const CpuBackendOptions& options, const ModelConfig& config,
+absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits);
 
 }  // namespace rivulet

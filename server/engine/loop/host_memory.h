@@ -17,7 +17,7 @@
 
 namespace rivulet {
 
-struct HostRoom {
+struct StateMemory {
   int64_t begun = 0;         // samples that hold slots or were preempted
   int64_t reader_bytes = 0;  // of the states of samples that nobody reads
 };
@@ -28,13 +28,13 @@ inline int64_t LeastHostBytes(const BackendLimits& limits) {
 }
 
 // `max_bytes` 0: twice what all slots take, and for readers 256 MiB, or once what all slots take.
-inline HostRoom HostRoomOf(int64_t max_bytes, const BackendLimits& limits) {
+inline StateMemory StateMemoryOf(int64_t max_bytes, const BackendLimits& limits) {
   constexpr int64_t kReadersBytes = int64_t{256} << 20;
   const int64_t slots = limits.num_slots, least = 2 * slots;
   const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
   if (max_bytes == 0) return {least, std::max(slots * slot_bytes, kReadersBytes)};
   const int64_t all = max_bytes / slot_bytes;
-  HostRoom room;
+  StateMemory room;
   room.begun = std::min(all, std::max(least, all / 3 * 2));
   room.reader_bytes = (all - room.begun) * slot_bytes;
   return room;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cpu/cpu_room.h"
+#include "model/cpu/memory_plan.h"
 
 #include <algorithm>
 #include <string>
@@ -25,7 +25,7 @@ int64_t ChooseCpuContext(const CpuBackendOptions& options, const ModelConfig& co
   return config.AtMost(*options.max_context);
 }
 
-absl::Status ChooseCpuRoom(const CpuBackendOptions& options, const ModelConfig& config,
+absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits) {
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
   const size_t weight_bytes = limits->weight_bytes;
