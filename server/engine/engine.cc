@@ -15,9 +15,9 @@
 #include "server/engine/loop/request_queue.h"
 #include "server/engine/replicas/replicated_sessions.h"
 #include "server/engine/reply_fingerprint.h"
+#include "server/engine/sequences/live_session_command.h"
 #include "server/engine/sequences/sample_sequence.h"
 #include "server/engine/sequences/score_sequence.h"
-#include "server/engine/sequences/session_request.h"
 #include "server/engine/validate.h"
 
 namespace rivulet {
@@ -93,8 +93,8 @@ class EngineImpl final : public SteppedEngine {
                                                   ReplyListener* listener) override;
   absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override;
   absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) override;
-  absl::StatusOr<RequestId> Call(SessionCall call) override {
-    return queue_.Submit(std::make_unique<SessionCommand>(std::move(call)));
+  absl::StatusOr<RequestId> Call(SessionCommand call) override {
+    return queue_.Submit(std::make_unique<LiveSessionCommand>(std::move(call)));
   }
   void Cancel(RequestId id) override { queue_.Cancel(id); }
   EngineLoad GetLoad() const override { return queue_.load(); }
@@ -110,13 +110,13 @@ class EngineImpl final : public SteppedEngine {
 
  private:
   // For a request that takes tokens.
-  absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request) {
-    Request::Account& account = request->account;
+  absl::StatusOr<RequestId> Submit(std::unique_ptr<LiveRequest> request) {
+    LiveRequest::Account& account = request->account;
     account.usage =
         meters_.usage()->Of(account.tenant, account.key == nullptr ? "" : account.key->name());
     return queue_.Submit(std::move(request));
   }
-  absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<Request> request);
+  absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<LiveRequest> request);
   void RunLoop() {
     NameThread("loop");
     const LoopActivity activity(config_.name);
@@ -189,7 +189,7 @@ absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
 }
 
 // For a request with nothing to feed: no slot, no loop.
-absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request) {
+absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<LiveRequest> request) {
   RIVULET_ASSIGN_OR_RETURN(const RequestId id, queue_.NewId());
   request->usage.arrival = clock_();  // it takes no time
   meters_.CountStart(request->kind);

@@ -17,7 +17,7 @@
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
-#include "server/engine/session_call.h"
+#include "server/engine/session_command.h"
 #include "server/sessions/store/state_files.h"
 
 namespace rivulet {
@@ -57,11 +57,11 @@ class Engine {
   virtual absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) = 0;
 
   // Feeds tokens to a session. As Score; further errors come with `done`: NOT_FOUND
-  // (SESSION_NOT_FOUND), and those of ExtendSession (session_request.h).
+  // (SESSION_NOT_FOUND), and those of ExtendSession (live_session_command.h).
   virtual absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) = 0;
 
   // Errors: as Score, before `done` is called.
-  virtual absl::StatusOr<RequestId> Call(SessionCall call) = 0;
+  virtual absl::StatusOr<RequestId> Call(SessionCommand call) = 0;
 
   // Ends a request with CANCELLED within a step or two and frees its slots. Unknown or ended: no
   // effect.

@@ -9,7 +9,7 @@
 #include "model/base/error.h"
 #include "model/base/random_word.h"
 #include "model/base/strict_json.h"
-#include "server/engine/sequences/session_request.h"
+#include "server/engine/sequences/live_session_command.h"
 #include "server/engine/validate.h"
 
 namespace rivulet {
@@ -38,7 +38,7 @@ absl::StatusOr<RequestId> Submit(
     std::optional<SessionLookup> lookup = std::nullopt,
     void (*show)(std::vector<SessionInfo>, uint64_t, Result*) = nullptr) {
   const auto result = std::make_shared<Result>();
-  SessionCall call;
+  SessionCommand call;
   if (lookup) {
     call.lookup = std::move(lookup);
     call.lookup->show = [result, show](std::vector<SessionInfo> sessions, uint64_t next) {
@@ -145,7 +145,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Ti
 
 absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
                                        std::function<void(absl::Status)> done) {
-  SessionCall call;
+  SessionCommand call;
   call.kind = RequestKind::kCloseSession;
   call.tenant = ref.tenant;
   call.session = std::move(ref);
@@ -207,7 +207,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                           ImageDone done) {
   const auto image = std::make_shared<SessionImage>();
-  SessionCall call;
+  SessionCommand call;
   call.kind = RequestKind::kSnapshotSession;
   call.tenant = ref.tenant;
   call.session = std::move(ref);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations on sessions other than generating and appending. Each becomes one SessionCall: it
-// waits for the earlier requests of its session, holds no slot and submits no run.
+// The operations on sessions other than generating and appending. Each becomes one SessionCommand:
+// it waits for the earlier requests of its session, holds no slot and submits no run.
 //
 // Every `done` is called exactly once, on the engine's emitter thread, unless the function itself
 // returns an error (as Engine::Call). Closing, listing and snapshots are also taken in a drain,

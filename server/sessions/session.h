@@ -30,7 +30,7 @@
 
 namespace rivulet {
 
-class Request;
+class LiveRequest;
 struct ReplicatedCopy;
 
 // 128 random bits, never reused; never all zero. As text: 32 lower-case hexadecimal digits.
@@ -117,11 +117,11 @@ class Session {
   uint64_t seed = 0;
   absl::Duration idle_timeout = absl::InfiniteDuration();
   absl::Time last_used;
-  uint64_t use = 0;              // number of its last use, which orders the sessions of a table
-  Request* active = nullptr;     // the request that has it now
-  std::deque<Request*> waiters;  // those that come after it, oldest first
-  bool closed = false;           // ends with its active request
-  bool pinned = false;           // SessionTable::Pin
+  uint64_t use = 0;                  // number of its last use, which orders the sessions of a table
+  LiveRequest* active = nullptr;     // the request that has it now
+  std::deque<LiveRequest*> waiters;  // those that come after it, oldest first
+  bool closed = false;               // ends with its active request
+  bool pinned = false;               // SessionTable::Pin
   // Set while the history ends with the tokens, given and generated, of a cancelled Generate: where
   // they begin. Its client may have seen only some of them, or none.
   std::optional<int64_t> abandoned_from;

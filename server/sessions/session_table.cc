@@ -175,7 +175,7 @@ void SessionTable::LeaveIdle(const Entry& entry) {
   idle_.erase(ExpiryOf(*entry.session));
 }
 
-void SessionTable::Take(Session* session, Request* request) {
+void SessionTable::Take(Session* session, LiveRequest* request) {
   LeaveIdle(sessions_.at(session->id));
   session->active = request;
 }
@@ -212,7 +212,7 @@ void SessionTable::Unpin(Session* session, absl::Time now) {
   EnterIdle(sessions_.at(session->id));
 }
 
-absl::StatusOr<bool> SessionTable::Enter(Session* session, Request* request) {
+absl::StatusOr<bool> SessionTable::Enter(Session* session, LiveRequest* request) {
   if (session->active == nullptr) {
     Take(session, request);
     return true;
@@ -224,22 +224,22 @@ absl::StatusOr<bool> SessionTable::Enter(Session* session, Request* request) {
   return false;
 }
 
-Request* SessionTable::Release(Session* session, absl::Time now) {
+LiveRequest* SessionTable::Release(Session* session, absl::Time now) {
   if (session->closed) {
     Erase(session);
     return nullptr;
   }
   GiveBack(session, now);
   if (session->waiters.empty()) return nullptr;
-  Request* const next = session->waiters.front();
+  LiveRequest* const next = session->waiters.front();
   session->waiters.pop_front();
   Take(session, next);
   return next;
 }
 
-std::vector<Request*> SessionTable::Close(Session* session) {
+std::vector<LiveRequest*> SessionTable::Close(Session* session) {
   session->closed = true;
-  std::vector<Request*> ended(session->waiters.begin(), session->waiters.end());
+  std::vector<LiveRequest*> ended(session->waiters.begin(), session->waiters.end());
   if (session->active != nullptr) {
     ended.push_back(session->active);
   } else {

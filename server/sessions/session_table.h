@@ -87,15 +87,17 @@ class SessionTable {
 
   // `request` arrives. True: its turn is now, and it has the session. False: it waits. Errors:
   // RESOURCE_EXHAUSTED (SESSION_BUSY: too many wait).
-  absl::StatusOr<bool> Enter(Session* session, Request* request);
+  absl::StatusOr<bool> Enter(Session* session, LiveRequest* request);
   // `request` stops waiting.
-  static void Leave(Session* session, Request* request) { std::erase(session->waiters, request); }
+  static void Leave(Session* session, LiveRequest* request) {
+    std::erase(session->waiters, request);
+  }
   // The request that has it has ended, which counts as its last use. Returns the next request,
   // which has it from now on; null: there is none, or the session was closed and has ended now.
-  Request* Release(Session* session, absl::Time now);
+  LiveRequest* Release(Session* session, absl::Time now);
   // Closes it: it is not found any more. Returns the requests to end: those that wait, then the one
   // that has it. The session itself ends with the Release after that one.
-  std::vector<Request*> Close(Session* session);
+  std::vector<LiveRequest*> Close(Session* session);
 
   // The tenant's sessions, the one used longest ago first.
   std::vector<const Session*> Of(absl::string_view tenant) const;
@@ -135,7 +137,7 @@ class SessionTable {
   static std::pair<absl::Time, uint64_t> ExpiryOf(const Session& session);
   void EnterIdle(const Entry& entry);
   void LeaveIdle(const Entry& entry);
-  void Take(Session* session, Request* request);
+  void Take(Session* session, LiveRequest* request);
   void GiveBack(Session* session, absl::Time now);
   // REQUIRES: no request has it, or it was closed and its request has ended.
   void Erase(Session* session);

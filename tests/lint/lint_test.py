@@ -33,7 +33,7 @@ TEXTS = {p: p.read_text(encoding="utf-8") for p in SOURCES}
 # The longest prefix decides. Each folder may include what is listed: what begins so, or, with * at the end, the files of a folder
 # but not those of folders in it.
 ENGINE_BASE = ["server/engine/" + name for name in ("clock.h", "load.h", "meters.", "options.h", "reply.",
-                                                    "reply_fingerprint.", "request.h", "session_call.h", "validate.")]
+                                                    "reply_fingerprint.", "request.h", "session_command.h", "validate.")]
 BELOW_ENGINE = ["server/sessions/", "server/base/", "model/", "kernels/"]
 BELOW_STORES = ["server/sessions/*", "server/sessions/replicated/", "server/sessions/store/", "server/base/", "model/", "kernels/"]
 BELOW_GRPC = [f"server/{name}" for name in ("base/", "config/", "engine/", "health/", "keys/", "log.h", "metrics/", "model_loader.h", "process/", "request_log/",

@@ -11,7 +11,7 @@ SERVER = ROOT / "server"
 FOLDERS = ("engine", "engine/loop", "engine/policy", "engine/replicas", "engine/sequences", "grpc/calls", "grpc/generate", "grpc/wire")
 BESIDE = {
     "engine/clock": "times", "engine/engine_parts": "tests", "engine/load": "GetLoad", "engine/loop/host_memory": "start",
-    "engine/session_call": "sessions", "engine/session_calls": "sessions", "engine/sequences/session_request": "sessions",
+    "engine/session_command": "sessions", "engine/session_calls": "sessions", "engine/sequences/live_session_command": "sessions",
     "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
     "grpc/calls/reflection_guard": "reflection", "grpc/calls/unknown_methods": "unknown methods",
     **{f"engine/replicas/{name}": "replicas" for name in ("loop_mailbox", "replicated_lookups", "replicated_records", "replicated_sessions", "replicated_states")},

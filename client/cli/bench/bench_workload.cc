@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 
 namespace rivulet {
 namespace {

@@ -21,7 +21,7 @@
 #include "client/cli/batch/chat_prompt.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/interruption.h"
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"

@@ -24,7 +24,7 @@
 #include "client/cli/chat/conversation.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/input/line_reader.h"
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/text.h"

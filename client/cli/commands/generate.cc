@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 #include "client/cli/output/part_json.h"
 #include "client/cli/output/session_json.h"
 #include "client/cli/output/text.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 #include "client/cli/input/score_input.h"
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/progress.h"

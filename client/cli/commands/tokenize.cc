@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 #include "client/cli/output/text.h"
 
 namespace rivulet {

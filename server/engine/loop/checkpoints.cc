@@ -21,7 +21,7 @@ void Checkpoints::KeepWarm(WarmState warm) {
                states_.Pin(std::move(warm.state), warm.fed));
 }
 
-std::optional<FoundState> Checkpoints::Find(Request* request) {
+std::optional<FoundState> Checkpoints::Find(LiveRequest* request) {
   const KeptCheckpoint best = request->BestState(&cache_);
   if (best.state == nullptr) return FoundState{best, nullptr};
   ViewPtr view = states_.Use(best.state.get());
@@ -43,19 +43,19 @@ bool Checkpoints::TakeFetched(std::vector<Fetched>* fetched) {
   return true;
 }
 
-std::optional<FoundState> Checkpoints::FindBetter(Request* request) {
+std::optional<FoundState> Checkpoints::FindBetter(LiveRequest* request) {
   const KeptCheckpoint best = request->BestState(&cache_);
   if (best.fed <= request->start.fed || !best.state->in_memory()) return std::nullopt;
   return FoundState{best, states_.Use(best.state.get())};
 }
 
-void Checkpoints::CountUse(const Request& request) {
+void Checkpoints::CountUse(const LiveRequest& request) {
   if (!request.cached) return;
   ++(request.start.fed > 0 ? hits_ : misses_);
 }
 
 absl::Status Checkpoints::KeepAfterRun(Sequence* sequence, Slots* slots) {
-  Request* const request = sequence->request;
+  LiveRequest* const request = sequence->request;
   const int64_t fed = sequence->fed();
   if (!request->keep.Due(fed)) return absl::OkStatus();
   // What was drawn and is held back may yet be dropped.
@@ -96,7 +96,7 @@ std::vector<Session*> Checkpoints::ForgetUnsaved() {
   return sessions;
 }
 
-void Checkpoints::Leave(Request* request) {
+void Checkpoints::Leave(LiveRequest* request) {
   request->kept_segments.clear();
   if (request->life.state() != RequestLife::State::kFetchesState) return;
   std::erase_if(fetching_, [&](const Fetching& entry) { return entry.request == request; });

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/options.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 #include "server/sessions/session.h"
 #include "server/sessions/store/prefix_cache.h"
 #include "server/sessions/store/state_store.h"
@@ -50,9 +50,9 @@ class Checkpoints {
 
   // The best state for `request`, which has begun; nullopt: it is being read from a file, and
   // TakeFetched will return it.
-  std::optional<FoundState> Find(Request* request);
+  std::optional<FoundState> Find(LiveRequest* request);
   struct Fetched {
-    Request* request;
+    LiveRequest* request;
     FoundState found;  // view null: it could not be read, so Find has to look again
   };
   // Returns the states that were read since the last call, in the order of the calls of Find. True:
@@ -60,9 +60,9 @@ class Checkpoints {
   bool TakeFetched(std::vector<Fetched>* fetched);
   // A state in memory that saves more than request->start, left meanwhile by a request that began
   // with the same tokens; nullopt: none.
-  std::optional<FoundState> FindBetter(Request* request);
+  std::optional<FoundState> FindBetter(LiveRequest* request);
   // Counts a hit or a miss, if `request` uses the prefix cache.
-  void CountUse(const Request& request);
+  void CountUse(const LiveRequest& request);
 
   // Keeps the state of the slot of `sequence`, if its request wants that at this position.
   absl::Status KeepAfterRun(Sequence* sequence, Slots* slots);
@@ -76,7 +76,7 @@ class Checkpoints {
   std::vector<Session*> ForgetUnsaved();
 
   // `request` ends.
-  void Leave(Request* request);
+  void Leave(LiveRequest* request);
 
   int64_t hits() const { return hits_; }
   int64_t misses() const { return misses_; }
@@ -84,7 +84,7 @@ class Checkpoints {
 
  private:
   struct Fetching {
-    Request* request;
+    LiveRequest* request;
     KeptCheckpoint state;
   };
   struct Saving {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/engine/loop/activity.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 namespace {

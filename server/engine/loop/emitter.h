@@ -16,7 +16,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/base/mutex.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 

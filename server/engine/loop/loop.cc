@@ -42,7 +42,7 @@ AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const BackendLim
 }
 
 // Tokens of a request arrive at its reply.
-void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
+void NoteDelivery(absl::Time now, LiveRequest::Times* times, EngineMeters* meters) {
   if (!times->delivered) {
     meters->NoteFirstToken(*times->first_token - times->arrival);
   } else if (*times->delivered != now) {  // else by another sample of the same request
@@ -53,7 +53,7 @@ void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
 
 // The error that ends a request which changes nothing. Without a claim it is of a copy that may be
 // old, and so says nothing of the session.
-absl::Status OfClaim(const Request& request, const absl::Status& status) {
+absl::Status OfClaim(const LiveRequest& request, const absl::Status& status) {
   const Session* const session = request.session;
   const bool unclaimed =
       session != nullptr && session->replicated != nullptr && !session->replicated->life.claimed();
@@ -61,15 +61,15 @@ absl::Status OfClaim(const Request& request, const absl::Status& status) {
 }
 
 // Hands a request over with its end: its places in the queue are free.
-void HandEnd(std::unique_ptr<Request> request, std::vector<RequestQueue::Ended>* ended,
+void HandEnd(std::unique_ptr<LiveRequest> request, std::vector<RequestQueue::Ended>* ended,
              Emitter* emitter) {
-  const Request::Account& account = request->account;
+  const LiveRequest::Account& account = request->account;
   ended->push_back({account.tenant, account.places, account.num_tokens});
   emitter->PutEnd(std::move(request));
 }
 
 // A request that has waited for the writes of its sessions is handed over.
-void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
+void NoteHeldEnd(const LiveRequest& request, absl::Time now, EngineMeters* meters,
                  ReplicaTotals* totals) {
   if (!request.claim.durability) return;  // there was nothing to write
   meters->NoteSessionSave(now - request.times.end);
@@ -77,7 +77,7 @@ void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
 }
 
 // `request` continues from there; its sequences will share what is kept of it.
-absl::Status StartFrom(Request* request, const FoundState& found, SessionTable* table,
+absl::Status StartFrom(LiveRequest* request, const FoundState& found, SessionTable* table,
                        absl::Time now) {
   request->kept_segments = found.segments();
   return request->StartFrom(found.checkpoint(), table, now);
@@ -182,7 +182,7 @@ void Loop::TakeArrivals() {
   if (TakeFetchedStates()) Publish();
   if (sharing_ != nullptr) TakeReplicated();
   for (auto& arrival : arrivals_.requests) {
-    Request* request = arrival.get();
+    LiveRequest* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->times.deadline);
     meters_->CountStart(request->kind);
     request->SetWake([queue = queue_, id = request->id] { queue->NoteRead(id); });
@@ -205,7 +205,7 @@ void Loop::TakeArrivals() {
 }
 
 void Loop::ExpireDeadlines() {
-  std::vector<Request*> expired, cut;
+  std::vector<LiveRequest*> expired, cut;
   next_deadline_ = absl::InfiniteFuture();
   for (auto& [id, request] : requests_) {
     const absl::Time cut_at = readers_.EndsAt(*request);
@@ -218,12 +218,12 @@ void Loop::ExpireDeadlines() {
     }
   }
   load_.unread_replies_ended += static_cast<int64_t>(cut.size());
-  for (Request* request : cut) {
+  for (LiveRequest* request : cut) {
     EndRequest(request, EndedBy(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
                                 absl::StrCat("Nothing of the reply was read for ",
                                              absl::FormatDuration(options_.reader_timeout), ".")));
   }
-  for (Request* request : expired) {
+  for (LiveRequest* request : expired) {
     if (request->life.ended()) continue;  // by the end of one before it
     EndRequest(request, EndedBy(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
                                 "The request's deadline has passed."));
@@ -248,7 +248,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 // Arrivals: a request begins when its session is free, finds the state that it continues from, and
 // waits for slots.
 
-void Loop::Enter(Request* request) {
+void Loop::Enter(LiveRequest* request) {
   if (!request->session_ref) {
     if (sharing_ != nullptr && request->lookup() != nullptr) return sharing_->lookups.Look(request);
     return Begin(request);
@@ -278,7 +278,7 @@ void Loop::TakeReplicated() {
   for (const ReplicatedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
-    Request* const request = found->second.get();
+    LiveRequest* const request = found->second.get();
     Session* const session =
         request->closes_session ? sessions_.Get(request->session_ref->id) : nullptr;
     if (answered.status.ok() && session != nullptr && !session->closed) {
@@ -289,7 +289,7 @@ void Loop::TakeReplicated() {
   }
   for (ReplicatedSessions::Event& event : events) {
     const auto found = requests_.find(event.request);
-    Request* const request = found == requests_.end() ? nullptr : found->second.get();
+    LiveRequest* const request = found == requests_.end() ? nullptr : found->second.get();
     Session* const session = sessions_.Get(event.session);
     if (event.kind == Kind::kEnded) {
       NoteHeldEnd(*event.end->request, now_, meters_, &sharing_->totals);
@@ -318,8 +318,8 @@ void Loop::TakeReplicated() {
   if (unsaved || load_.replication != sharing_->totals) Publish();
 }
 
-void Loop::CloseSession(Session* session, Request* closing) {
-  for (Request* request : sessions_.Close(session)) {
+void Loop::CloseSession(Session* session, LiveRequest* closing) {
+  for (LiveRequest* request : sessions_.Close(session)) {
     if (request->life.ended()) continue;  // its end waits for the store
     EndRequest(request,
                EndedBy(absl::StatusCode::kCancelled, "SESSION_CLOSED", "The session was closed."));
@@ -327,7 +327,7 @@ void Loop::CloseSession(Session* session, Request* closing) {
   EndRequest(closing, absl::OkStatus());
 }
 
-void Loop::Begin(Request* request) {
+void Loop::Begin(LiveRequest* request) {
   using State = RequestLife::State;
   if (sharing_ != nullptr && request->session != nullptr &&
       request->life.state() != State::kClaims) {
@@ -340,14 +340,14 @@ void Loop::Begin(Request* request) {
   FindState(request);
 }
 
-void Loop::FindState(Request* request) {
+void Loop::FindState(LiveRequest* request) {
   request->life.Go(RequestLife::State::kFindsState);
   std::optional<FoundState> found = checkpoints_.Find(request);
   if (found) return ContinueFrom(request, *found);
   request->life.Go(RequestLife::State::kFetchesState);
 }
 
-void Loop::ContinueFrom(Request* request, const FoundState& found) {
+void Loop::ContinueFrom(LiveRequest* request, const FoundState& found) {
   // A state of the prefix cache serves the session from now on.
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
@@ -360,8 +360,8 @@ void Loop::ContinueFrom(Request* request, const FoundState& found) {
   AddToAdmission(request, request->num_slots);
 }
 
-void Loop::AddToAdmission(Request* request, int slots) {
-  Request::Account& account = request->account;
+void Loop::AddToAdmission(LiveRequest* request, int slots) {
+  LiveRequest::Account& account = request->account;
   const KeyShare key = account.key == nullptr ? KeyShare() : account.key->slots();
   account.tenant_number = admission_.Add(request->id, account.tenant, account.priority, slots, key);
 }
@@ -382,12 +382,12 @@ bool Loop::TakeFetchedStates() {
 // Slots: who gives some up, and who gets them.
 
 void Loop::ResumeReaders() {
-  std::vector<Request*> read;
+  std::vector<LiveRequest*> read;
   for (const RequestId id : arrivals_.read) {
     const auto found = requests_.find(id);
     if (found != requests_.end()) read.push_back(found->second.get());
   }
-  for (Request* request : readers_.Resume(read)) {
+  for (LiveRequest* request : readers_.Resume(read)) {
     request->times.resumed = now_;
     AddToAdmission(request, request->open_sequences);
   }
@@ -403,8 +403,8 @@ absl::Status Loop::ParkReaders() {
   if (options_.max_tenant_slots > 0 || admission_.limits_keys()) {
     needed = std::numeric_limits<int>::max();
   }
-  const auto bytes_of = [this](const Request& request) { return slots_.BytesOf(request); };
-  for (Request* request : readers_.Yielding(needed, slots_.parked_bytes(), bytes_of)) {
+  const auto bytes_of = [this](const LiveRequest& request) { return slots_.BytesOf(request); };
+  for (LiveRequest* request : readers_.Yielding(needed, slots_.parked_bytes(), bytes_of)) {
     RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/true));
     request->life.Go(RequestLife::State::kParked);
     admission_.GiveBack(request->id, request->open_sequences);
@@ -414,7 +414,7 @@ absl::Status Loop::ParkReaders() {
 
 absl::Status Loop::PreemptOthers() {
   for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
-    Request* const request = requests_.at(id).get();
+    LiveRequest* const request = requests_.at(id).get();
     RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/false));
     request->life.Go(RequestLife::State::kWaitsAgain);
     request->times.resumed = now_;
@@ -426,7 +426,7 @@ absl::Status Loop::PreemptOthers() {
 
 absl::Status Loop::AdmitWaiting() {
   while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_.number())) {
-    Request* const request = requests_.at(*id).get();
+    LiveRequest* const request = requests_.at(*id).get();
     const bool for_the_first_time = !request->life.in_host_memory();
     request->life.Go(RequestLife::State::kHoldsSlots);
     if (for_the_first_time) {
@@ -493,7 +493,7 @@ void Loop::HandleRecords() {
 
 void Loop::Flush(Sequence* sequence) {
   if (sequence->ended) return;  // with its request, by a sibling
-  Request* request = sequence->request;
+  LiveRequest* request = sequence->request;
   if (!request->times.first_token) request->times.first_token = now_;
   const int64_t before = request->usage.completion_tokens;
   if (sequence->Flush()) {
@@ -536,14 +536,14 @@ absl::Status Loop::AfterRun() {
 void Loop::EndSequence(Sequence* sequence) {
   load_.ended_at_limit += sequence->ended_at_limit() ? 1 : 0;
   FreeSlot(sequence);
-  Request* request = sequence->request;
+  LiveRequest* request = sequence->request;
   if (!sequence->status.ok() || request->open_sequences == 0) {
     EndRequest(request, sequence->status);
   }
 }
 
 void Loop::FreeSlot(Sequence* sequence) {
-  Request* const request = sequence->request;
+  LiveRequest* const request = sequence->request;
   if (sequence->slot != kGuardSlot) admission_.GiveBack(request->id, 1);
   --request->open_sequences;
   run_.Drop(sequence);
@@ -551,7 +551,7 @@ void Loop::FreeSlot(Sequence* sequence) {
   if (request->session != nullptr) checkpoints_.SaveSoon(*sequence, std::move(left));
 }
 
-void Loop::EndRequest(Request* request, const absl::Status& status) {
+void Loop::EndRequest(LiveRequest* request, const absl::Status& status) {
   for (auto& sequence : request->sequences) {
     if (!sequence->ended) FreeSlot(sequence.get());
   }
@@ -568,7 +568,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   request->life.Go(RequestLife::State::kEnded);
   const absl::Time end = request->times.end = clock_();
   Usage& usage = request->usage;
-  const Request::Times& times = request->times;
+  const LiveRequest::Times& times = request->times;
   usage.arrival = times.arrival;
   usage.queue_time = times.admitted.value_or(end) - times.arrival;
   if (times.first_token) usage.first_token_time = *times.first_token - times.arrival;
@@ -581,7 +581,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   ErrorDetail detail = GetErrorDetail(status);
   if (!status.ok()) request->DescribeProgress(&detail);
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
-  std::unique_ptr<Request> ended = std::move(requests_.extract(request->id).mapped());
+  std::unique_ptr<LiveRequest> ended = std::move(requests_.extract(request->id).mapped());
   const std::vector<Session*> opened = sessions_.TakeOpened();
   const bool changed = has_session && had_begun;
   if (sharing_ != nullptr && (changed || !opened.empty())) {
@@ -605,7 +605,7 @@ void Loop::Release(Session* session) {
   if (sharing_ != nullptr && ReplicatedSessions::Ends(*session)) return;  // TakeReplicated does it
   const bool forgotten = sharing_ != nullptr && !session->closed &&
                          (session->replicated == nullptr || !session->replicated->life.known());
-  if (Request* const next = sessions_.Release(session, now_)) return Begin(next);
+  if (LiveRequest* const next = sessions_.Release(session, now_)) return Begin(next);
   if (forgotten) sessions_.Close(session);  // it is in the store, or nowhere
 }
 
@@ -623,7 +623,7 @@ void Loop::UpdateLoad() {
   }
   load_.oldest_wait = -absl::InfiniteDuration();
   if (!admission_.empty()) {
-    const Request& oldest = *requests_.at(admission_.oldest());
+    const LiveRequest& oldest = *requests_.at(admission_.oldest());
     load_.oldest_wait = now_ - std::max(oldest.times.arrival, oldest.times.resumed);
   }
   load_.client_sessions = sessions_.size();

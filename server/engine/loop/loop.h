@@ -36,7 +36,7 @@
 #include "server/engine/replicas/replicated_lookups.h"
 #include "server/engine/replicas/replicated_sessions.h"
 #include "server/engine/replicas/replicated_states.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 #include "server/sessions/session_table.h"
 
 namespace rivulet {
@@ -89,14 +89,14 @@ class Loop {
   absl::Status RunWhatCanRun(bool* ran);
 
   // Takes in a request: it begins when its turn on its session comes, or now if it has none.
-  void Enter(Request* request);
-  void CloseSession(Session* session, Request* closing);
-  void Begin(Request* request);
+  void Enter(LiveRequest* request);
+  void CloseSession(Session* session, LiveRequest* closing);
+  void Begin(LiveRequest* request);
   // Finds the state from which it continues, which may have to be read first; then it waits for
   // slots.
-  void FindState(Request* request);
-  void ContinueFrom(Request* request, const FoundState& found);
-  void AddToAdmission(Request* request, int slots);
+  void FindState(LiveRequest* request);
+  void ContinueFrom(LiveRequest* request, const FoundState& found);
+  void AddToAdmission(LiveRequest* request, int slots);
   // True: the disk tier has done something.
   bool TakeFetchedStates();
   void TakeReplicated();
@@ -119,7 +119,7 @@ class Loop {
 
   void EndSequence(Sequence* sequence);
   void FreeSlot(Sequence* sequence);
-  void EndRequest(Request* request, const absl::Status& status);
+  void EndRequest(LiveRequest* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
   // Begins the next request that waits for the session.
   void Release(Session* session);
@@ -145,7 +145,7 @@ class Loop {
   EngineLoad load_;  // what the loop knows of it; counters are true at any time, the rest is set
                      // by UpdateLoad
   std::vector<RequestQueue::Ended> ended_;  // since the queue last took them
-  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
+  std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and how many each tenant holds
   ReaderGate readers_;
 };

@@ -3,7 +3,7 @@
 
 namespace rivulet {
 
-bool ReaderGate::Pause(Request* request, absl::Time now) {
+bool ReaderGate::Pause(LiveRequest* request, absl::Time now) {
   if (request->life.paused() || !request->reader_slow()) return false;
   request->life.Pause(now);
   turns_[request] = ++last_turn_;
@@ -11,9 +11,9 @@ bool ReaderGate::Pause(Request* request, absl::Time now) {
   return true;
 }
 
-std::vector<Request*> ReaderGate::Resume(std::span<Request* const> read) {
-  std::map<uint64_t, Request*> waiting;
-  for (Request* request : read) {
+std::vector<LiveRequest*> ReaderGate::Resume(std::span<LiveRequest* const> read) {
+  std::map<uint64_t, LiveRequest*> waiting;
+  for (LiveRequest* request : read) {
     // Not paused: it was read in time. Still slow: more came in the same run.
     const auto turn = turns_.find(request);
     if (turn == turns_.end() || request->reader_slow()) continue;
@@ -21,19 +21,19 @@ std::vector<Request*> ReaderGate::Resume(std::span<Request* const> read) {
     paused_.erase(turn->second);
     turns_.erase(turn);
   }
-  std::vector<Request*> in_turn;
+  std::vector<LiveRequest*> in_turn;
   in_turn.reserve(waiting.size());
   for (const auto& [turn, request] : waiting) in_turn.push_back(request);
   return in_turn;
 }
 
-absl::Time ReaderGate::EndsAt(const Request& request) const {
+absl::Time ReaderGate::EndsAt(const LiveRequest& request) const {
   return request.life.paused_since().value_or(absl::InfiniteFuture()) + timeout_;
 }
 
-std::vector<Request*> ReaderGate::Yielding(
-    int needed, int64_t parked, absl::FunctionRef<int64_t(const Request&)> bytes_of) const {
-  std::vector<Request*> yielding;
+std::vector<LiveRequest*> ReaderGate::Yielding(
+    int needed, int64_t parked, absl::FunctionRef<int64_t(const LiveRequest&)> bytes_of) const {
+  std::vector<LiveRequest*> yielding;
   for (const auto& [turn, request] : paused_) {
     if (needed <= 0) break;
     if (request->life.in_host_memory()) continue;
@@ -46,7 +46,7 @@ std::vector<Request*> ReaderGate::Yielding(
   return yielding;
 }
 
-void ReaderGate::Leave(Request* request) {
+void ReaderGate::Leave(LiveRequest* request) {
   const auto turn = turns_.find(request);
   if (turn == turns_.end()) return;
   paused_.erase(turn->second);

@@ -15,7 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 
@@ -27,28 +27,28 @@ class ReaderGate {
   ReaderGate(absl::Duration timeout, int64_t room) : timeout_(timeout), room_(room) {}
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
-  bool Pause(Request* request, absl::Time now);
+  bool Pause(LiveRequest* request, absl::Time now);
   // The clients of the replies in `read` have taken what waited. Ends the pause of those that are
   // no longer slow. Returns those among them that were parked and wait for slots from now on, the
   // one paused longest first. Looks at no other replies.
-  std::vector<Request*> Resume(std::span<Request* const> read);
+  std::vector<LiveRequest*> Resume(std::span<LiveRequest* const> read);
   // When to end `request` because nobody reads it.
-  absl::Time EndsAt(const Request& request) const;
+  absl::Time EndsAt(const LiveRequest& request) const;
   absl::Duration timeout() const { return timeout_; }
   // The paused replies to park so that `needed` more slots become free, the one paused longest
   // first: as many as that takes and as there is room for beside the `parked` bytes. `bytes_of`:
   // what the states of a reply that holds slots take.
-  std::vector<Request*> Yielding(int needed, int64_t parked,
-                                 absl::FunctionRef<int64_t(const Request&)> bytes_of) const;
+  std::vector<LiveRequest*> Yielding(int needed, int64_t parked,
+                                     absl::FunctionRef<int64_t(const LiveRequest&)> bytes_of) const;
   bool empty() const { return paused_.empty(); }
   // `request` ends.
-  void Leave(Request* request);
+  void Leave(LiveRequest* request);
 
  private:
   const absl::Duration timeout_;
   const int64_t room_;
-  std::map<uint64_t, Request*> paused_;                  // by turn: paused longest first
-  absl::flat_hash_map<const Request*, uint64_t> turns_;  // of paused_
+  std::map<uint64_t, LiveRequest*> paused_;                  // by turn: paused longest first
+  absl::flat_hash_map<const LiveRequest*, uint64_t> turns_;  // of paused_
   uint64_t last_turn_ = 0;
 };
 

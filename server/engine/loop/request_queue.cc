@@ -38,7 +38,7 @@ absl::StatusOr<RequestId> RequestQueue::NewId() {
   return ++last_id_;
 }
 
-absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request) {
+absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<LiveRequest> request) {
   MutexLock lock(&mutex_);
   RIVULET_RETURN_IF_ERROR(CheckOpen(request->while_draining));
   const absl::Time now = clock_();
@@ -65,7 +65,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
   return last_id_;
 }
 
-absl::Status RequestQueue::CheckLimits(const Request& request) const {
+absl::Status RequestQueue::CheckLimits(const LiveRequest& request) const {
   const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
   if (accepted_.places + request.account.places > most) {
     return Exhausted("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
@@ -84,7 +84,7 @@ absl::Status RequestQueue::CheckLimits(const Request& request) const {
   return CheckTenantRoom(request, found == accepted_of_.end() ? Accepted() : found->second);
 }
 
-absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepted& own) const {
+absl::Status RequestQueue::CheckTenantRoom(const LiveRequest& request, const Accepted& own) const {
   // Slots that the others leave are not counted: a lone tenant may use all of them.
   const int64_t others = accepted_.places - own.places;
   const int64_t uncounted = std::max<int64_t>(0, limits_.slots - others);

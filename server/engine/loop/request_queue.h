@@ -26,7 +26,7 @@
 #include "server/engine/clock.h"
 #include "server/engine/load.h"
 #include "server/engine/policy/rate_window.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 
@@ -51,7 +51,7 @@ class RequestQueue {
   // Errors: those of NewId, those of KeyAccount::CheckTokens, or RESOURCE_EXHAUSTED (QUEUE_FULL,
   // TENANT_QUEUE_FULL) with the time that the waiting ones will take at the rate of the last
   // seconds.
-  absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request);
+  absl::StatusOr<RequestId> Submit(std::unique_ptr<LiveRequest> request);
   void Cancel(RequestId id);
   // Wakes the loop, which checks again what it can run.
   void Wake();
@@ -69,10 +69,10 @@ class RequestQueue {
 
   // For the loop.
   struct Arrivals {
-    std::vector<std::unique_ptr<Request>> requests;  // oldest first
+    std::vector<std::unique_ptr<LiveRequest>> requests;  // oldest first
     std::vector<RequestId> cancelled;
     std::vector<RequestId> read;  // NoteRead
-    bool draining = false;        // no request comes any more but those of SessionCall
+    bool draining = false;        // no request comes any more but those of SessionCommand
     bool end_all = false;         // the drain's deadline has passed
     bool stop = false;
   };
@@ -103,8 +103,8 @@ class RequestQueue {
     int places = 0;      // samples, scores and session calls taken and not ended
     int64_t tokens = 0;  // given tokens of those requests
   };
-  absl::Status CheckLimits(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckTenantRoom(const Request& request, const Accepted& own) const
+  absl::Status CheckLimits(const LiveRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckTenantRoom(const LiveRequest& request, const Accepted& own) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration TimeFor(int64_t places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitSaves() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -117,7 +117,7 @@ void Slots::ZeroSoon(Sequence* sequence) {
   sequence->segments.clear();
 }
 
-int64_t Slots::BytesOf(const Request& request) const {
+int64_t Slots::BytesOf(const LiveRequest& request) const {
   const StateSize size = backend_->limits().state_size();
   int64_t bytes = 0;
   for (const auto& sequence : request.sequences) {
@@ -135,7 +135,7 @@ std::vector<float> Slots::TakeHostState(Sequence* sequence) {
   return std::exchange(sequence->host_state, {});
 }
 
-absl::Status Slots::MoveToHost(const Request& request, bool parked) {
+absl::Status Slots::MoveToHost(const LiveRequest& request, bool parked) {
   std::vector<std::vector<float>> states;
   for (const auto& sequence : request.sequences) {
     if (sequence->ended) continue;

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/backend.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 #include "server/sessions/store/state_store.h"
 
 namespace rivulet {
@@ -45,7 +45,7 @@ class Slots {
   // What the states of the parked ones among them take.
   int64_t parked_bytes() const { return parked_bytes_; }
   // What the states of all sequences of `request` that have not ended take, in its slots.
-  int64_t BytesOf(const Request& request) const;
+  int64_t BytesOf(const LiveRequest& request) const;
   // The sequences that hold slots, in the order in which they got them. Those for which TakeBack
   // was called stay among them until ForgetEnded.
   std::span<Sequence* const> holders() const { return holders_; }
@@ -70,7 +70,7 @@ class Slots {
   // Takes the slots of all sequences of `request` that have not ended. Their states go to host
   // memory; Prepare writes them back when they get slots again. `parked`: they count in
   // parked_bytes until then. After an error nothing was taken.
-  absl::Status MoveToHost(const Request& request, bool parked);
+  absl::Status MoveToHost(const LiveRequest& request, bool parked);
   // `sequence` has ended: takes its slot, or its state in host memory.
   LeftState TakeBack(Sequence* sequence);
   // Removes the ended sequences from holders().

@@ -45,7 +45,7 @@ void ReplicatedLookups::End(const Open& open, absl::Status status) {
   open_.erase(id);
 }
 
-void ReplicatedLookups::Close(Request* request) {
+void ReplicatedLookups::Close(LiveRequest* request) {
   open_[request->id].request = request;
   store_->Read(request->session_ref->id.ToString(),
                For<Answer>(request->id, [this](Open* asking, const Answer& answer) {
@@ -76,7 +76,7 @@ void ReplicatedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
                 }));
 }
 
-void ReplicatedLookups::Look(Request* request) {
+void ReplicatedLookups::Look(LiveRequest* request) {
   const SessionLookup& lookup = *request->lookup();
   const RequestId request_id = request->id;
   open_[request_id].request = request;

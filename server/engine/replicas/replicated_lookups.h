@@ -18,7 +18,7 @@
 #include "server/engine/load.h"
 #include "server/engine/replicas/loop_mailbox.h"
 #include "server/engine/replicas/replicated_sessions.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 
@@ -31,11 +31,11 @@ class ReplicatedLookups {
                     Clock clock, std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals);
 
   // Leaves a tombstone, whoever has the session; its next writer finds that it has lost it.
-  void Close(Request* request);
-  // Request::lookup says what it asks for, and gets it.
-  void Look(Request* request);
+  void Close(LiveRequest* request);
+  // LiveRequest::lookup says what it asks for, and gets it.
+  void Look(LiveRequest* request);
   // `request` ends before it was answered.
-  void Leave(const Request& request) { open_.erase(request.id); }
+  void Leave(const LiveRequest& request) { open_.erase(request.id); }
 
   // Requests that are answered, since the last call.
   struct Answered {
@@ -48,7 +48,7 @@ class ReplicatedLookups {
  private:
   using Answer = absl::StatusOr<StoreAnswer>;
   struct Open {
-    Request* request = nullptr;
+    LiveRequest* request = nullptr;
     std::vector<std::string> claims;  // of tombstones that were sent
     std::vector<SessionId> sessions;  // whose records it reads
     size_t begun = 0, ended = 0;      // of these reads

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "model/base/error.h"
-#include "server/engine/sequences/session_request.h"
+#include "server/engine/sequences/live_session_command.h"
 
 namespace rivulet {
 namespace {
@@ -89,7 +89,7 @@ bool HashFits(const Session& session, const SessionRef& ref) {
   return ref.hash == session.history.hash() || WasAsExpected(ref, session);
 }
 
-bool IsAsExpected(const Session& session, const Request& request) {
+bool IsAsExpected(const Session& session, const LiveRequest& request) {
   return request.claim.knows_session || HashFits(session, *request.session_ref);
 }
 
@@ -127,7 +127,7 @@ bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
 }
 
 // A repetition of the very request that the lease is for.
-bool IsRepetition(const Request& request, const SessionRecord& record) {
+bool IsRepetition(const LiveRequest& request, const SessionRecord& record) {
   return request.session_ref->repeated && request.claim.identity &&
          record.request == request.claim.identity;
 }
@@ -211,12 +211,12 @@ void ReplicatedSessions::Owe(Session* session, uint64_t end) {
   table_->Pin(session);
 }
 
-void ReplicatedSessions::Claim(Request* request) {
+void ReplicatedSessions::Claim(LiveRequest* request) {
   CopyOf(request->session)->claiming = request;
   Advance(request->session);
 }
 
-void ReplicatedSessions::Leave(const Request& request) {
+void ReplicatedSessions::Leave(const LiveRequest& request) {
   Session* const session = request.session;
   if (session == nullptr || session->replicated == nullptr) return;
   ReplicatedCopy* const copy = session->replicated.get();
@@ -237,7 +237,7 @@ void ReplicatedSessions::NoteTokens(Session* session) {
   Advance(session);
 }
 
-void ReplicatedSessions::End(std::unique_ptr<Request> request, Session* session,
+void ReplicatedSessions::End(std::unique_ptr<LiveRequest> request, Session* session,
                              const std::vector<Session*>& opened) {
   auto end = std::make_unique<HeldEnd>();
   end->request = std::move(request);
@@ -356,7 +356,7 @@ void ReplicatedSessions::Write(Session* session, bool lease) {
   record.chunks = FirstTokens(copy->stored.record.chunks, copy->stored.prefix_tokens);
   for (const ChunkUse& use : record.chunks) write.kept_chunks.push_back(use.id);
   CoverTokens(session->history, session->tenant, &record.chunks, &write.chunks);
-  const Request* const running = copy->claiming != nullptr ? copy->claiming : session->active;
+  const LiveRequest* const running = copy->claiming != nullptr ? copy->claiming : session->active;
   const bool forks = running != nullptr && running->kind == RequestKind::kForkSession;
   record.owns_chunks = copy->stored.record.owns_chunks && !forks;
   if (record.owns_chunks) DropUnused(copy->stored.record, record, &write);
@@ -606,7 +606,7 @@ void ReplicatedSessions::OnUnavailable(Session* session, const absl::Status& sta
 }
 
 void ReplicatedSessions::Claimed(Session* session, const absl::Status& status) {
-  Request* const request = std::exchange(session->replicated->claiming, nullptr);
+  LiveRequest* const request = std::exchange(session->replicated->claiming, nullptr);
   session->replicated->vouched = status.ok() && HashFits(*session, *request->session_ref);
   events_.push_back({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
 }
@@ -632,7 +632,7 @@ void ReplicatedSessions::DecideEnd(Session* session, bool durable, const absl::S
   session->replicated->sent.has_end = false;
   table_->Unpin(session, clock_());
   HeldEnd* const held = ends_.at(number).get();
-  Request* const request = held->request.get();
+  LiveRequest* const request = held->request.get();
   if (!status.ok() && request->status.ok()) request->status = status;
   if (!request->claim.durability) request->claim.durability.emplace();
   if (!durable) request->claim.durability->complete = false;

@@ -41,7 +41,7 @@
 #include "server/engine/replicas/loop_mailbox.h"
 #include "server/engine/replicas/replicated_records.h"
 #include "server/engine/replicas/replicated_states.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 #include "server/sessions/replicated/session_record.h"
 #include "server/sessions/replicated/session_store.h"
 #include "server/sessions/session_table.h"
@@ -52,7 +52,7 @@ namespace rivulet {
 // ReplicatedSessions owns it, not a session: a session may go, and its request is answered all the
 // same.
 struct HeldEnd {
-  std::unique_ptr<Request> request;
+  std::unique_ptr<LiveRequest> request;
   Session* session = nullptr;     // that it had, and has until kEnded is handled
   int writes = 0;                 // that are not decided yet
   absl::Duration until;           // by the steady clock: then it ends, durable or not
@@ -128,12 +128,12 @@ struct ReplicatedCopy {
   // By the steady clock: until then, at least, the store keeps the lease of the last write.
   absl::Duration leased_until = -absl::InfiniteDuration();
 
-  Request* claiming = nullptr;    // the request that waits for the claim
-  bool vouched = false;           // its client said what the session must be, and it was that
-  bool wants_write = false;       // it has changed, or its lease is to be renewed or given back
-  uint64_t owes = 0;              // the end that waits for a write of this session; 0: none
-  bool awaits_end_event = false;  // the kEnded of its last request is not handled yet
-  absl::Status lost;              // why it is not known any more
+  LiveRequest* claiming = nullptr;  // the request that waits for the claim
+  bool vouched = false;             // its client said what the session must be, and it was that
+  bool wants_write = false;         // it has changed, or its lease is to be renewed or given back
+  uint64_t owes = 0;                // the end that waits for a write of this session; 0: none
+  bool awaits_end_event = false;    // the kEnded of its last request is not handled yet
+  absl::Status lost;                // why it is not known any more
   absl::Duration due = absl::InfiniteDuration();  // by the steady clock
 };
 
@@ -182,14 +182,15 @@ class ReplicatedSessions {
   // Forgets idle sessions, which are in the store, until `more` sessions may be opened here.
   void EvictFor(int more);
   // It is the request's turn on its session. kClaimed follows.
-  void Claim(Request* request);
+  void Claim(LiveRequest* request);
   // `request` ends before it was claimed.
-  void Leave(const Request& request);
+  void Leave(const LiveRequest& request);
   // The session of a running request has grown.
   void NoteTokens(Session* session);
   // `request` has ended. `session`: that it had and may have changed, or null. `opened`: those that
   // it opened. kEnded follows.
-  void End(std::unique_ptr<Request> request, Session* session, const std::vector<Session*>& opened);
+  void End(std::unique_ptr<LiveRequest> request, Session* session,
+           const std::vector<Session*>& opened);
   // A state was published; the session's record is to name it.
   void NotePublished(const ReplicatedStates::Published& state);
   // The session is not free until the loop has handled the kEnded of its last request.

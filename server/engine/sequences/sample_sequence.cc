@@ -9,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "server/engine/reply_fingerprint.h"
+#include "server/engine/sequences/live_session_command.h"
 #include "server/engine/sequences/sequence.h"
-#include "server/engine/sequences/session_request.h"
 #include "server/engine/validate.h"
 
 namespace rivulet {

@@ -21,12 +21,12 @@
 #include "model/text/text_decoder.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 #include "server/engine/sequences/stop_matcher.h"
 
 namespace rivulet {
 
-class Generation final : public Request {
+class Generation final : public LiveRequest {
  public:
   // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
   // With a session max_new is known only in Begin.

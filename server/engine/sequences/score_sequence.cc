@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "server/engine/sequences/session_request.h"
+#include "server/engine/sequences/live_session_command.h"
 
 namespace rivulet {
 

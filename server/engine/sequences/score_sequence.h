@@ -14,11 +14,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/engine/options.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 
-class Scoring : public Request {
+class Scoring : public LiveRequest {
  public:
   using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
   // REQUIRES: `spec_in` is valid (validate.h).

@@ -18,7 +18,7 @@
 
 namespace rivulet {
 
-class Request;
+class LiveRequest;
 
 // Memory that the rows of a run point into. Lives until the run is complete.
 using TokenBuffer = std::vector<int32_t>;
@@ -56,10 +56,10 @@ class TokenCounts {
 // Thread: the loop.
 class Sequence {
  public:
-  explicit Sequence(Request* owner) : request(owner) {}
+  explicit Sequence(LiveRequest* owner) : request(owner) {}
   virtual ~Sequence() = default;
 
-  Request* const request;
+  LiveRequest* const request;
   Slot slot = kGuardSlot;
   bool ended = false;  // has given its slot back
   // For CurrentRun: its row of the outstanding run, or -1; the number of the last run in which it

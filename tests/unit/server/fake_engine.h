@@ -75,7 +75,7 @@ class FakeEngine final : public Engine {
     scores_[last_id_] = std::move(done);
     return last_id_;
   }
-  absl::StatusOr<RequestId> Call(SessionCall call) override {
+  absl::StatusOr<RequestId> Call(SessionCommand call) override {
     absl::MutexLock lock(&mutex_);
     if (!refuse_.ok()) return refuse_;
     last_call_ = std::move(call);
@@ -153,7 +153,7 @@ class FakeEngine final : public Engine {
     return last_append_;
   }
   // Its `done` is the test's to call; it may call `act` with a table of its own before.
-  SessionCall last_call() const {
+  SessionCommand last_call() const {
     absl::MutexLock lock(&mutex_);
     return last_call_;
   }
@@ -212,7 +212,7 @@ class FakeEngine final : public Engine {
   GenerateSpec last_spec_ ABSL_GUARDED_BY(mutex_);
   ScoreSpec last_score_ ABSL_GUARDED_BY(mutex_);
   AppendSpec last_append_ ABSL_GUARDED_BY(mutex_);
-  SessionCall last_call_ ABSL_GUARDED_BY(mutex_);
+  SessionCommand last_call_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestId, Running> running_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestId, ScoreDone> scores_ ABSL_GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ ABSL_GUARDED_BY(mutex_);

@@ -34,7 +34,7 @@ class SessionLimitsTest : public ::testing::Test {
     return {detail.reason, detail.retry_after, std::string(status.message())};
   }
   // Nobody looks into it.
-  Request* AnyRequest() { return reinterpret_cast<Request*>(&states_); }
+  LiveRequest* AnyRequest() { return reinterpret_cast<LiveRequest*>(&states_); }
 
   StateStore states_{{}, {}, {}, {}, [] {}};
   std::optional<SessionTable> table_;

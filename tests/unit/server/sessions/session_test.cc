@@ -58,7 +58,7 @@ class SessionTableTest : public ::testing::Test {
     return *table_.Open(tenant, absl::Seconds(10), start_);
   }
   // Nobody looks into it.
-  Request* AnyRequest() { return reinterpret_cast<Request*>(&states_); }
+  LiveRequest* AnyRequest() { return reinterpret_cast<LiveRequest*>(&states_); }
   KeptCheckpoint State(int64_t fed) { return {fed, states_.Keep({1, 2, 3, 4})}; }
 };
 

@@ -30,13 +30,13 @@ class ReaderGateTest : public ::testing::Test {
   }
 
   // A state takes ten bytes.
-  std::vector<Request*> Yielding(int needed, int64_t parked) const {
+  std::vector<LiveRequest*> Yielding(int needed, int64_t parked) const {
     return gate_.Yielding(needed, 10 * parked,
-                          [](const Request& request) { return 10 * request.open_sequences; });
+                          [](const LiveRequest& request) { return 10 * request.open_sequences; });
   }
 
   StubRequest one_{1, 1}, two_{2, 2}, three_{3, 3};
-  const std::vector<Request*> all_ = {&one_, &two_, &three_};
+  const std::vector<LiveRequest*> all_ = {&one_, &two_, &three_};
   ReaderGate gate_{absl::Seconds(30), /*room=*/40};
 };
 
@@ -58,7 +58,7 @@ TEST_F(ReaderGateTest, WhatWasReadGoesOnAndWhatHasNoSlotsWaitsForThem) {
   EXPECT_THAT(gate_.Resume(all_), IsEmpty());     // they are slow again
   one_.slow = two_.slow = three_.slow = false;
   // In the order of the pauses, however often and in whatever order they were read.
-  EXPECT_THAT(gate_.Resume(std::vector<Request*>{&three_, &two_, &one_, &three_}),
+  EXPECT_THAT(gate_.Resume(std::vector<LiveRequest*>{&three_, &two_, &one_, &three_}),
               ElementsAre(&one_, &three_));
   for (StubRequest* request : {&one_, &two_, &three_}) {
     EXPECT_FALSE(request->life.paused());
@@ -112,7 +112,7 @@ TEST_F(ReaderGateTest, ATurnLooksAtWhatWasReadAlone) {
   for (StubRequest* request : {&one_, &two_, &three_}) request->times_asked = 0;
   for (int turn = 0; turn < 1000; ++turn) EXPECT_THAT(gate_.Resume({}), IsEmpty());
   two_.slow = false;
-  const std::vector<Request*> read = {&two_};
+  const std::vector<LiveRequest*> read = {&two_};
   gate_.Resume(read);
   gate_.Resume(read);  // it goes on already
   EXPECT_EQ(one_.times_asked + three_.times_asked, 0);

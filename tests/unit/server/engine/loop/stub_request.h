@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Request and its Sequences for tests of what the loop is made of: they feed the tokens that the
-// test names and note what they are told.
+// A LiveRequest and its Sequences for tests of what the loop is made of: they feed the tokens that
+// the test names and note what they are told.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 namespace rivulet {
 
@@ -54,7 +54,7 @@ class StubSequence final : public Sequence {
   std::vector<Record> records;  // that it was given
 };
 
-class StubRequest final : public Request {
+class StubRequest final : public LiveRequest {
  public:
   explicit StubRequest(RequestId number = 1, int samples = 1) {
     id = number;

@@ -199,7 +199,7 @@ TEST_F(ServedModelsTest, ASnapshotLetsGoOnceItIsCodedWhetherItIsReadOrNot) {
   request.set_session_id("00000000000000010000000000000abc");
   const auto reader = sessions_->SnapshotSession(&context_, request);
   text_.WaitForRequest();
-  const SessionCall call = text_.last_call();
+  const SessionCommand call = text_.last_call();
   Session session(call.session->id, "", true, /*checkpoint_tokens=*/1);
   ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
   call.done(absl::OkStatus());

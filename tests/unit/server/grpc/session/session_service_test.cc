@@ -121,7 +121,7 @@ TEST_F(SessionServiceTest, ASnapshotThatIsCancelledEnds) {
     EXPECT_FALSE(IdleNow()) << "a drain waits for it";
     context.TryCancel();
     engine_.WaitForCancel();
-    const SessionCall call = engine_.last_call();
+    const SessionCommand call = engine_.last_call();
     Session session(call.session->id, "", true, /*checkpoint_tokens=*/1);
     if (image_comes) {
       ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
@@ -147,7 +147,7 @@ TEST_F(SessionServiceTest, ASnapshotWithoutMemoryForItIsATypedError) {
     grpc::ClientContext context;
     const auto reader = stub_->SnapshotSession(&context, request);
     engine_.WaitForRequest(begun ? 1 : 0);
-    const SessionCall call = engine_.last_call();
+    const SessionCommand call = engine_.last_call();
     ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), state).ok());
     if (begun) {
       call.done(absl::OkStatus());
@@ -179,7 +179,7 @@ TEST_F(SessionServiceTest, SnapshotsOnTheirWayOutTakeBoundedMemoryTogether) {
   const auto begin = [&](grpc::ClientContext* context) {
     auto reader = stub_->SnapshotSession(context, request);
     last = engine_.WaitForRequest(last);
-    const SessionCall call = engine_.last_call();
+    const SessionCommand call = engine_.last_call();
     EXPECT_TRUE(call.act(nullptr, &session, absl::Now(), state).ok());
     call.done(absl::OkStatus());
     return reader;
@@ -208,7 +208,7 @@ TEST_F(SessionServiceTest, ASnapshotThatIsNotReadIsGivenUp) {
   request.set_session_id(kId);
   const auto reader = stub_->SnapshotSession(&context_, request);
   engine_.WaitForRequest();
-  const SessionCall call = engine_.last_call();
+  const SessionCommand call = engine_.last_call();
   Session session(SessionId(), "", true, /*checkpoint_tokens=*/1);
   const Checkpoint state{1, std::make_shared<const StateView>(std::vector<float>(4 << 20))};
   ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), state).ok());

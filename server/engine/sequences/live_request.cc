@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -65,14 +65,14 @@ bool RequestLife::Resume() {
   return true;
 }
 
-KeptCheckpoint Request::DeepestState(PrefixCache* cache, int64_t most) {
+KeptCheckpoint LiveRequest::DeepestState(PrefixCache* cache, int64_t most) {
   KeptCheckpoint best, of_cache;
   if (session != nullptr) best = session->From(most);
   if (cached) of_cache = cached->Find(cache, sequence_tokens(), most);
   return of_cache.fed > best.fed ? of_cache : best;
 }
 
-void Request::KeepState(int64_t fed, StatePtr state, PrefixCache* cache) {
+void LiveRequest::KeepState(int64_t fed, StatePtr state, PrefixCache* cache) {
   keep.NoteKept(fed);
   if (session != nullptr) session->Keep({fed, state});
   if (cached && keep.HasPoint(fed)) cached->Keep(cache, sequence_tokens(), fed, std::move(state));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionCall: what Engine::Call carries out.
+// SessionCommand: what Engine::Call carries out.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace rivulet {
 class SessionTable;
 
 // An operation on one session, or on all, between two runs. session_calls.h has them.
-struct SessionCall {
+struct SessionCommand {
   std::optional<SessionLookup> lookup;  // with a shared store: done instead of calling `act`
 
   RequestKind kind = RequestKind::kGetSession;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request: an RPC while it is in the engine, with its sequences, which hold the slots.
+// LiveRequest: an RPC while it is in the engine, with its sequences, which hold the slots.
 #pragma once
 
 #include <atomic>
@@ -93,7 +93,7 @@ class Outlet {
 };
 
 // Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.
-class Request : public Outlet {
+class LiveRequest : public Outlet {
  public:
   RequestId id = 0;
   RequestKind kind = RequestKind::kGenerate;
@@ -123,7 +123,7 @@ class Request : public Outlet {
   std::optional<SessionRef> session_ref;
   Session* session = nullptr;   // set when it is found
   bool closes_session = false;  // it does not wait for its turn
-  bool while_draining = false;  // SessionCall
+  bool while_draining = false;  // SessionCommand
   // Where replicas share a store.
   struct Claim {
     // It refuses a session that is not what its client believes, whatever session_ref says.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/sequences/session_request.h"
+#include "server/engine/sequences/live_session_command.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -162,7 +162,7 @@ std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Token
   return counts.All();
 }
 
-SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
+LiveSessionCommand::LiveSessionCommand(SessionCommand call) : call_(std::move(call)) {
   kind = call_.kind;
   num_slots = 0;
   account.tenant = call_.tenant;
@@ -172,17 +172,17 @@ SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   times.deadline = call_.deadline;
 }
 
-KeptCheckpoint SessionCommand::BestState(PrefixCache* /*cache*/) {
+KeptCheckpoint LiveSessionCommand::BestState(PrefixCache* /*cache*/) {
   if (!call_.with_state) return {};
   const int64_t end = session->position();
   const int64_t position = std::clamp<int64_t>(session_ref->position.value_or(end), 0, end);
   return session->From(std::max<int64_t>(0, session->total() - end + position - 1));
 }
 
-absl::Status SessionCommand::StartFrom(Checkpoint state, SessionTable* table, absl::Time now) {
+absl::Status LiveSessionCommand::StartFrom(Checkpoint state, SessionTable* table, absl::Time now) {
   return call_.act == nullptr ? absl::OkStatus() : call_.act(table, session, now, state);
 }
 
-void SessionCommand::OnEnd() { call_.done(std::move(status)); }
+void LiveSessionCommand::OnEnd() { call_.done(std::move(status)); }
 
 }  // namespace rivulet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/input/request.h"
+#include "client/cli/input/request_fields.h"
 
 #include <cerrno>
 #include <cstring>

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/config.h"
-#include "server/engine/sequences/request.h"
-#include "server/engine/session_call.h"
+#include "server/engine/sequences/live_request.h"
+#include "server/engine/session_command.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_table.h"
 
@@ -60,9 +60,9 @@ std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Token
                                     const ModelConfig& config, int64_t fed);
 
 // Needs no slot: the loop runs it between two runs, when its session's turn comes.
-class SessionCommand final : public Request {
+class LiveSessionCommand final : public LiveRequest {
  public:
-  explicit SessionCommand(SessionCall call);
+  explicit LiveSessionCommand(SessionCommand call);
 
   KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status StartFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
@@ -72,7 +72,7 @@ class SessionCommand final : public Request {
   const SessionLookup* lookup() const override { return call_.lookup ? &*call_.lookup : nullptr; }
 
  private:
-  const SessionCall call_;
+  const SessionCommand call_;
 };
 
 }  // namespace rivulet

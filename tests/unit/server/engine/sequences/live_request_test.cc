@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/sequences/request.h"
+#include "server/engine/sequences/live_request.h"
 
 #include <gtest/gtest.h>
 
