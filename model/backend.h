@@ -40,7 +40,7 @@ struct BackendLimits {
   int64_t context = 0;            // positions that a slot has room for; 0: no limit
   size_t weight_bytes = 0;        // weights as this backend keeps them
   std::string numerics_id;        // what the bits of tokens depend on beside model and request
-  std::string slots_choice = {};  // why there are so many slots; human-readable
+  std::string slots_choice = {};  // why there are that many slots; human-readable
   std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
   std::string products = {};      // what runs matrix products; human-readable
 

@@ -79,8 +79,8 @@ struct CudaBackendOptions {
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run
   int preferred_steps = 8;  // run length that hides the host
-  int many_rows = 512;      // from so many token rows on products take tiles of many rows
-  int norm_rows = 256;      // Mamba-2: from so many rows of a step on its norm is a launch and not
+  int many_rows = 512;      // the least token rows for which products take tiles of many rows
+  int norm_rows = 256;      // Mamba-2: the least rows of a step whose norm is a launch and not
                             // part of the state update; an estimate, and the bits are the same
   int head_rows = 0;        // rows whose head outputs are made at a time; 0: those of a step, as
                             // far as they fit into a 32nd of the memory that weights leave

@@ -23,7 +23,7 @@ inline constexpr int kMostAutoSlots = 256;
 
 struct SlotChoice {
   int num_slots = 0;
-  std::string words;  // why so many; human-readable
+  std::string words;  // why that many; human-readable
 };
 
 // As many as fit into half of `left_bytes`, what weights and work space leave of `memory` ("the

@@ -47,8 +47,8 @@ struct LayerMix {
   std::vector<bool> recurrent, attends;  // [layers] each
 };
 
-// Bytes of a state by the tokens that it has seen. A segment is what the state holds of so many
-// tokens, once these are all there: it never changes, and kept states share it.
+// Bytes of a state by the tokens that it has seen. A segment is what the state holds of
+// segment_tokens tokens, once these are all there: it never changes, and kept states share it.
 struct StateSize {
   size_t fixed = 0, per_block = 0;                  // per_block: 0 where nothing grows
   int64_t block_tokens = 64, segment_tokens = 256;  // the latter a multiple of the former
@@ -59,7 +59,7 @@ struct StateSize {
   // Of a sequence that has fed `positions` tokens, the bos counted.
   size_t At(int64_t positions) const;
   size_t per_token() const;
-  // How many segments a state holds after so many tokens. They follow its fixed bytes.
+  // How many segments a state holds after `positions` tokens. They follow its fixed bytes.
   int64_t Segments(int64_t positions) const;
   size_t segment_bytes() const;
   // Whether a state of some number of positions up to `most` has this size.

@@ -17,7 +17,7 @@ namespace rivulet {
 // Thread: any.
 class SessionCookies {
  public:
-  // Beyond so many sessions the one that was known first is forgotten: sessions may end without a
+  // Beyond kMost sessions the one that was known first is forgotten: sessions may end without a
   // word.
   static constexpr size_t kMost = 100'000;
 

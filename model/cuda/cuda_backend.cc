@@ -252,7 +252,7 @@ absl::Status CudaBackend::CaptureSteps() {
   return absl::OkStatus();
 }
 
-// Runs a first step of padding tokens, so many that products take their tiles of many rows: most
+// Runs a first step of padding tokens, enough that products take their tiles of many rows: most
 // kernels are loaded now.
 absl::Status CudaBackend::WarmUp(int many_rows) {
   OnDevice& d = *state_;

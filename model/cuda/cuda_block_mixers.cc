@@ -93,7 +93,7 @@ kernels::CudaGate GateFrom(kernels::Activation kind, const float* data, int ld) 
   return gate;
 }
 
-// q and k of so many heads of `dim` turned by the row's angles.
+// Turns q and k of these heads of `dim` by the row's angles.
 absl::Status Rotate(const CudaBlockPass& p, const InputColumns& columns, int heads, int key_heads,
                     int dim) {
   kernels::RotateHeadsArgs args;

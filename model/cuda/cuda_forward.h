@@ -51,7 +51,7 @@ class CudaForward final : public CudaNetwork {
                             int index) const;
   absl::Status FeedForward(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Expand(const kernels::CudaLaunch& launch, int index, int rows) const;
-  // x as a product of so many rows reads it from a library's point of view.
+  // x as a library's product of `rows` rows reads it.
   const void* InputX(int rows) const {
     return Wide(rows) ? static_cast<const void*>(scratch_.half.x.data) : scratch_.x.data;
   }

@@ -40,7 +40,7 @@ struct CudaPass {
   const int64_t* positions = nullptr;              // [rows]
   const kernels::CudaSegment* segments = nullptr;  // [num_segments]
   int rows = 0, num_segments = 0;
-  int num_long = 0;                 // of the segments, the first so many are long
+  int num_long = 0;                 // the first num_long segments are long
   const int32_t* gather = nullptr;  // [num_outputs] token rows; null: all, in their order
   int num_outputs = 0;
 };

@@ -34,8 +34,8 @@ struct CudaLibrary {
 // What options.products asks for. REQUIRES: the device is current.
 CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits);
 
-// From so many rows on a product is one of many rows. Our own product of a head, which has many
-// columns, reads its weights more than twice from 128 rows on.
+// The least rows for which a product counts as one of many rows. Our own product of a head, which
+// has many columns, reads its weights more than twice from 128 rows on.
 inline int CudaLeastRows(CudaProduct which, int many_rows) {
   return which == CudaProduct::kHead ? std::min(many_rows, 128) : many_rows;
 }
@@ -62,7 +62,7 @@ class CudaProducts {
                                              const CudaProductPlaces& places,
                                              CudaLibraryWeights& weights, CudaQueue& queue);
 
-  // Whether the library runs `which` for so many rows.
+  // Whether the library runs `which` for `rows` rows.
   bool Takes(CudaProduct which, int rows) const {
     const Entry& entry = entries_[size_t(which)];
     return entry.chosen && rows >= entry.least_rows;

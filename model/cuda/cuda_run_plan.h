@@ -27,7 +27,7 @@ int CudaBucketFor(std::span<const int> buckets, int rows);
 // OK, or INTERNAL saying how `run` breaks the contract of Backend::Submit.
 absl::Status CheckCudaRun(const Run& run, const BackendLimits& limits, const ModelConfig& config);
 
-// Segments of at least so many tokens take the attention's way for long ones; below, reading the
+// The least tokens of a segment that takes the attention's way for long ones; below, reading the
 // state outweighs the tokens. Speed only.
 inline constexpr int kCudaLongSegment = 16;
 

@@ -54,7 +54,7 @@ class AlignedText {
 
   // Becomes an empty text with the source of `other`; keeps its memory.
   void BeginAs(const AlignedText& other);
-  // Memory for a text of so many bytes.
+  // Memory for a text of `bytes` bytes.
   void Reserve(size_t bytes) {
     text_.reserve(bytes);
     begins_.reserve(bytes);

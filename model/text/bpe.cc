@@ -12,7 +12,7 @@ namespace rivulet {
 
 namespace {
 
-// A stretch of so many tokens is cut where it may be. Most pieces are shorter.
+// The tokens of a stretch that is cut where it may be. Most pieces are shorter.
 constexpr size_t kShortSymbols = 64;
 
 }  // namespace

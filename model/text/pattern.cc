@@ -24,7 +24,7 @@ constexpr size_t kHeapBytes = size_t{64} << 20;  // of one match, at most
 constexpr size_t kWindowBytes = 64, kMaxWindowBytes = 4096;
 constexpr uint32_t kWindowTries = 64, kWindowTriesPerByte = 4;
 constexpr uint64_t kWindowSteps = 8;
-// An item with a fixed count may run over so many characters, of those that it needs, in a step.
+// The characters, of those that it needs, over which an item with a fixed count may run in a step.
 constexpr uint32_t kCharactersPerStep = 16;
 
 template <auto kFree>

@@ -49,7 +49,7 @@ Spaces SpacesOf(absl::string_view token) {
   return spaces;
 }
 
-// The span without so many code points of the text.
+// The span of the text without the code points that `spaces` counts.
 SourceSpan Trimmed(absl::string_view text, SourceSpan span, Spaces spaces) {
   for (int leading = spaces.leading; leading > 0 && span.begin < span.end; --leading) {
     do ++span.begin;

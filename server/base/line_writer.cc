@@ -20,7 +20,7 @@
 namespace rivulet {
 namespace {
 
-// The lines to write at once: so many bytes a pipe takes as a whole or not at all.
+// The lines to write at once: a pipe takes that many bytes as a whole or not at all.
 absl::string_view Piece(absl::string_view text) {
   const absl::string_view most = text.substr(0, PIPE_BUF);
   const size_t newline = most.rfind('\n');

@@ -85,7 +85,7 @@ struct ServerConfig {
   int restore_memory_mib = 512;         // of all snapshots that arrive, or leave
   int restore_timeout_seconds = 30;     // for each 64 KiB of a snapshot to come in; 0 = for ever
   // Performance.
-  int checkpoint_tokens = 512;  // a session keeps a state every so many tokens
+  int checkpoint_tokens = 512;  // tokens between two states that a session keeps
   int device = 0;               // of the CUDA backend, as CUDA counts them
   int threads = 0;              // of the CPU backend; 0 = the cores this process may use
 };

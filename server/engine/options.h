@@ -28,8 +28,7 @@ struct ModelView {
 
 // Which states of sessions are published for other replicas.
 struct PublishOptions {
-  // Publish once so many tokens were fed since the last published state; nullopt: by measured
-  // times.
+  // Tokens that are fed between two published states; nullopt: as measured times say.
   std::optional<int64_t> after_tokens;
   int64_t max_pending_bytes = int64_t{64} << 20;  // of states that are being published
 };
@@ -78,7 +77,7 @@ struct EngineOptions {
   // LeastHostBytes, else fewer are preempted than their promise needs. 0: twice what all slots
   // take, and for parked ones 256 MiB, or what all slots take.
   int64_t max_host_bytes = 0;
-  // A reply that got slots is not preempted for so many runs. Copying a state out and back in takes
+  // Runs for which a reply that got slots is not preempted. Copying a state out and back in takes
   // as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of copies,
   // 28 us a token of 64), so at 64 preemption costs at most one run in thirty; and where nobody
   // holds its slots for less, another tenant waits for some 0.2 s (64 steps of 64 samples).

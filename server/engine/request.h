@@ -89,7 +89,7 @@ struct Durability {
 struct PromptCacheSpec {
   bool enabled = false;
   std::string salt;                // shared with requests of the same tenant and salt alone
-  std::vector<int64_t> positions;  // also keep the state after so many tokens
+  std::vector<int64_t> positions;  // also keep the states after these counts of tokens
 };
 
 // How many of the given tokens, at their beginning and end, a text has only at position 0 of a

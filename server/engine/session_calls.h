@@ -111,7 +111,7 @@ struct RestoreSpec {
   absl::Time deadline = absl::InfiniteFuture();
 };
 absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, SessionDone done);
-// OK, or the error (TOO_MANY_TOKENS) for a snapshot of so many tokens.
+// OK, or the error (TOO_MANY_TOKENS) for a snapshot of `tokens` tokens.
 absl::Status CheckRestored(int64_t tokens, const SessionLimits& limits);
 
 }  // namespace rivulet

@@ -137,11 +137,11 @@ class Session {
   // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
   KeptCheckpoint From(int64_t most) const;
   // Keeps a checkpoint of the present history. Of the earlier ones these stay: those that marks
-  // need, the last few, and so many that going back by d tokens feeds at most
+  // need, the last few, and enough that going back by d tokens feeds at most
   // max(checkpoint_tokens, d / 2) tokens again, unless some were forgotten or were further apart
   // from the start. Their number grows with the logarithm of the length.
   void Keep(KeptCheckpoint checkpoint);
-  // Whether it has a checkpoint after exactly so many fed tokens.
+  // Whether it has a checkpoint after exactly `fed` fed tokens.
   bool Keeps(int64_t fed) const;
 
   // Drops what follows `position` tokens, with the marks and checkpoints beyond. REQUIRES: position

@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kSoon = absl::Minutes(10);
 constexpr absl::Duration kLeastWait = absl::Milliseconds(100);
 
-// How long until `count` of the idle sessions have expired; 0: there are not so many, or not soon.
+// How long until `count` of the idle sessions have expired; 0: fewer are idle, or not soon.
 template <typename Idle>
 absl::Duration RoomIn(const Idle& idle, int64_t count, absl::Time now) {
   if (count > std::ssize(idle)) return absl::ZeroDuration();

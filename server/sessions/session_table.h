@@ -30,7 +30,7 @@ struct SessionLimits {
   int64_t max_tenant_bytes = 0;           // in a store that replicas share; 0: any
   int64_t max_tokens = int64_t{1} << 22;  // of one history
   int64_t context_tokens = 0;             // that a slot has room for; 0: any
-  // A request on a session keeps a checkpoint each time it has fed so many tokens; at least 1.
+  // Tokens that a request on a session feeds between two checkpoints; at least 1.
   int64_t checkpoint_tokens = 512;
   int max_waiting = 16;  // requests that wait for one session
   int max_marks = 64;    // of one session

@@ -36,7 +36,7 @@ struct ModelDescription {
   };
   std::vector<Choice> choices;
   int slots = 0;  // that the CPU backend would make here and now with `--slots auto`; 0: none fit
-  std::string slots_choice;  // why so many
+  std::string slots_choice;  // why that many
 };
 
 // Describes the first model of `server`, with its weights, max_context and kv_cache, without

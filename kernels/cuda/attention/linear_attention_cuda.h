@@ -30,7 +30,7 @@ namespace rivulet::kernels {
 struct CudaAttentionArgs {
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
   int num_segments = 0;
-  int num_long = 0;  // of them, the first so many are long: speed, never bits
+  int num_long = 0;  // the first num_long segments are long: speed, never bits
   // Token rows as the product of the layer leaves them: queries of all heads (key_dim each), keys,
   // values (value_dim each), then, where `gated`, one gate a head.
   const float* qkv = nullptr;    // [rows, ld_qkv]

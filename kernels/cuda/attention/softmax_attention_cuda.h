@@ -62,7 +62,7 @@ constexpr size_t SoftmaxPartialFloats(int query_heads, int value_dim, int64_t ma
   return static_cast<size_t>(query_heads) * static_cast<size_t>(max_blocks) *
          (static_cast<size_t>(value_dim) + 2);
 }
-// From so many pairs of a segment and a head of keys on, spreading makes nothing faster
+// The pairs of a segment and a head of keys from which on spreading makes nothing faster
 // (estimated).
 inline constexpr int kSoftmaxSpreadUnits = 128;
 

@@ -15,7 +15,7 @@ namespace rivulet::kernels {
 
 inline constexpr int kColumnThreads = 64, kRowsOfBlock = 16;
 
-// Whether blocks take token rows: where a segment may have so many tokens that walking them takes
+// Whether blocks take token rows: where walking the tokens of a segment may take
 // longer than walking the segments of a block's rows.
 inline bool BlocksTakeRows(int rows, int num_segments) { return rows - num_segments >= 64; }
 

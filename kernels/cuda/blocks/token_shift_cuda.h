@@ -21,7 +21,8 @@
 
 namespace rivulet::kernels {
 
-// Two rows of so many columns fit into the shared memory that a block has on every architecture.
+// Two rows of kMaxCudaShiftColumns fit into the shared memory that a block has on every
+// architecture.
 inline constexpr int kMaxCudaMixes = 6, kMaxCudaShiftColumns = 12288;
 
 struct CudaTokenShiftArgs {

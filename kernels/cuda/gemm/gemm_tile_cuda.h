@@ -17,7 +17,7 @@
 
 namespace rivulet::kernels {
 
-// Whether so many blocks are enough for a machine with `places` for them. A tenth may be missing:
+// Whether `blocks` blocks are enough for a machine with `places` for them. A tenth may be missing:
 // row and column counts are powers of two, which just miss the 132 multiprocessors of an H100, and
 // the next smaller tile reads the weights twice as often.
 constexpr bool FillsMachine(int64_t blocks, int64_t places) { return 10 * blocks >= 9 * places; }

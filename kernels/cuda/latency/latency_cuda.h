@@ -74,9 +74,9 @@ struct LatencyPlan {
   int blocks() const { return stages * stage_blocks; }
 };
 
-// The plan for up to `rows` rows on a device with so many multiprocessors and bytes of shared
-// memory a block: as many stages as weights allow to stay; where they do not at all, of no rows.
-// REQUIRES: 1 <= rows <= kLatencyMaxRows.
+// The plan for up to `rows` rows on a device with `multiprocessors` and `shared_limit` bytes of
+// shared memory a block: as many stages as weights allow to stay; where they do not at all, of no
+// rows. REQUIRES: 1 <= rows <= kLatencyMaxRows.
 LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit);
 
 struct LatencyArgs {

@@ -118,7 +118,7 @@ __device__ __forceinline__ Cut RowKeepLargest(const float* weights, int n, const
   RowTerm ties = {};
   ties.cut = threshold > cut.threshold ? Cut{threshold, INT32_MAX} : cut;
   if (t.above + (t.equal - each) < t.target) return ties.cut;  // all equal ones are needed
-  // Else the first by id, so many that the measure reaches the target.
+  // Else the first by id, until the measure reaches the target.
   double keep = ceil((t.target - t.above) / each);
   if (t.above + (keep - 1) * each >= t.target) keep -= 1;
   if (t.above + keep * each < t.target) keep += 1;

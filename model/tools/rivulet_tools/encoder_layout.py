@@ -49,7 +49,7 @@ class EncoderLayout:
         return f"{self.prefix}layers.0.{rest}" in self.plan.source
 
     def shape(self, rest: str, dimensions: int) -> tuple[int, ...]:
-        """Shape of layer 0's tensor `rest`, which must be there with so many dimensions."""
+        """Shape of layer 0's tensor `rest`, which must be there with that many dimensions."""
         name = f"{self.prefix}layers.0.{rest}"
         if name not in self.plan.source:
             raise BadInput(f"tensor {name!r} is missing")

@@ -77,7 +77,7 @@ class Admission {
   // The request that gets its slots now and holds them from then on; nullopt where none waits, or
   // the next one needs more than are free. `run`: the number of runs so far.
   std::optional<RequestId> Next(int free_slots, uint64_t run);
-  // `id` gives back so many of the slots that it holds. REQUIRES: it holds them.
+  // `id` gives back `slots` of the slots that it holds. REQUIRES: it holds them.
   void GiveBack(RequestId id, int slots);
 
   // Requests that must give up all their slots now so that the next one gets enough; empty where
@@ -151,7 +151,7 @@ class Admission {
     int requests = 0;   // that wait or hold slots
     TenantSet tenants;  // that have a queue of it
     bool limited() const { return most < KeyShare().most; }
-    // Whether it may hold so many more.
+    // Whether it may hold `slots` more.
     bool Fits(int slots) const { return held == 0 || int64_t{held} + slots <= most; }
   };
   using Keys = std::map<std::string, Key>;  // by name

@@ -36,7 +36,7 @@ struct SequenceView {
   bool single_step = false;  // has stop strings or a near deadline: check it after each step
   Priority priority = Priority::kNormal;
   uint64_t tenant = 0;  // its number (Admission::Add)
-  // It ends after at most so many more steps.
+  // The most steps that it can still take.
   int64_t steps_left = std::numeric_limits<int64_t>::max();
 };
 

@@ -40,7 +40,7 @@ absl::Status SetFull(size_t set, int64_t members);
 // What the tenant's sessions of all models count for, where there is a limit on it. `grows`: the
 // write is refused beyond the limit.
 StoreAccount AccountOf(const std::string& tenant, const SessionLimits& limits, bool grows);
-// RESOURCE_EXHAUSTED: it has so many bytes.
+// RESOURCE_EXHAUSTED: the tenant's sessions take `bytes` of the store.
 absl::Status AccountFull(int64_t bytes, const SessionLimits& limits);
 
 // What is to be stored of a session, except its epoch and chunks.

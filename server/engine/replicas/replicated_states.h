@@ -39,7 +39,7 @@ class ReplicatedStates {
                    StateStamp model, StateStore* store, Clock clock,
                    std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals);
 
-  // A run took this long and fed so many prompt tokens.
+  // A run fed `fed` prompt tokens in `time`.
   void NoteRun(int64_t fed, absl::Duration time);
 
   // Publishes the session's latest state, if that is WorthPublishing.
@@ -51,7 +51,7 @@ class ReplicatedStates {
     uint64_t sequence_hash = 0;  // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
-  // Being published, and whether the session's state after so many tokens may be, too.
+  // States that are being published; whether the session's state after `fed` tokens may join them.
   int under_way() const { return under_way_; }
   bool has_room(const Session& session, int64_t fed) const;
   // The last one that ended has failed.
@@ -60,14 +60,14 @@ class ReplicatedStates {
   // none.
   KeptCheckpoint WorthPublishing(const Session& session) const;
 
-  // The session, which is what its record says now, may continue from the states after so many fed
-  // tokens.
+  // Registers published states, by their fed tokens, as places where the session can continue.
+  // REQUIRES: the session equals its record.
   void Adopt(Session* session, const std::vector<int64_t>& fed);
 
  private:
   struct Publication;
   void OnPut(Publication* publication, const absl::StatusOr<int64_t>& written);
-  // Of the session's state after so many tokens: what the last published one does not hold.
+  // Bytes of the session's state after `fed` tokens that the last published state does not hold.
   int64_t NewBytes(const Session& session, int64_t fed) const;
   // A segment of a state, or what else the state holds, in the archive: tokens fed where it ends,
   // whether it is a segment, floats.

@@ -23,7 +23,7 @@ class KeepPlan {
       : points_(std::move(points)), every_(every), last_(start) {}
 
   bool HasPoint(int64_t fed) const;
-  // Whether to keep the state after so many tokens. DistanceToNextPoint makes sure that points are
+  // Whether to keep the state after `fed` tokens. DistanceToNextPoint makes sure that points are
   // met exactly.
   bool Due(int64_t fed) const { return HasPoint(fed) || (every_ > 0 && fed - last_ >= every_); }
   void NoteKept(int64_t fed) { last_ = fed; }

@@ -39,7 +39,7 @@ struct Caller {
   std::shared_ptr<KeyAccount> account() const { return key == nullptr ? nullptr : key->account; }
   // Counts a request for its key. Errors: RESOURCE_EXHAUSTED (API_KEY_REQUEST_RATE).
   absl::Status TakeRequest() const;
-  // Counts a text of so many bytes for its key. Errors: RESOURCE_EXHAUSTED (API_KEY_TEXT_RATE).
+  // Counts a text of `bytes` bytes for its key. Errors: RESOURCE_EXHAUSTED (API_KEY_TEXT_RATE).
   absl::Status TakeText(int64_t bytes) const;
   // The models that it can see; null: all.
   const ModelNames* models() const {

@@ -109,7 +109,7 @@ class TextLane {
 // Thread: any.
 class TextPool {
  public:
-  // A text of at most so many bytes is converted by whoever brings it: that takes less than a
+  // The caller's thread converts a text of at most kInlineBytes: that takes less than a
   // millisecond, and changing threads takes time too.
   static constexpr int64_t kInlineBytes = int64_t{4} << 10;
   // Longer ones are long; their lane has threads of its own.

@@ -19,7 +19,7 @@ namespace {
 // often otherwise, for calls of gRPC's own services, which are not counted here.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(20);
-constexpr int kIdleShare = 50;  // of the time, looks take at most one part in so many
+constexpr int kIdleShare = 50;  // looks take at most 1 / kIdleShare of the time
 constexpr int kBusyShare = 10;  // ... while there are many calls
 
 // Of this thread, that it ran: what a look costs others, also where it had to wait for a core.

@@ -18,7 +18,7 @@ constexpr double kLeastPart = 100;  // recent resets of a connection that count
 
 }  // namespace
 
-// At least so many were reset: those that failed, and unfinished ones that cannot be streams.
+// The least number of reset calls: those that failed, and unfinished ones that cannot be streams.
 int64_t ResetRates::ResetsOf(const ConnectionCalls& connection) const {
   return connection.failed + std::max<int64_t>(0, connection.unfinished() - max_streams_);
 }

@@ -34,7 +34,7 @@ class ResetRates {
   // Which connections of `open`, all there are at `now`, to close. A connection is *useful* if 10 %
   // of the calls that it began in the last 3 s, or about 20 of them, ended well. It closes
   // - a connection with more than twice as many calls as it may have streams, while there are more
-  //   than many() calls in all (a balancer's connection may have so many for a moment);
+  //   than many() calls in all (a balancer's connection may have that many for a moment);
   // - where the connections of one address reset more than kMaxRate calls per second, over 3 s, or
   //   over half a second while there are many() calls or more: those of them that are not useful
   //   and that cause a considerable part of the resets.

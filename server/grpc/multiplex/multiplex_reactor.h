@@ -63,7 +63,7 @@ class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
   // Once the parts of a message have more bytes, the next one is begun, so that a slow reader gets
   // several.
   static constexpr size_t kMessageBytes = size_t{64} << 10;
-  // No request is read while so many errors of requests that never began wait to be sent.
+  // No request is read while kMaxNotes errors of requests that never began wait to be sent.
   static constexpr size_t kMaxNotes = 256;
 
   // All is borrowed: `context` for the call, the others outlive the gRPC server. `max_open`: the

@@ -110,8 +110,8 @@ class SnapshotReactor final : public SnapshotWriter {
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
-// In every RestoreOptions::timeout an incoming snapshot must bring so many bytes, in whole
-// messages.
+// In every RestoreOptions::timeout an incoming snapshot must bring kRestorePaceBytes, in
+// whole messages.
 inline constexpr size_t kRestorePaceBytes = size_t{64} << 10;
 
 // One RestoreSession call. It reserves memory from its start for one message, because gRPC may hold

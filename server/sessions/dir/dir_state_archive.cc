@@ -84,7 +84,7 @@ class StateDirectory {
  private:
   std::string PathOf(absl::string_view file) const { return absl::StrCat(directory_, "/", file); }
 
-  // Removes what has expired, and then what expires first, until so many bytes fit.
+  // Removes what has expired, and then what expires first, until `bytes` bytes fit.
   absl::Status MakeRoom(int64_t bytes) {
     if (bytes > limits_.max_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(

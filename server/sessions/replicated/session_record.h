@@ -47,12 +47,12 @@ struct SessionRecord {
   // No other session uses one of them: it was never forked and is no fork. A server that does not
   // know this field writes false, and false stays, because that server may have forked it.
   bool owns_chunks = false;
-  // Its states that were published (state_archive.h): after so many fed tokens, the implied bos
+  // Its states that were published (state_archive.h): by their fed tokens, the implied bos
   // counted, ascending.
   std::vector<int64_t> states;
 };
 
-// The uses that cover the first `tokens` tokens. REQUIRES: there are so many.
+// The uses that cover the first `tokens` tokens. REQUIRES: there are `tokens` tokens.
 std::vector<ChunkUse> FirstTokens(const std::vector<ChunkUse>& uses, int64_t tokens);
 // How many tokens both begin with, as far as the ids of chunks tell.
 int64_t CommonTokens(const std::vector<ChunkUse>& a, const std::vector<ChunkUse>& b);

@@ -26,7 +26,7 @@ namespace rivulet {
 
 struct PrefixCacheLimits {
   int64_t max_bytes = int64_t{256} << 20;  // of states, wherever they are, and tokens; 0: no cache
-  int64_t least_gain = 16;  // keep a state that saves so many tokens, or that was asked for
+  int64_t least_gain = 16;  // tokens that a kept state saves at least, unless it was asked for
 };
 
 // Thread: one, that of the states' store, which outlives it.

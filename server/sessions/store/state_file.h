@@ -43,8 +43,8 @@ inline uint64_t ArchivedStateNumber(int64_t fed) { return static_cast<uint64_t>(
 inline uint64_t ArchivedSegmentNumber(int64_t fed) {
   return uint64_t{1} << 63 | static_cast<uint64_t>(fed);
 }
-// The name of a shared state, or segment, of so many values: SHA-256, lower-case hex, of all that
-// its bytes hold before the values.
+// The name of a published state, or segment, of `num_values` values: SHA-256, lower-case hex, of
+// all that its bytes hold before the values.
 std::string ArchivedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
 
 // The values of a shared state with this name; they need not be finite. Errors: DATA_LOSS, unless
@@ -52,7 +52,7 @@ std::string ArchivedStateName(const StateStamp& stamp, uint64_t number, size_t n
 absl::StatusOr<std::vector<float>> DecodeArchivedState(absl::string_view bytes,
                                                        absl::string_view name, size_t num_values);
 
-// Bytes of every file of this stamp with so many values.
+// Bytes of every file of this stamp with `num_values` values.
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values);
 
 std::string EncodeStateFile(const StateStamp& stamp, uint64_t number,

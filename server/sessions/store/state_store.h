@@ -208,7 +208,7 @@ class StateStore {
   struct Done;
   struct Wanted;
 
-  // A state of so many tokens whose parts are nowhere yet, except `segments`.
+  // A state after `fed` tokens whose parts are nowhere yet, except `segments`.
   StatePtr New(int64_t fed, std::vector<StatePtr> segments);
   BlobPtr Blob(std::vector<float> values) const;
   // From here on each speaks of one part: a state's own values, or a segment.

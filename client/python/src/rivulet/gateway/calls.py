@@ -86,7 +86,7 @@ def _too_large(most: int) -> Problem:
 
 
 async def _read_body(request: Request, digest: Any, most: int) -> bytearray:
-    """Of at most so many bytes. digest: a hash, which gets the body. Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
+    """Of at most `most` bytes. digest: a hash, which gets the body. Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
     length = int(request.headers.get("content-length", 0))  # h11 has checked it
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and (length or "transfer-encoding" in request.headers):
