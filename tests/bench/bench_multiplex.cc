@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a bulk client costs: N requests at once as one call each, and over 1 and 4 Multiplex
-// streams, one after another against the same server process. Prints one JSON line a way: tokens/s
-// and messages/s that reach the client, parts in a message, the server's and the client's CPU time
-// a token, and tokens/s beside that of one call each.
+// streams, one after another against the same `rivulet-server`. Prints one JSON line a way:
+// tokens/s and messages/s that reach the client, parts in a message, the server's and the client's
+// CPU time a token, and tokens/s beside that of one call each.
 //
 //   bench_multiplex [--model tests/conformance/models/tiny-elu-relu] [--requests 1000]
 //                   [--seconds 5] [--threads 1] [--tokens 500]
 #include <grpcpp/grpcpp.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,7 +21,7 @@
 #include "absl/time/clock.h"
 #include "rivulet/client.h"
 #include "rivulet/v1/multiplex.grpc.pb.h"
-#include "server/server.h"
+#include "tests/bench/server_process.h"
 #include "tests/support/paths.h"
 
 namespace rivulet {
@@ -38,58 +34,8 @@ struct Options {
   double seconds = 5;
 };
 
-// A server in a process of its own, so that its CPU time is its alone. Made before any thread.
-class ServerProcess {
- public:
-  explicit ServerProcess(const Options& options) {
-    int port[2], end[2];
-    if (pipe(port) != 0 || pipe(end) != 0) std::abort();
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(end[1]);
-      ServerConfig config;
-      config.models = {options.model};
-      config.listen = "127.0.0.1:0";
-      config.backend = "cpu";
-      config.threads = options.threads;
-      config.slots = config.max_queue = options.requests;
-      config.max_streams = options.requests + 8;
-      auto server = Server::Create(config);
-      if (!server.ok()) {
-        std::fprintf(stderr, "%s\n", std::string(server.status().message()).c_str());
-        _exit(1);
-      }
-      const int bound = (*server)->port();
-      char byte = 0;
-      if (write(port[1], &bound, sizeof bound) != sizeof bound || read(end[0], &byte, 1) < 0) {
-        _exit(1);
-      }
-      _exit(0);
-    }
-    close(port[1]);
-    close(end[0]);
-    end_ = end[1];
-    if (read(port[0], &port_, sizeof port_) != sizeof port_) std::exit(1);
-    close(port[0]);
-    if (clock_getcpuclockid(pid_, &clock_) != 0) std::abort();
-  }
-  ~ServerProcess() {
-    close(end_);
-    waitpid(pid_, nullptr, 0);
-  }
-  std::string target() const { return "127.0.0.1:" + std::to_string(port_); }
-  double CpuSeconds() const { return Seconds(clock_); }
-  static double Seconds(clockid_t clock) {
-    timespec time{};
-    clock_gettime(clock, &time);
-    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-  }
-
- private:
-  pid_t pid_ = 0;
-  int end_ = 0, port_ = 0;
-  clockid_t clock_ = 0;
-};
+// Of this process, all threads.
+double OwnCpuSeconds() { return double(std::clock()) / CLOCKS_PER_SEC; }
 
 struct Counters {
   std::atomic<int64_t> tokens{0}, messages{0}, parts{0}, errors{0}, seed{0};
@@ -165,7 +111,7 @@ double Measure(const char* way, const ServerProcess& server, const Options& opti
   run();
   absl::SleepFor(absl::Seconds(1));
   const double cpu = server.CpuSeconds();
-  const double own = ServerProcess::Seconds(CLOCK_PROCESS_CPUTIME_ID);
+  const double own = OwnCpuSeconds();
   const int64_t tokens = counters->tokens, messages = counters->messages, parts = counters->parts;
   const absl::Time begin = absl::Now();
   absl::SleepFor(absl::Seconds(options.seconds));
@@ -182,8 +128,7 @@ double Measure(const char* way, const ServerProcess& server, const Options& opti
       way, options.requests, rate, since(counters->messages, messages) / elapsed,
       since(counters->parts, parts) / std::max(1.0, since(counters->messages, messages)),
       token_count / std::max(1.0, since(counters->parts, parts)),
-      (server.CpuSeconds() - cpu) / token_count * 1e6,
-      (ServerProcess::Seconds(CLOCK_PROCESS_CPUTIME_ID) - own) / token_count * 1e6,
+      (server.CpuSeconds() - cpu) / token_count * 1e6, (OwnCpuSeconds() - own) / token_count * 1e6,
       beside > 0 ? rate / beside : 1.0, static_cast<long long>(counters->errors));
   std::fflush(stdout);
   counters->stop = true;
@@ -224,7 +169,10 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   app.add_option("--tokens", options.tokens);
   CLI11_PARSE(app, argc, argv);
-  const ServerProcess server(options);
+  const std::string requests = std::to_string(options.requests);
+  const ServerProcess server({"--model", options.model, "--backend", "cpu", "--threads",
+                              std::to_string(options.threads), "--slots", requests, "--max-queue",
+                              requests, "--max-streams", std::to_string(options.requests + 8)});
   const double calls = MeasureCalls(server, options);
   for (const int streams : {1, 4}) MeasureStreams(server, options, streams, calls);
   return 0;

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -72,6 +73,13 @@ class ServerProcess {
       if (word == "VmRSS:" && status >> kib) return kib;
     }
     return -1;
+  }
+  // Of all its threads, so far.
+  double CpuSeconds() const {
+    clockid_t clock = 0;
+    timespec time{};
+    if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) std::abort();
+    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
   }
 
  private:
