@@ -8,7 +8,7 @@ namespace {
 
 // Rows a thread from which threads work alone: below it a step is bound by reading weights, which
 // they should share. With float32 weights it is at every row count: 28 k against 25 k tokens/s at
-// 256 rows (deploy/BENCHMARKS.md).
+// 256 rows (2026-11-20).
 constexpr int kSoloRowsPerThread = 12;
 
 // Multiply-adds of a step below which one thread does it: waking another and waiting for it costs
