@@ -23,27 +23,27 @@ absl::Status ChatPrompts::ReadFile(const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChatPrompts::Form> ChatPrompts::FormOf(const v1::GetModelReply& model) {
-  RIVULET_ASSIGN_OR_RETURN(ChatTemplate form, ChatTemplate::Of(model, file_, &process_));
-  RIVULET_ASSIGN_OR_RETURN(std::string end, form.TurnEnd());
-  return Form{std::move(form), std::move(end)};
+absl::StatusOr<ChatPrompts::Template> ChatPrompts::TemplateOf(const v1::GetModelReply& model) {
+  RIVULET_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::Of(model, file_, &process_));
+  RIVULET_ASSIGN_OR_RETURN(std::string end, chat_template.TurnEnd());
+  return Template{std::move(chat_template), std::move(end)};
 }
 
 absl::Status ChatPrompts::Set(const v1::GetModelReply& model,
                               const std::vector<ChatMessage>& messages,
                               v1::GenerateRequest* request) {
-  auto found = forms_.find(model.summary().name());
-  if (found == forms_.end()) {
-    found = forms_.emplace(model.summary().name(), FormOf(model)).first;
+  auto found = templates_.find(model.summary().name());
+  if (found == templates_.end()) {
+    found = templates_.emplace(model.summary().name(), TemplateOf(model)).first;
   }
   if (!found->second.ok()) return Refused(found->second.status());
-  const Form& form = *found->second;
-  const absl::StatusOr<std::string> prompt = form.form.Render(messages);
+  const Template& found_template = *found->second;
+  const absl::StatusOr<std::string> prompt = found_template.chat_template.Render(messages);
   if (!prompt.ok()) return Refused(prompt.status());
   request->set_text(*prompt);
   request->set_add_special_tokens(false);  // the template writes them
-  if (request->stop().strings().empty() && !form.turn_end.empty()) {
-    request->mutable_stop()->add_strings(form.turn_end);
+  if (request->stop().strings().empty() && !found_template.turn_end.empty()) {
+    request->mutable_stop()->add_strings(found_template.turn_end);
   }
   return absl::OkStatus();
 }

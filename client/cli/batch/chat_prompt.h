@@ -29,17 +29,17 @@ class ChatPrompts {
                    v1::GenerateRequest* request);
 
  private:
-  struct Form {
-    ChatTemplate form;
+  struct Template {
+    ChatTemplate chat_template;
     std::string turn_end;
   };
-  absl::StatusOr<Form> FormOf(const v1::GetModelReply& model);
+  absl::StatusOr<Template> TemplateOf(const v1::GetModelReply& model);
 
   TemplateProcess process_;
   ChatTemplateFile file_;
   // By the name of the model. An error is that of every conversation with the model: a template
   // that takes too much for a short one is not tried with others.
-  std::map<std::string, absl::StatusOr<Form>> forms_;
+  std::map<std::string, absl::StatusOr<Template>> templates_;
 };
 
 }  // namespace rivulet

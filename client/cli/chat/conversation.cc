@@ -121,7 +121,7 @@ absl::Status Conversation::SetJson(absl::string_view text, const std::string& sh
 absl::StatusOr<std::string> Conversation::Prompt(const std::string& question) const {
   std::vector<ChatMessage> messages = messages_;
   messages.push_back({kUser, question});
-  return setup_->form->Render(messages);
+  return setup_->chat_template->Render(messages);
 }
 
 absl::StatusOr<std::vector<int32_t>> Conversation::Tokens(const std::string& prompt) const {

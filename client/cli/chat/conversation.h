@@ -21,7 +21,7 @@ namespace rivulet {
 // What the answers of all conversations of a chat have in common.
 struct ChatSetup {
   const Client* client;
-  const ChatTemplate* form;
+  const ChatTemplate* chat_template;
   v1::GetModelReply model;
   v1::GenerateRequest request;  // its seed is that of the first conversation, if it has one
   bool resume = true;           // as CallOptions::resume

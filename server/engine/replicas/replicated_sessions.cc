@@ -294,17 +294,17 @@ void ReplicatedSessions::NotePublished(const ReplicatedStates::Published& state)
   Session* const session = table_->Get(state.session);
   ReplicatedCopy* const copy = session == nullptr ? nullptr : session->replicated.get();
   if (copy == nullptr || !copy->life.known() || session->closed) return;
-  if (state.fed == 0) {
+  if (!state.fed.ok()) {
     copy->publishing = 0;  // the next end of a request tries it again
     return;
   }
   NoteChanges(session);
-  const bool is_new = copy->published.empty() || copy->published.back() < state.fed;
-  const int64_t seen = session->Seen(state.fed);
+  const bool is_new = copy->published.empty() || copy->published.back() < *state.fed;
+  const int64_t seen = session->Seen(*state.fed);
   const bool fits =
       seen <= session->position() && session->history.HashAt(seen) == state.sequence_hash;
   if (!is_new || !fits) return;
-  copy->published.push_back(state.fed);
+  copy->published.push_back(*state.fed);
   if (copy->published.size() > kMostPublished) copy->published.erase(copy->published.begin());
   copy->wants_write |= copy->claiming == nullptr;
   Advance(session);

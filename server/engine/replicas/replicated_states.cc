@@ -188,7 +188,7 @@ void ReplicatedStates::OnPut(Publication* publication, const absl::StatusOr<int6
   published_.push_back(publication->state);
   if (failing_) {
     ++totals_->states_failed;
-    published_.back().fed = 0;
+    published_.back().fed = publication->status;
     return;
   }
   ++totals_->states_published;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/engine/clock.h"
 #include "server/engine/load.h"
@@ -47,8 +48,8 @@ class ReplicatedStates {
   // Publications that have ended since the last call. The sessions may be gone or have changed.
   struct Published {
     SessionId session;
-    int64_t fed = 0;             // KeptCheckpoint::fed; 0: it failed
-    uint64_t sequence_hash = 0;  // of the tokens that the state has seen
+    absl::StatusOr<int64_t> fed = 0;  // KeptCheckpoint::fed; the error: it is not published
+    uint64_t sequence_hash = 0;       // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
   // States that are being published; whether the session's state after `fed` tokens may join them.

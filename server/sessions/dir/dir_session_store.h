@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A SessionStore in a directory: for several server processes on one machine, of one user, and one
 // local file system. The directory may lie on any file system that has link(2), fsync(2) and
-// atomic renames; what the kernel tells to be a network's is refused, because there two machines
-// need not see the same names.
+// atomic renames. Network file systems (statfs) are refused: two machines may see different names
+// there.
 //
 // What is answered with kDone survives a crash of the processes and of the machine. A process that
 // is stopped, at any place and for any time, holds up no other. Files and folders are for their

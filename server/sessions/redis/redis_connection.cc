@@ -134,7 +134,7 @@ void RedisConnection::Loop() {
     absl::StatusOr<RedisPeer> peer = dialer_.Dial();
     absl::Status why = peer.status();
     if (peer.ok()) {
-      told_.clear();
+      last_reported_error_.clear();
       if (options_.on_connected != nullptr) options_.on_connected(peer->facts);
       TellFirstAttempt(why);
       const RedisTime begun = steady_clock::now();
@@ -150,7 +150,7 @@ void RedisConnection::Loop() {
       Lost(why);
       TellFirstAttempt(why);
     }
-    // Half of it by chance, so that replicas do not come all at once.
+    // Half of the pause is jitter, so that replicas do not reconnect together.
     Pause(pause * (0.5 + 0.5 * RandomFraction()), why);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -168,8 +168,8 @@ void RedisConnection::Loop() {
 void RedisConnection::Lost(const absl::Status& status) {
   const absl::Status unavailable = absl::UnavailableError(
       stop_ ? absl::string_view("the session store is being destroyed") : status.message());
-  if (!stop_ && told_ != status.message()) {
-    told_ = std::string(status.message());
+  if (!stop_ && last_reported_error_ != status.message()) {
+    last_reported_error_ = std::string(status.message());
     if (options_.on_disconnected != nullptr) options_.on_disconnected(unavailable);
   }
   unsent_.Clear();

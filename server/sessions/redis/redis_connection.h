@@ -121,7 +121,7 @@ class RedisConnection {
   std::deque<Pending> waiting_, sent_;  // in the order of the calls
   UnsentBytes unsent_;                  // of calls in sent_
   bool useful_ = false;                 // this connection has answered a call
-  std::string told_;                    // what on_disconnected got last
+  std::string last_reported_error_;     // what on_disconnected got last
   std::thread thread_;                  // last: everything above exists when it starts
 };
 
