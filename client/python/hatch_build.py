@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes rivulet.v1 from the .proto files, and the documentation that the gateway serves, when a wheel is built.
+"""Makes rivulet.v1 from the .proto files, and the documentation that the gateway serves, when a wheel is built. make_sync.py
+makes the client for programs with threads.
 
 rivulet.v1 is not made with protoc's own Python output: that runs only on the protobuf runtime of its release or newer, and
 only up to the next major one. The modules written here give the same names from the file's descriptor through the runtime's
@@ -11,11 +12,15 @@ from __future__ import annotations
 import html
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+sys.path.insert(0, str(Path(__file__).parent))  # hatchling loads this file alone
+import make_sync  # noqa: E402
 
 PACKAGE = "rivulet/v1"
 ERRORS = "google/rpc"  # which rivulet/v1 imports; the Python modules are those of googleapis-common-protos
@@ -149,8 +154,10 @@ class GeneratedHook(BuildHookInterface):  # type: ignore[type-arg]
             out = root / "src"
             if version != "editable":
                 out = self.scratch = Path(tempfile.mkdtemp())
-                include.update((str(out / folder), folder) for folder in (PACKAGE, DOCS))
+                modules = (f"rivulet/{name}" for name in make_sync.SOURCES)
+                include.update((str(out / name), name) for name in (PACKAGE, DOCS, *modules))
             generate(proto, out)
+            make_sync.generate(root / "src/rivulet", out / "rivulet")
             render_docs(docs, out)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

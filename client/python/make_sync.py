@@ -1,13 +1,11 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Generates the client for programs with threads from the client for asyncio. Run it after a change of a source in SOURCES."""
+"""Generates the client for programs with threads from the client for asyncio. hatch_build.py calls it."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent / "src/rivulet"
 SOURCES = {"client.py": "aio.py", "session.py": "aio_session.py"}  # of each generated module
 
 # What only asyncio says, and what threads say instead. A pair whose text is in no source is an error.
@@ -53,21 +51,13 @@ def sync(source: str, name: str) -> str:
         rest = rest.replace(asyncio, threads)
     for pattern, replacement in RULES:
         rest = re.sub(pattern, replacement, rest)
-    return f"{licence}\n# Generated from {name} by client/python/make_sync.py: change {name} and run the script.\n{rest}"
+    return f"{licence}\n# Generated from {name} by client/python/make_sync.py when the package is built: change {name}.\n{rest}"
 
 
-def unused(sources: list[str]) -> list[str]:
-    """The texts of PAIRS that are in none of the sources."""
-    return [asyncio for asyncio, _ in PAIRS if not any(asyncio in source for source in sources)]
-
-
-def main() -> None:
-    texts = {name: (PACKAGE / name).read_text(encoding="utf-8") for name in SOURCES.values()}
-    if missing := unused(list(texts.values())):
-        raise SystemExit(f"PAIRS: in no source: {missing}")
+def generate(package: Path, out: Path) -> None:
+    """Writes the modules into `out`; `package` has their sources. Errors: RuntimeError (no source has a text of PAIRS)."""
+    texts = {name: (package / name).read_text(encoding="utf-8") for name in SOURCES.values()}
+    if missing := [asyncio for asyncio, _ in PAIRS if not any(asyncio in text for text in texts.values())]:
+        raise RuntimeError(f"PAIRS: in no source: {missing}")
     for generated, name in SOURCES.items():
-        (PACKAGE / generated).write_text(sync(texts[name], name), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+        (out / generated).write_text(sync(texts[name], name), encoding="utf-8")

@@ -94,6 +94,13 @@ class PackageTest(unittest.TestCase):
         self.assertIn(f"Version: {rivulet.__version__}\n", metadata)
         print(f"{WHEEL.name}: {WHEEL.stat().st_size} bytes", file=sys.stderr)
 
+    def test_the_client_for_threads_says_nothing_of_asyncio(self):
+        with zipfile.ZipFile(WHEEL) as wheel:
+            for name, source in (("client.py", "aio.py"), ("session.py", "aio_session.py")):
+                header, _, rest = wheel.read(f"rivulet/{name}").decode().split('"""', 2)  # the docstring names the other half
+                self.assertIn(f"# SPDX-License-Identifier: Apache-2.0\n# Generated from {source} by ", header)
+                self.assertEqual(re.findall(r".*(?:\bawait\b|(?i:async)|event loop|coroutine|aio_).*", rest), [])
+
     @unittest.skipUnless(find_spec("build"), "the package build is absent")
     def test_an_sdist_holds_what_its_wheel_is_made_of(self):
         command = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", self.folder, CLIENT]
@@ -103,7 +110,7 @@ class PackageTest(unittest.TestCase):
         # pip unpacks it elsewhere, where no ../../proto is.
         with zipfile.ZipFile(rivulet_wheel.build(sdist, self.folder)) as wheel, zipfile.ZipFile(WHEEL) as expected:
             package = [name for name in expected.namelist() if name.startswith("rivulet/")]
-            self.assertGreater(len(package), 10)
+            self.assertLessEqual({"rivulet/client.py", "rivulet/session.py"}, set(package))
             for name in package:
                 self.assertEqual(wheel.read(name), expected.read(name), name)
 
@@ -167,25 +174,38 @@ class PackageTest(unittest.TestCase):
             self.assertIn(f'model="{Path(model).name}"', BLOCKS[0])
         self.assertIn("--listen 127.0.0.1:50051", command)
 
-    def test_an_editable_install_finds_what_is_generated(self):
-        # What the hook writes into src for `pip install -e`, without writing into the tree that is tested.
+    def project(self):
+        """A copy of the package and of what its build reads, without what an editable install writes."""
         copy = self.folder / "project"
-        shutil.copytree(CLIENT, copy / "client/python", ignore=shutil.ignore_patterns("v1", "docs"))
+        generated = shutil.ignore_patterns("v1", "docs", "client.py", "session.py")
+        shutil.copytree(CLIENT, copy / "client/python", ignore=generated)
         for folder in ("docs", "proto"):
             shutil.copytree(SOURCE_DIR / folder, copy / folder)
         (copy / "LICENSE").write_text("")
-        target = self.folder / "target"
-        rivulet_wheel.pip("install", "--no-build-isolation", "--no-deps", "--no-index", "--target", target, "-e", copy / "client/python")
+        return copy / "client/python"
+
+    def test_a_build_ends_where_a_text_that_make_sync_replaces_is_absent(self):
+        project = self.project()
+        aio = project / "src/rivulet/aio.py"
+        aio.write_text(aio.read_text(encoding="utf-8").replace("The client for asyncio.", "A client for asyncio."), encoding="utf-8")
+        with self.assertRaisesRegex(RuntimeError, r"PAIRS: in no source: \['The client for asyncio\.[^']*'\]"):
+            rivulet_wheel.build(project, self.folder)
+
+    def test_an_editable_install_finds_what_is_generated(self):
+        # What the hook writes into src for `pip install -e`, without writing into the tree that is tested.
+        project, target = self.project(), self.folder / "target"
+        rivulet_wheel.pip("install", "--no-build-isolation", "--no-deps", "--no-index", "--target", target, "-e", project)
         program = f"""
             import site; site.addsitedir({str(target)!r})
             import sys; sys.path.remove({str(rivulet_wheel.SITE)!r})
-            import rivulet, rivulet.v1.inference_pb2
+            import rivulet.client, rivulet.session, rivulet.v1.inference_pb2
             import rivulet.gateway.page as page
             assert "/docs/concepts" in [route.path for route in page.routes()]
-            print(rivulet.__file__)
+            print(rivulet.client.__file__, rivulet.session.__file__)
         """
         code, out, err = run("-c", textwrap.dedent(program))
-        self.assertEqual((code, out.strip()), (0, str(copy / "client/python/src/rivulet/__init__.py")), err)
+        package = project / "src/rivulet"
+        self.assertEqual((code, out.strip()), (0, f"{package}/client.py {package}/session.py"), err)
 
 
 if __name__ == "__main__":
