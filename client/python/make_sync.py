@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-SOURCES = {"client.py": "aio.py", "session.py": "aio_session.py"}  # of each generated module
+SOURCES = {"threads/client.py": "aio/client.py", "threads/session.py": "aio/session.py"}  # of each generated module
 
 # What only asyncio says, and what threads say instead. A pair whose text is in no source is an error.
 PAIRS = (
-    # aio.py
-    ("The client for asyncio. client.py has the same for programs with threads.",
-     "The client for programs with threads. aio.py has the same for asyncio."),
+    # aio/client.py
+    ("The client for asyncio. threads/client.py has the same for programs with threads.",
+     "The client for programs with threads. aio/client.py has the same for asyncio."),
     (" It belongs to one event loop: create it in a coroutine.", ""),
     ("If a task is cancelled, its call ends.\n    Thread: that of the event loop; calls may run", "Thread: any; calls may run"),
     ("RuntimeError (outside a coroutine), TypeError, ValueError (arguments), OSError (a certificate file cannot be\n    read)",
@@ -24,9 +24,9 @@ PAIRS = (
     ("ValueError, TypeError; while iterating also ValueError (for example a model that does not generate\n        images) and those of",
      "ValueError (for example a model that does not generate images), TypeError; while iterating those of\n       "),
     ("called in this task,\n        and must not block, with", "called on this thread\n        with"),
-    # aio_session.py
-    ("Sessions for asyncio. session.py has the same for programs with threads.",
-     "Sessions for programs with threads. aio_session.py has the same for asyncio."),
+    # aio/session.py
+    ("Sessions for asyncio. threads/session.py has the same for programs with threads.",
+     "Sessions for programs with threads. aio/session.py has the same for asyncio."),
     ("an `async with`", "a `with`"),
     ("Thread: that of the event loop; one task at a time.\n    Only",
      "Thread: one at a time; SessionStream.close() may be\n    called from any thread. Only"),
@@ -40,7 +40,7 @@ RULES = (
     (r"\b__a(enter|exit)__", r"__\1__"),
     (r"\bAsyncGenerator\[([\w. |]+), None\]", r"Generator[\1, None, None]"),
     (r"\bAsync(?=[A-Z])", ""),
-    (r"\baio_(?=\w+ import)", ""),
+    (r"\brivulet\.aio(?=\.\w+ import)", "rivulet.threads"),
 )
 
 
@@ -60,4 +60,5 @@ def generate(package: Path, out: Path) -> None:
     if missing := [asyncio for asyncio, _ in PAIRS if not any(asyncio in text for text in texts.values())]:
         raise RuntimeError(f"PAIRS: in no source: {missing}")
     for generated, name in SOURCES.items():
+        (out / generated).parent.mkdir(parents=True, exist_ok=True)
         (out / generated).write_text(sync(texts[name], name), encoding="utf-8")

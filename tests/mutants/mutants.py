@@ -29,9 +29,9 @@ LIMIT = 60  # seconds that a test program gets in addition to three times its us
 
 # How many mutants of which sources.
 QUOTA = {
-    "client/python/src/rivulet/*.py": 45,
-    "client/python/src/rivulet/cookies.py": 4,
-    "client/python/src/rivulet/session_*.py": 6,  # what a session owes, and its durability
+    "client/python/src/rivulet/[act]*/*.py": 45,  # aio, core, threads
+    "client/python/src/rivulet/core/cookies.py": 4,
+    "client/python/src/rivulet/core/session*.py": 6,  # what a session owes, and its durability
     "client/typescript/src/*.ts": 27,
     "client/cli/options/*.cc": 20,
     "client/cli/input/*.cc": 4,
@@ -40,7 +40,7 @@ QUOTA = {
     "server/sessions/**/*.cc": 10,
     "server/engine/**/*.cc": 10,
 }
-GENERATED = {"client.py", "session.py"}  # an editable install of the Python client writes them; git ignores them
+GENERATED = {"threads/client.py", "threads/session.py"}  # an editable install of the Python client writes them; git ignores them
 ENGINE = ["engine_unit_test", "engine_state_test", "session_store_test", "redis_session_store_test", "server_e2e_test", "simulation_test", "replicas_test"]
 TARGETS = ("rivulet", "rivulet-server", "client_test", "client_e2e_test", "multiplex_e2e_test", "lost_replies_driver", *ENGINE)
 
@@ -54,13 +54,13 @@ IMAGES = ["client/python_client_images_test"]
 TYPESCRIPT = ["client/typescript_test", "client/lost_replies_test"]
 COMMAND = ["client_test", *(f"cli/{name}" for name in ("cli_hints_test", "keys_cli_test", "sessions_cli_test", "score_test", "text_test", "cli_test"))]
 TESTS = {
-    "client/python/src/rivulet/admin.py": ["client/python_admin_test"],
+    "client/python/src/rivulet/core/admin.py": ["client/python_admin_test"],
     "client/python/src/rivulet/draw.py": IMAGES,
-    "client/python/src/rivulet/drawing.py": IMAGES,
-    "client/python/src/rivulet/aio_drawing.py": IMAGES,
-    "client/python/src/rivulet/images.py": IMAGES,
-    "client/python/src/rivulet/connection.py": ["client/python_client_connection_test", "client/python_keys_test", *CLIENT],
-    "client/python/src/rivulet/requests.py": ["client/python_priority_test", *CLIENT, *IMAGES],
+    "client/python/src/rivulet/threads/drawing.py": IMAGES,
+    "client/python/src/rivulet/aio/drawing.py": IMAGES,
+    "client/python/src/rivulet/core/images.py": IMAGES,
+    "client/python/src/rivulet/core/connection.py": ["client/python_client_connection_test", "client/python_keys_test", *CLIENT],
+    "client/python/src/rivulet/core/requests.py": ["client/python_priority_test", *CLIENT, *IMAGES],
     "client/python/": CLIENT,
     "client/typescript/": TYPESCRIPT,
     "client/cli/options/bench_options.cc": [*COMMAND, "cli/bench_cli_test EndTest"],
@@ -224,7 +224,8 @@ def with_switch(language, number, line, masked, fault):
 
 
 def sources(pattern):
-    return [path for path in sorted(ROOT.glob(pattern)) if path.name not in GENERATED | {"__init__.py"} and not path.name.endswith(".d.ts")]
+    generated = tuple(f"rivulet/{name}" for name in GENERATED)
+    return [path for path in sorted(ROOT.glob(pattern)) if not path.as_posix().endswith((*generated, "__init__.py", ".d.ts"))]
 
 
 def candidates(pattern):

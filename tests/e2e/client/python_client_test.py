@@ -96,10 +96,10 @@ class PackageTest(unittest.TestCase):
 
     def test_the_client_for_threads_says_nothing_of_asyncio(self):
         with zipfile.ZipFile(WHEEL) as wheel:
-            for name, source in (("client.py", "aio.py"), ("session.py", "aio_session.py")):
+            for name, source in (("threads/client.py", "aio/client.py"), ("threads/session.py", "aio/session.py")):
                 header, _, rest = wheel.read(f"rivulet/{name}").decode().split('"""', 2)  # the docstring names the other half
                 self.assertIn(f"# SPDX-License-Identifier: Apache-2.0\n# Generated from {source} by ", header)
-                self.assertEqual(re.findall(r".*(?:\bawait\b|(?i:async)|event loop|coroutine|aio_).*", rest), [])
+                self.assertEqual(re.findall(r".*(?:\bawait\b|(?i:async)|event loop|coroutine|aio\.).*", rest), [])
 
     @unittest.skipUnless(find_spec("build"), "the package build is absent")
     def test_an_sdist_holds_what_its_wheel_is_made_of(self):
@@ -110,7 +110,7 @@ class PackageTest(unittest.TestCase):
         # pip unpacks it elsewhere, where no ../../proto is.
         with zipfile.ZipFile(rivulet_wheel.build(sdist, self.folder)) as wheel, zipfile.ZipFile(WHEEL) as expected:
             package = [name for name in expected.namelist() if name.startswith("rivulet/")]
-            self.assertLessEqual({"rivulet/client.py", "rivulet/session.py"}, set(package))
+            self.assertLessEqual({"rivulet/threads/client.py", "rivulet/threads/session.py"}, set(package))
             for name in package:
                 self.assertEqual(wheel.read(name), expected.read(name), name)
 
@@ -177,8 +177,8 @@ class PackageTest(unittest.TestCase):
     def project(self):
         """A copy of the package and of what its build reads, without what an editable install writes."""
         copy = self.folder / "project"
-        generated = shutil.ignore_patterns("v1", "docs", "client.py", "session.py")
-        shutil.copytree(CLIENT, copy / "client/python", ignore=generated)
+        generated = {"threads": {"client.py", "session.py"}, "rivulet": {"v1"}, "gateway": {"docs"}}
+        shutil.copytree(CLIENT, copy / "client/python", ignore=lambda folder, names: generated.get(Path(folder).name, ()))
         for folder in ("docs", "proto"):
             shutil.copytree(SOURCE_DIR / folder, copy / folder)
         (copy / "LICENSE").write_text("")
@@ -186,7 +186,7 @@ class PackageTest(unittest.TestCase):
 
     def test_a_build_ends_where_a_text_that_make_sync_replaces_is_absent(self):
         project = self.project()
-        aio = project / "src/rivulet/aio.py"
+        aio = project / "src/rivulet/aio/client.py"
         aio.write_text(aio.read_text(encoding="utf-8").replace("The client for asyncio.", "A client for asyncio."), encoding="utf-8")
         with self.assertRaisesRegex(RuntimeError, r"PAIRS: in no source: \['The client for asyncio\.[^']*'\]"):
             rivulet_wheel.build(project, self.folder)
@@ -198,14 +198,14 @@ class PackageTest(unittest.TestCase):
         program = f"""
             import site; site.addsitedir({str(target)!r})
             import sys; sys.path.remove({str(rivulet_wheel.SITE)!r})
-            import rivulet.client, rivulet.session, rivulet.v1.inference_pb2
+            import rivulet.threads.client, rivulet.threads.session, rivulet.v1.inference_pb2
             import rivulet.gateway.page as page
             assert "/docs/concepts" in [route.path for route in page.routes()]
-            print(rivulet.client.__file__, rivulet.session.__file__)
+            print(rivulet.threads.client.__file__, rivulet.threads.session.__file__)
         """
         code, out, err = run("-c", textwrap.dedent(program))
         package = project / "src/rivulet"
-        self.assertEqual((code, out.strip()), (0, f"{package}/client.py {package}/session.py"), err)
+        self.assertEqual((code, out.strip()), (0, f"{package}/threads/client.py {package}/threads/session.py"), err)
 
 
 if __name__ == "__main__":

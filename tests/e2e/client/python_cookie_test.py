@@ -13,7 +13,7 @@ import grpc
 import rivulet
 from fake_server import ScriptedServer, cut, fails
 from python_clients import Async, Sync, fnv1a
-from rivulet import cookies
+from rivulet.core import cookies
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 EMPTY = {"position": 0, "sequence_hash": fnv1a([])}

@@ -10,7 +10,7 @@ import rivulet_wheel  # noqa: F401  makes rivulet what is imported below
 
 import rivulet as package
 from command import CONFORMANCE, Server, rivulet
-from rivulet.connection import ConnectOptions
+from rivulet.core.connection import ConnectOptions
 
 MODEL = "tiny-elu-relu"
 

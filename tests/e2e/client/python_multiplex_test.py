@@ -19,7 +19,7 @@ from command import CONFORMANCE, Server
 from fake_server import ScriptedServer, cut, error_status, fails
 from python_client_calls_test import ENDLESS, STREAM
 from python_clients import Async, Sync
-from rivulet import multiplex_core, reply_repeat, requests
+from rivulet.core import multiplex as multiplex_core, reply_repeat, requests
 from rivulet.v1 import inference_pb2, multiplex_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
@@ -192,7 +192,7 @@ class MultiplexTests:
 
     def test_sessions_come_page_by_page(self):
         async def run(client):
-            sizes, call = [], rivulet.session_messages.list_request
+            sizes, call = [], rivulet.core.session_messages.list_request
 
             def small_pages(model):
                 request = call(model)
@@ -201,7 +201,7 @@ class MultiplexTests:
                 return request
 
             opened = [await client.open_session() for _ in range(8)]
-            with unittest.mock.patch.object(rivulet.session_messages, "list_request", small_pages):
+            with unittest.mock.patch.object(rivulet.core.session_messages, "list_request", small_pages):
                 found = await client.sessions()
             self.assertEqual([info.id for info in found], [session.id for session in opened])
             self.assertEqual(len(sizes), 1)

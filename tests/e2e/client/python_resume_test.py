@@ -20,7 +20,7 @@ from fake_server import ScriptedServer, cut, fails, follow, part
 from python_client_calls_test import ENDLESS, STREAM
 from python_client_test import BLOCKS
 from python_clients import Async, Sync, tokens_of
-from rivulet import reply_repeat, requests
+from rivulet.core import reply_repeat, requests
 from rivulet.v1 import inference_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)

@@ -193,7 +193,7 @@ class FakeTests:
             self.assertEqual(session.position, 0)
 
         server.answers["Generate"] = generate
-        with unittest.mock.patch("rivulet.reply_repeat.time", clock):
+        with unittest.mock.patch("rivulet.core.reply_repeat.time", clock):
             self.use(server, run)
         self.assertEqual([round(seconds, -3) for seconds in left], [3000, 2000, 1000])
 

@@ -21,7 +21,7 @@ import rivulet
 import text_models
 from command import ZOO, Server
 from rivulet.gateway import app
-from rivulet.gateway.remembered import GatewayClient
+from rivulet.gateway.upstream.key_cache import GatewayClient
 
 TEXT = "shakespeare-rfa"
 TEMPLATE = (

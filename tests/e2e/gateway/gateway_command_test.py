@@ -25,7 +25,8 @@ import numpy as np
 import openai
 
 from rivulet import Part, TopLogprobs
-from rivulet.gateway import command, ready, worker
+from rivulet.gateway import command, worker
+from rivulet.gateway.upstream import batching as ready
 
 OPENSSL = shutil.which("openssl")
 KEY = "Bearer a-key"

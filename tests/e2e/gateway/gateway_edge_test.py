@@ -26,7 +26,8 @@ import openai
 from prometheus_client.parser import text_string_to_metric_families
 
 from command import CONFORMANCE, Server
-from rivulet.gateway import command, options
+from rivulet.gateway import command
+from rivulet.gateway.process import options
 
 OPENSSL = shutil.which("openssl")
 JSON = {"content-type": "application/json"}

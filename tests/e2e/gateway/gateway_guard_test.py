@@ -18,7 +18,8 @@ from gateway import PATIENCE, Gateway
 import grpc
 
 from command import ZOO, Server, rivulet
-from rivulet.gateway import remembered, worker
+from rivulet.gateway import worker
+from rivulet.gateway.upstream import key_cache
 from rivulet.v1 import inference_pb2
 
 TEXT = "shakespeare-rfa"
@@ -316,7 +317,7 @@ class RememberedTest(GuardTest):
             self.assertEqual((status, answer["error"]["code"]), (404, "MODEL_NOT_FOUND"))
 
     def test_an_answer_is_remembered_for_a_bounded_time(self):
-        self.assertLessEqual(remembered.SECONDS, 60)
+        self.assertLessEqual(key_cache.SECONDS, 60)
 
 
 class WorkerTest(unittest.TestCase):

@@ -22,8 +22,8 @@ import openai
 import rivulet
 import text_models
 from command import ZOO, Server
-from rivulet.gateway import event_ids
-from rivulet.sequence import hash_tokens
+from rivulet.core.sequence import hash_tokens
+from rivulet.gateway.web import event_ids
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 TEXT, IMAGES, CHATTY = "shakespeare-rfa", "mnist-linear", "chatty"

@@ -15,31 +15,31 @@ the protocol.
 from importlib.metadata import version as _version
 
 from rivulet import draw
-from rivulet.admin import Unloaded
-from rivulet.aio import AsyncClient
-from rivulet.aio_multiplex import AsyncMultiplex
-from rivulet.aio_session import AsyncSession
-from rivulet.aio_streams import AsyncGenerateStream, AsyncSessionStream
-from rivulet.client import Client
-from rivulet.connection import TlsOptions
+from rivulet.aio.client import AsyncClient
+from rivulet.aio.multiplex import AsyncMultiplex
+from rivulet.aio.session import AsyncSession
+from rivulet.aio.streams import AsyncGenerateStream, AsyncSessionStream
+from rivulet.core.admin import Unloaded
+from rivulet.core.connection import TlsOptions
+from rivulet.core.images import Snapshot
+from rivulet.core.multiplex import MultiplexPart
+from rivulet.core.requests import (
+    CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, ScoreOptions, SessionGenerateOptions,
+)  # fmt: skip
 from rivulet.errors import (
     Aborted, AlreadyExists, Cancelled, Code, DataLoss, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
     OutOfRange, PermissionDenied, ResourceExhausted, RivuletError, Unauthenticated, Unavailable, Unimplemented, Unknown,
 )  # fmt: skip
-from rivulet.images import Snapshot
-from rivulet.multiplex import Multiplex
-from rivulet.multiplex_core import MultiplexPart
 from rivulet.model_replies import (
     Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, ServerLoad, SpecialToken, TextContent, TokenContent,
 )  # fmt: skip
 from rivulet.replies import (
     Durability, Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, Text, Tokens, TopLogprobs, Usage,
 )  # fmt: skip
-from rivulet.requests import (
-    CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, ScoreOptions, SessionGenerateOptions,
-)  # fmt: skip
-from rivulet.session import Session
-from rivulet.streams import GenerateStream, SessionStream
+from rivulet.threads.client import Client
+from rivulet.threads.multiplex import Multiplex
+from rivulet.threads.session import Session
+from rivulet.threads.streams import GenerateStream, SessionStream
 
 __version__ = _version("rivulet-client")
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet.images import Snapshot
+from rivulet.core.images import Snapshot
 
 _GAP = 64  # gray between the images of a grid
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rivulet.message_fields import fields, optional, seconds
+from rivulet.core.message_fields import fields, optional, seconds
 from rivulet.v1 import inference_pb2, model_pb2
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet.message_fields import fields, optional, seconds
+from rivulet.core.message_fields import fields, optional, seconds
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 

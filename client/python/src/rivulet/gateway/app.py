@@ -15,14 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rivulet.gateway import chat, completions, images, meters, models, page, sessions, tokenizing
-from rivulet.gateway.access_log import AccessLog
-from rivulet.gateway.calls import endpoint
-from rivulet.gateway.edge import Edge
-from rivulet.gateway.meters import Meters
-from rivulet.gateway.offload import Offload
-from rivulet.gateway.problems import Problem, answer_of
-from rivulet.gateway.remembered import GatewayClient
+from rivulet.gateway import page
+from rivulet.gateway.process.worker_pool import WorkerPool
+from rivulet.gateway.routes import chat, completions, images, models, session_routes as sessions, tokenizing
+from rivulet.gateway.upstream.key_cache import GatewayClient
+from rivulet.gateway.web import meters
+from rivulet.gateway.web.access_log import AccessLog
+from rivulet.gateway.web.asgi_edge import Edge
+from rivulet.gateway.web.exchange import endpoint
+from rivulet.gateway.web.meters import Meters
+from rivulet.gateway.web.problems import Problem, answer_of
 
 _SESSION = "/rivulet/v1/sessions/{session_id}"
 
@@ -95,9 +97,9 @@ def create(
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncGenerator[None, None]:
-        async with await connect() as client, Offload() as offload:
+        async with await connect() as client, WorkerPool() as worker_pool:
             app.state.client = client
-            app.state.offload = offload
+            app.state.worker_pool = worker_pool
             app.state.meters = settings.meters
             app.state.most_body_bytes = settings.most_body_bytes
             app.state.metrics_target = settings.metrics_target

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from rivulet import AsyncClient, RivuletError, TlsOptions
 from rivulet.errors import Unauthenticated
-from rivulet.gateway import checks, options
-from rivulet.gateway.addresses import bind, is_loopback, named_host
-from rivulet.gateway.options import BAD_USAGE, UNAVAILABLE, fail
-from rivulet.gateway.workers import Place, Workers, end_with_parent, listeners, tell_ready
+from rivulet.gateway.process import checks, options
+from rivulet.gateway.process.options import BAD_USAGE, UNAVAILABLE, fail
+from rivulet.gateway.process.workers import Place, Workers, end_with_parent, listeners, tell_ready
+from rivulet.gateway.web.addresses import bind, is_loopback, named_host
 
 if TYPE_CHECKING:
-    from rivulet.gateway.access_log import AccessLog
-    from rivulet.gateway.meters import Meters
+    from rivulet.gateway.web.access_log import AccessLog
+    from rivulet.gateway.web.meters import Meters
 
 _LOOK_SECONDS = 1.0  # at the files of the certificate
 
 
 def _log(event: str, **fields: object) -> None:
     """A line like those of rivulet-server."""
-    from rivulet.gateway.access_log import now
+    from rivulet.gateway.web.access_log import now
 
     print(json.dumps({"ts": now(), "level": "info", "event": event, **fields}, separators=(",", ":")), file=sys.stderr, flush=True)
 
@@ -88,7 +88,7 @@ async def _watch_certificate(context: ssl.SSLContext, cert: str, key: str) -> No
 
 
 def _open_log(path: str) -> AccessLog | None:
-    from rivulet.gateway.access_log import AccessLog
+    from rivulet.gateway.web.access_log import AccessLog
 
     if path == "none":
         return None
@@ -103,8 +103,8 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
     import uvicorn
 
     from rivulet.gateway import app
-    from rivulet.gateway.protocol import Limits, limited
-    from rivulet.gateway.remembered import GatewayClient
+    from rivulet.gateway.web.protocol import Limits, limited
+    from rivulet.gateway.upstream.key_cache import GatewayClient
 
     tasks: list[Any] = []
 
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if found:
         fail(*found[0])
     from rivulet.gateway.app import PATHS
-    from rivulet.gateway.meters import Meters
+    from rivulet.gateway.web.meters import Meters
 
     tls = options.tls(given)
     size = Meters.size(PATHS)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses untrusted request bodies and renders chat templates, under limits of time and memory. As a program it takes jobs from stdin,
-one after another, and may be killed at any time: by offload.py, and by the command `rivulet`, with which it is installed as
+one after another, and may be killed at any time: by process/worker_pool.py, and by the command `rivulet`, with which it is installed as
 share/rivulet/chat_worker.py (client/cli/chat/template_process.h). It imports nothing else of rivulet, so that it starts in 0.1 s and
 needs 20 MiB."""
 

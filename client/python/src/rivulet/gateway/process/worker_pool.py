@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that do what would hold up the event loop, or would never end there."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import pickle
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rivulet.gateway import worker
+from rivulet.gateway.worker import Refused
+
+_PARSED_HERE = 64 << 10  # bytes of a body that takes less than it costs to hand it over
+# Seconds for a job that computes for one at most, as the machine may be busy. A prompt is rendered in milliseconds, and others wait
+# for theirs.
+_PARSER_PATIENCE, _RENDERER_PATIENCE = 30.0, 5.0
+
+_MOST_TEMPLATES = 32  # whose ends of a turn are kept
+
+
+class _Worker:
+    """One process, one job at a time, in the order in which they came. Thread: that of the event loop."""
+
+    def __init__(self, patience: float) -> None:
+        """patience: seconds after which a job is ended, however little it has computed."""
+        self._patience = patience
+        self._jobs: asyncio.Queue[tuple[bytes, bytes | bytearray, asyncio.Future[bytes]]] = asyncio.Queue()
+        self._process: asyncio.subprocess.Process | None = None
+        self._server: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Errors: OSError."""
+        await self._begin()
+        self._server = asyncio.create_task(self._serve())
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.cancel()
+            await asyncio.gather(self._server, return_exceptions=True)
+        await self._end()
+
+    async def run(self, kind: bytes, job: bytes | bytearray) -> bytes:
+        """Errors: Refused; OSError (no process can be started)."""
+        answer = asyncio.get_running_loop().create_future()
+        self._jobs.put_nowait((kind, job, answer))
+        return bytes(await answer)
+
+    async def _serve(self) -> None:
+        while True:
+            kind, job, answer = await self._jobs.get()
+            if answer.done():  # whoever asked has left
+                continue
+            try:
+                found = await self._exchange(kind, job)
+            except (Refused, OSError) as error:
+                if not answer.done():
+                    answer.set_exception(error)
+            else:
+                if not answer.done():
+                    answer.set_result(found)
+
+    async def _exchange(self, kind: bytes, job: bytes | bytearray) -> bytes:
+        """Errors: Refused; OSError."""
+        process = self._process or await self._begin()
+        try:
+            letter, answer = await asyncio.wait_for(_asked(process, kind, job), self._patience)
+        except asyncio.TimeoutError:
+            await self._end()
+            raise Refused(*worker.too_hard(kind, worker.TOO_LONG)) from None
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            # It has ended. It is not killed as well: kill() may take its exit status away from wait().
+            self._process = None
+            code = await process.wait()
+            if code == -signal.SIGPROF:
+                raise Refused(*worker.too_hard(kind, worker.TOO_LONG)) from None
+            raise OSError(f"the process that does this ended with {code}") from error
+        if letter == worker.REFUSED:
+            raise Refused(*json.loads(answer))
+        return answer
+
+    async def _begin(self) -> asyncio.subprocess.Process:
+        """Errors: OSError."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, worker.__file__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _asked(process: asyncio.subprocess.Process, kind: bytes, job: bytes | bytearray) -> tuple[bytes, bytes]:
+    """The letter and the bytes of the answer. Errors: IncompleteReadError, ConnectionError (the process has ended)."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(worker.HEAD.pack(kind, len(job)))
+    process.stdin.write(job)
+    await process.stdin.drain()
+    letter, size = worker.HEAD.unpack(await process.stdout.readexactly(worker.HEAD.size))
+    return letter, await process.stdout.readexactly(size)
+
+
+async def check(template: str) -> None:
+    """Compiles a chat template under the limits of every other, and tries it. Errors: ValueError with what is wrong with it, and where;
+    OSError."""
+    process = _Worker(_PARSER_PATIENCE)  # nobody waits for their turn
+    await process.start()
+    try:
+        await process.run(worker.TURN_END, json.dumps((template, {})).encode())
+    except Refused as refused:
+        raise ValueError(refused.message.removeprefix("the model's chat template: ")) from None
+    finally:
+        await process.close()
+
+
+class WorkerPool:
+    """Parses bodies and renders chat templates, each in a process of its own: a template that takes long holds up no body. For
+    `async with`."""
+
+    def __init__(self) -> None:
+        self._parser = _Worker(_PARSER_PATIENCE)
+        self._renderer = _Worker(_RENDERER_PATIENCE)
+        self._turn_ends: dict[bytes, str] = {}  # by template
+
+    async def __aenter__(self) -> WorkerPool:
+        await self._parser.start()
+        await self._renderer.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._parser.close()
+        await self._renderer.close()
+
+    async def parse(self, raw: bytes | bytearray) -> dict[str, Any]:
+        """As worker.parse()."""
+        if len(raw) <= _PARSED_HERE:
+            return worker.parse(raw)
+        found: dict[str, Any] = pickle.loads(await self._parser.run(worker.PARSE, raw))
+        return found
+
+    async def turn_end(self, template: str, special_tokens: Mapping[str, str]) -> str:
+        """As worker.turn_end(); "" also where the template is refused. Errors: OSError."""
+        key = hashlib.sha256(pickle.dumps((template, special_tokens))).digest()
+        if key not in self._turn_ends:
+            if len(self._turn_ends) >= _MOST_TEMPLATES:
+                self._turn_ends.clear()
+            try:
+                end = await self._renderer.run(worker.TURN_END, json.dumps((template, special_tokens)).encode())
+            except Refused:
+                end = b""
+            self._turn_ends[key] = end.decode()
+        return self._turn_ends[key]
+
+    async def render(self, template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> str:
+        """As worker.render(), as text."""
+        job = pickle.dumps((template, messages, special_tokens))
+        return (await self._renderer.run(worker.RENDER, job)).decode()

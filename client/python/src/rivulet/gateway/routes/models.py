@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GET /v1/models, /v1/models/{model}, /rivulet/v1/load and /health."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rivulet import HealthStatus, ImageContent, Model, ModelSummary, TextContent
+from rivulet.core.images import num_levels
+from rivulet.gateway.web.exchange import Call
+from rivulet.gateway.web.problems import Problem
+
+
+def _entry(summary: ModelSummary) -> dict[str, Any]:
+    # The server does not know when a model was made; OpenAI's clients need a number.
+    return {"id": summary.name, "object": "model", "created": 0, "owned_by": "rivulet"}
+
+
+def _content(model: Model) -> str:
+    return {ImageContent: "image", TextContent: "text"}.get(type(model.content), "tokens")
+
+
+async def list_models(call: Call) -> Any:
+    return {"object": "list", "data": [_entry(summary) for summary in await call.client.models(**call.options)]}
+
+
+async def get_model(call: Call) -> Any:
+    model = await call.client.model_now(call.path["model"], **call.options)
+    details: dict[str, Any] = {
+        "content": _content(model), "max_tokens": model.limits.max_tokens, "weights_sha256": model.summary.weights_sha256,
+        "numerics_id": model.numerics_id, "max_num_samples": model.limits.max_num_samples,
+    }  # fmt: skip
+    if isinstance(model.content, TextContent) and model.content.alphabet:
+        details["alphabet"] = model.content.alphabet
+    if model.chat_template:
+        details["chat_template"] = model.chat_template_name or "model"
+    if isinstance(model.content, ImageContent):
+        details["image"] = {**asdict(model.content), "num_levels": num_levels(model)}
+    return {**_entry(model.summary), "rivulet": details}
+
+
+async def load(call: Call) -> Any:
+    found = await call.client.load(call.query.get("model", ""), **call.options)
+    return {"object": "list", "data": [asdict(entry) for entry in found]}
+
+
+async def health(call: Call) -> Any:
+    status = await call.client.health(**call.options)
+    if status is not HealthStatus.SERVING:
+        raise Problem(503, f"the server's health is {status.name}", status.name)
+    return {"status": status.name}

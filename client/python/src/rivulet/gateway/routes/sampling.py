@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of sampling and stopping, which completions, chats and sessions have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rivulet.gateway.web.body import Body
+from rivulet.gateway.web.problems import invalid
+from rivulet.gateway.worker import shown
+
+# Rivulet's own, beside OpenAI's. The client checks their types, the server their ranges.
+_SAME = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "stop",
+    "stop_token_ids", "ignore_eos",
+)  # fmt: skip
+_HARMLESS = (
+    "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "metadata",
+)  # fmt: skip
+
+
+def take(body: Body) -> dict[str, Any]:
+    """Options of the client's generate(). Errors: Problem."""
+    options = {name: value for name in _SAME if (value := body.take(name)) is not None}
+    bias = body.take("logit_bias")
+    if bias is not None:
+        options["logit_bias"] = _logit_bias(bias)
+    body.ignore(*_HARMLESS)
+    return options
+
+
+def take_max_tokens(body: Body, name: str, echo: bool | None = None) -> int | None:
+    """echo: of the request, on a route that has it. Errors: Problem. The server's would tell of its own API, where absent is something
+    else."""
+    value = body.take(name)
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise invalid(name, f"must be an integer; got {shown(value)}")
+    if not (0 if echo else 1) <= value < 2**63:
+        least = "1" if echo is None else "0" if echo else "1 (0 with echo = true)"
+        most = "what the model allows (rivulet.max_tokens of GET /v1/models/MODEL)"
+        raise invalid(name, f"must be {least} to {most}; got {shown(value)}", "MAX_TOKENS_OUT_OF_RANGE")
+    return value
+
+
+def _logit_bias(value: Any) -> dict[int, Any]:
+    if not isinstance(value, dict):
+        raise invalid("logit_bias", f"must be an object of token ids and numbers; got {shown(value)}")
+    for token in value:
+        if not (token.isascii() and token.isdigit() and len(token) < 11):
+            raise invalid("logit_bias", f"a key must be a token id; got {shown(token)}")
+    return {int(token): bias for token, bias in value.items()}
+
+
+def take_stream(body: Body) -> tuple[bool, bool]:
+    """Whether to stream, and whether to end the stream with the usage. Errors: Problem."""
+    stream = body.flag("stream")
+    given = body.take("stream_options")
+    if given is None:
+        return stream, False
+    if not stream:
+        raise invalid("stream_options", "is only for stream = true")
+    if not isinstance(given, dict):
+        raise invalid("stream_options", f"must be an object; got {shown(given)}")
+    options = Body(given)
+    include_usage = options.flag("include_usage")
+    options.ignore("include_obfuscation")
+    options.end("stream_options.")
+    return stream, include_usage

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON object of a request, read parameter by parameter. What is left over at the end is refused by name."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Union
+
+from rivulet.gateway.web.problems import invalid
+from rivulet.gateway.worker import shown
+
+_MOST_SESSION_IDS = 1 << 15  # the client hashes them, one by one; a session takes more with the next call
+
+Prompt = Union[str, Sequence[int]]
+
+
+def encodable(name: str, value: str) -> str:
+    """JSON can spell out halves of surrogate pairs, which are no text. Errors: Problem."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise invalid(name, f"must be text that UTF-8 can encode; got {shown(value)}") from None
+    return value
+
+
+class Body:
+    """The parameters that worker.parse() gives. One that is null counts as absent. Every method takes the parameter out. Errors:
+    Problem."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._left = {name: value for name, value in values.items() if value is not None}
+
+    def take(self, name: str) -> Any:
+        """The value, of any type, or None."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str, path: str = "") -> str | None:
+        """path: of the object, for errors."""
+        value, full = self.take(name), f"{path}.{name}" if path else name
+        if value is not None and not isinstance(value, str):
+            raise invalid(full, f"must be a string; got {shown(value)}")
+        return None if value is None else encodable(full, value)
+
+    def required_text(self, name: str, path: str = "") -> str:
+        value = self.text(name, path)
+        if value is None:
+            raise invalid(f"{path}.{name}" if path else name, "is missing", "PARAMETER_MISSING")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name)
+        if value is not None and not isinstance(value, bool):
+            raise invalid(name, f"must be true or false; got {shown(value)}")
+        return bool(value)
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise invalid(name, f"must be an integer from {low} to {high}; got {shown(value)}")
+        return value
+
+    def number(self, name: str, most: float) -> float | None:
+        """Of 0 to `most`."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+            raise invalid(name, f"must be a number from 0 to {most:g}; got {shown(value)}")
+        return float(value)
+
+    def ignore(self, *names: str) -> None:
+        """Parameters that do not change the result."""
+        for name in names:
+            self.take(name)
+
+    def only(self, name: str, *allowed: Any) -> None:
+        """A parameter of which the gateway has only these values."""
+        value = self.take(name)
+        if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
+            choices = " or ".join(shown(one) for one in allowed)
+            raise invalid(name, f"only {choices} is supported; got {shown(value)}", "UNSUPPORTED_PARAMETER")
+
+    def end(self, path: str = "") -> None:
+        """Refuses what was not read: it could change the result. path: before the names."""
+        for name in self._left:
+            raise invalid(path + name, "the parameter is not supported", "UNSUPPORTED_PARAMETER")
+
+
+def one_prompt(name: str, value: Any) -> Prompt:
+    """A text or token ids. Errors: Problem."""
+    if isinstance(value, str):
+        return encodable(name, value)
+    if not isinstance(value, array):
+        raise invalid(name, f"must be a string or an array of token ids; got {shown(value)}")
+    return value
+
+
+def own_prompt(value: Any) -> Prompt:
+    """The prompt of a call on a session; absent, it is empty. Errors: Problem."""
+    given = one_prompt("prompt", array("i") if value is None else value)
+    if not isinstance(given, str) and len(given) > _MOST_SESSION_IDS:
+        raise invalid("prompt", f"must be at most {_MOST_SESSION_IDS} token ids on a session; got {len(given)}")
+    return given
+
+
+def prompts(value: Any) -> list[Prompt]:
+    """One prompt, or several. Errors: Problem."""
+    if not isinstance(value, list):
+        return [one_prompt("prompt", value)]
+    return [one_prompt(f"prompt[{index}]", entry) for index, entry in enumerate(value)]
