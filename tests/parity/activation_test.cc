@@ -9,11 +9,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr Activation kAll[] = {Activation::kIdentity, Activation::kSigmoid,
                                Activation::kSilu,     Activation::kSoftplus,
                                Activation::kTanh,     Activation::kSquaredRelu};

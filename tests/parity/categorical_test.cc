@@ -13,11 +13,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 // Distance of `value` from `exact` in units of the last place of a float32 of this size.
 double UnitsOff(float value, long double exact) {
   const int exponent = std::max(std::ilogb(exact), -126);

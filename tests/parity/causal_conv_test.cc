@@ -9,12 +9,7 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::CausalConvCases;
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::SameBits;
-
-using Case = rivulet::testing::CausalConvCase;
+using Case = CausalConvCase;
 
 struct Result {
   std::vector<float> y, state;

@@ -9,19 +9,7 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::CausalConvCases;
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ExpectTheSameInEveryCut;
-using rivulet::testing::ForEachCut;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::kCutSlots;
-using rivulet::testing::kCutTokens;
-using rivulet::testing::kSlotsWithTokens;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::RowsAndStates;
-using rivulet::testing::SameBits;
-
-using Case = rivulet::testing::CausalConvCase;
+using Case = CausalConvCase;
 
 std::vector<float> Untouched(const Case& c) { return std::vector<float>(c.y_size(), 7.0f); }
 

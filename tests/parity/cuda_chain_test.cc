@@ -13,11 +13,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::AttentionCase;
-using rivulet::testing::DeviceArray;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 #if defined(RIVULET_CUDA_EMULATED)
 constexpr int kReplays = 4;
 #else
@@ -33,7 +28,7 @@ struct Matrix {
   }
   static std::vector<uint8_t> Packed(int n, uint32_t seed) {
     std::vector<float> w = RandomFloats(size_t(n) * kHidden, seed, -0.1f, 0.1f);
-    return testing::PackedForCuda(WeightType::kF16, kHidden, n, w);
+    return PackedForCuda(WeightType::kF16, kHidden, n, w);
   }
   DeviceArray<unsigned char> packed;
   DeviceArray<float> bias;

@@ -10,11 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr int kRows = 7;
 
 TEST(CudaElementRowsTest, EveryActivationMatchesTheReferenceAndWorksInPlace) {

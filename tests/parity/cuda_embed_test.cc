@@ -10,10 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-
 constexpr int kVocab = 11, kTableRows = 20;
 
 TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {

@@ -15,11 +15,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 class TileGuard {
  public:
   ~TileGuard() {
@@ -101,7 +96,7 @@ class Member {
  private:
   static std::vector<uint8_t> Packed(WeightType type, const Size& size, uint32_t seed) {
     std::vector<float> w = RandomFloats(size_t(size.k) * size_t(size.n), seed, -0.3f, 0.3f);
-    return testing::PackedForCuda(type, size.k, size.n, w);
+    return PackedForCuda(type, size.k, size.n, w);
   }
   static std::vector<uint16_t> Halves(const std::vector<float>& values) {
     std::vector<uint16_t> halves;

@@ -15,11 +15,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kInt8};
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
@@ -35,7 +30,7 @@ struct Matrix {
         n(columns),
         w(std::move(weights)),
         bias(RandomFloats(size_t(n), 2)),
-        packed(testing::PackedForCuda(type, k, n, w)),
+        packed(PackedForCuda(type, k, n, w)),
         device_bias(bias) {}
   CudaMatrix device() const { return {type, k, n, packed.data(), device_bias.data()}; }
   double Weight(int column, int key) const {
@@ -216,7 +211,7 @@ TEST(CudaGemmTest, Float32ProductsHaveTheBitsOfTheCpu) {
     constexpr int kRows = 5;
     const Matrix m(WeightType::kF32, k, n);
     const Rows a(kRows, k, RoundUp4(k), 6);
-    testing::GuardedFloats panels(PackedSize(WeightType::kF32, k, n) / sizeof(float));
+    GuardedFloats panels(PackedSize(WeightType::kF32, k, n) / sizeof(float));
     std::fill_n(panels.data(), PackedSize(WeightType::kF32, k, n) / sizeof(float), 0.0f);
     ASSERT_TRUE(PackWeights(WeightType::kF32, m.w.data(), n, k, 0, panels.data()));
     std::vector<float> bias(size_t(PaddedColumns(n)));

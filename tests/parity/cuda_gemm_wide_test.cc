@@ -12,11 +12,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 int RoundUp8(int n) { return (n + 7) / 8 * 8; }
 
 class WideTileGuard {
@@ -41,7 +36,7 @@ struct Product {
 
   std::vector<uint8_t> Packed() const {
     std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.3f, 0.3f);
-    return testing::PackedForCuda(type, k, n, w);
+    return PackedForCuda(type, k, n, w);
   }
   // NaN in the padding: it must not count.
   std::vector<float> Rows() const {

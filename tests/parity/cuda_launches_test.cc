@@ -13,8 +13,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-
 constexpr int kMultiprocessors = 132;  // of an H100 and an H200
 
 // Blocks of one launch: `start` gets a launch on a machine of so many multiprocessors.

@@ -10,11 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 TEST(CudaLayerNormTest, MatchesTheReferenceClearsThePaddingAndWorksInPlace) {
   for (const int n : {1, 2, 3, 5, 31, 45, 127, 128, 129, 256, 384, 1000}) {
     const int ld = (n + 3) / 4 * 4 + 4, rows = 7;

@@ -7,12 +7,8 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::SameBits;
-using rivulet::testing::StatesOf;
-using Case = rivulet::testing::AttentionCase;
-using Shape = rivulet::testing::AttentionCaseShape;
+using Case = AttentionCase;
+using Shape = AttentionCaseShape;
 
 constexpr int kSlots = 6;
 

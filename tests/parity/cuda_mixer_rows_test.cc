@@ -14,11 +14,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr int kRows = 6, kHeads = 3, kPadding = 3;
 
 // Arrays that an operation changes, each of `columns` columns and a padding, and those that it only

@@ -14,8 +14,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::RandomFloats;
-
 // A matrix as the host has it.
 struct Host {
   Host(WeightType type, int k, int n, std::vector<float> w)

@@ -9,12 +9,8 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::SameBits;
-using rivulet::testing::StatesOf;
-using Case = rivulet::testing::AttentionCase;
-using Shape = rivulet::testing::AttentionCaseShape;
+using Case = AttentionCase;
+using Shape = AttentionCaseShape;
 
 // One segment of each length, in slots 1, 2, ...; a slot more that nobody feeds.
 struct Prompts {

@@ -13,11 +13,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr int kHeads = 2, kTokens = 5, kSlots = 4, kLayerFloats = 8;  // in front of S
 
 // Token rows [q | k | v | w | beta | a | b], each of all heads, with kTokens rows a sequence.

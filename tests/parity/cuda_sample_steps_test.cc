@@ -10,9 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-
 // Steps without the host: every kernel call takes the arrays that the one before wrote.
 TEST(CudaSampleStepsTest, StepsFollowEachOtherOnTheDevice) {
   constexpr int kVocab = 37, kRows = 14, kSteps = 6, kRecordBase = 3, kLd = 40;

@@ -10,9 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
 
 // One kernel call over rows of outputs [rows, n], row i with slot i mod slots.

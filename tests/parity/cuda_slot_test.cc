@@ -6,11 +6,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 TEST(CudaSlotTest, ZeroesTheListedPartsAndNothingElse) {
   for (const size_t floats : {size_t{16}, size_t{4096}, size_t{10000}}) {
     constexpr int kSlots = 7;

@@ -12,11 +12,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr int kHeads = 2, kSlots = 3, kBefore = 16;  // floats of a slot before the layer
 constexpr int kLong = 150, kShort = 9;               // tokens of sequences 0 and 2
 constexpr float kScale = 0.7f, kOutputScale = 1.5f;

@@ -9,11 +9,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr DecayKind kAll[] = {DecayKind::kIdentity, DecayKind::kSoftplus, DecayKind::kSigmoid};
 
 TEST(DecayTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {

@@ -8,11 +8,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 FeatureMapArgs Map(FeatureMapKind kind, int key_dim, int columns, const std::vector<float>& omega) {
   FeatureMapArgs args;
   args.kind = kind;

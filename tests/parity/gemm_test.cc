@@ -8,11 +8,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 // A packed random matrix and its bias.
 struct Matrix {
   Matrix(WeightType type, int k, int n)

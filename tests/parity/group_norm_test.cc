@@ -8,9 +8,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr int kRows = 3, kPadding = 5;
 
 struct Case {
@@ -50,9 +47,8 @@ void ForEachCase(const F& f) {
 }
 
 TEST(GroupNormTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
-  ForEachCase([](const Case& c) {
-    rivulet::testing::ExpectRowsNormalised(c.args, GroupNormRef, GroupNormCpu, 5e-6);
-  });
+  ForEachCase(
+      [](const Case& c) { ExpectRowsNormalised(c.args, GroupNormRef, GroupNormCpu, 5e-6); });
 }
 
 // One group is a layer normalisation, and a group does not see its neighbours.

@@ -6,11 +6,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 TEST(LayerNormTest, MatchesTheReferenceClearsThePaddingAndHasTheSameBitsOnEveryFusingTarget) {
   for (const int n : {1, 2, 15, 16, 17, 45, 256, 384}) {
     const int ld = n + 5, rows = 3;

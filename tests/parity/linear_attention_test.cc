@@ -8,11 +8,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 // One head's inputs, side by side as the qkv product leaves them: [query | key | value | gate].
 struct Case {
   Case(int keys, int values, int count, bool with_gate)

@@ -11,11 +11,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K,
                                  WeightType::kQ5K, WeightType::kQ6K};
 constexpr WeightType kRounded[] = {WeightType::kInt8, WeightType::kInt4};

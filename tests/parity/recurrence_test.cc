@@ -10,11 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 // One head's inputs, side by side in rows of `ld`: [q | k | v | w | beta | a | b].
 struct Case {
   Case(UpdateRule which, int decays, int keys, int values, int count)

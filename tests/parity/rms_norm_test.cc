@@ -7,9 +7,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 constexpr int kRows = 3, kPadding = 5;
 
 struct Case {
@@ -48,9 +45,7 @@ void ForEachCase(const F& f) {
 }
 
 TEST(RmsNormTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
-  ForEachCase([](const Case& c) {
-    rivulet::testing::ExpectRowsNormalised(c.args, RmsNormRef, RmsNormCpu, 2e-6);
-  });
+  ForEachCase([](const Case& c) { ExpectRowsNormalised(c.args, RmsNormRef, RmsNormCpu, 2e-6); });
 }
 
 TEST(RmsNormTest, AGroupAloneInPlaceHasTheBitsItHasBesideOthers) {

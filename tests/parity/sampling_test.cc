@@ -16,8 +16,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::RandomFloats;
-
 TEST(PhiloxTest, GivesThePublishedKnownAnswers) {
   const auto check = [](PhiloxWords counter, uint32_t k0, uint32_t k1,
                         std::vector<uint32_t> expected) {

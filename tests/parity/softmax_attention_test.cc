@@ -13,11 +13,6 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
-
 // A whole sequence of one head, [q | k | v] side by side in a row of each token.
 struct Case {
   Case(int keys, int values, int heads, int64_t seen, int count)

@@ -9,12 +9,7 @@
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
-using rivulet::testing::SameBits;
-using rivulet::testing::TokenShiftCases;
-
-using Case = rivulet::testing::TokenShiftCase;
+using Case = TokenShiftCase;
 
 struct Result {
   std::vector<float> y, state;

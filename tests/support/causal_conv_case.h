@@ -9,7 +9,7 @@
 #include "kernels/causal_conv.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 // `slots` sequences of `tokens` rows each. Rows of x and y are wider than the channels: the
 // convolution reads a part of a product's output. A sequence's state has `before` floats in front.
@@ -34,9 +34,9 @@ struct CausalConvCase {
     return size_t(before + (width - 1) * channels + (before == 0 ? 0 : 3));
   }
   // `count` tokens of sequence `slot` from `first` on; `y` and `states` are of all sequences.
-  kernels::CausalConvArgs Args(int slot, int first, int count, float* y, float* all_states) const {
+  CausalConvArgs Args(int slot, int first, int count, float* y, float* all_states) const {
     const int row = slot * tokens + first;
-    kernels::CausalConvArgs args;
+    CausalConvArgs args;
     args.x = x.data() + row * ld_x();
     args.weight = weight.data();
     args.bias = bias.empty() ? nullptr : bias.data();
@@ -69,4 +69,4 @@ inline std::vector<CausalConvCase> CausalConvCases(int slots = 1, int before = 0
   return cases;
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

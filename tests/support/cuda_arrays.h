@@ -18,7 +18,7 @@
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #endif
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 #define RIVULET_EXPECT_CUDA(call) EXPECT_EQ(cudaSuccess, (call))
 
@@ -27,7 +27,7 @@ namespace rivulet::testing {
 // overlap where it can. f launches on launch.stream; everything has run when the next call comes.
 template <class F>
 void ForEachOrder(const F& f) {
-  kernels::CudaLaunch launch;
+  CudaLaunch launch;
   RIVULET_EXPECT_CUDA(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
   int major = 0;
   RIVULET_EXPECT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
@@ -101,4 +101,4 @@ class DeviceArray {
   unsigned char* memory_ = nullptr;
 };
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

@@ -12,15 +12,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::testing {
-
-using kernels::CudaAttentionArgs;
-using kernels::CudaSegment;
-using kernels::FeatureMapArgs;
-using kernels::FeatureMapKind;
-using kernels::KeyFeatures;
-using kernels::LinearAttentionArgs;
-using kernels::StateLayout;
+namespace rivulet::kernels {
 
 struct AttentionCaseShape {
   FeatureMapKind kind = FeatureMapKind::kElu;
@@ -128,4 +120,4 @@ inline std::vector<float> StatesOf(const AttentionCase& c, int slots) {
   return states;
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

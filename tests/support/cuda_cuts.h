@@ -13,7 +13,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 // Sequence i has slot i and token rows from i kCutTokens on. Sequence 1 has no tokens.
 constexpr int kCutTokens = 11, kCutSlots = 3, kSlotsWithTokens[] = {0, 2};
@@ -28,7 +28,7 @@ template <class F>
 void ForEachCut(int chunk, const F& f) {
   for (int t = 0; t < kCutTokens; t += chunk) {
     const int count = std::min(chunk, kCutTokens - t);
-    const DeviceArray<kernels::CudaSegment> segments(std::vector<kernels::CudaSegment>{
+    const DeviceArray<CudaSegment> segments(std::vector<CudaSegment>{
         {2, 2 * kCutTokens + t, count, 0}, {1, kCutTokens, 0, 0}, {0, t, count, 0}});
     f(segments.data(), 3);
   }
@@ -39,7 +39,7 @@ void ForEachCut(int chunk, const F& f) {
 // that blocks take rows instead of segments.
 template <class F>
 void ExpectTheSameInEveryCut(const RowsAndStates& expected, double tolerance, const F& run) {
-  ForEachOrder([&](const kernels::CudaLaunch& launch) {
+  ForEachOrder([&](const CudaLaunch& launch) {
     constexpr int kRows = kCutSlots * kCutTokens, kMoreRows = kRows + 67;
     const RowsAndStates whole = run(launch, kCutTokens, kRows);
     ASSERT_EQ(whole.y.size(), expected.y.size());
@@ -57,4 +57,4 @@ void ExpectTheSameInEveryCut(const RowsAndStates& expected, double tolerance, co
   });
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

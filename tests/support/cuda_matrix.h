@@ -10,20 +10,18 @@
 #include "kernels/cuda_packing.h"
 #include "kernels/gemm.h"
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 // `w` [n, k], packed for the GPU. Of kInt8 w becomes what the integers are.
-inline std::vector<uint8_t> PackedForCuda(kernels::WeightType type, int k, int n,
-                                          std::vector<float>& w) {
-  using kernels::WeightType;
+inline std::vector<uint8_t> PackedForCuda(WeightType type, int k, int n, std::vector<float>& w) {
   const WeightType host = type == WeightType::kInt8 ? type : WeightType::kF32;
-  std::vector<float> panels(kernels::PackedSize(host, k, n) / sizeof(float));
-  EXPECT_TRUE(kernels::PackWeights(host, w.data(), n, k, 0, panels.data()));
-  const kernels::PackedMatrix from = {host, k, n, panels.data()};
-  std::vector<uint8_t> packed(kernels::CudaPackedSize(type, k, n));
-  EXPECT_TRUE(kernels::PackForCuda(type, from, 0, n, 0, packed.data()));
-  for (int i = 0; i < n; ++i) kernels::UnpackColumn(from, i, &w[size_t(i) * size_t(k)]);
+  std::vector<float> panels(PackedSize(host, k, n) / sizeof(float));
+  EXPECT_TRUE(PackWeights(host, w.data(), n, k, 0, panels.data()));
+  const PackedMatrix from = {host, k, n, panels.data()};
+  std::vector<uint8_t> packed(CudaPackedSize(type, k, n));
+  EXPECT_TRUE(PackForCuda(type, from, 0, n, 0, packed.data()));
+  for (int i = 0; i < n; ++i) UnpackColumn(from, i, &w[size_t(i) * size_t(k)]);
   return packed;
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

@@ -14,8 +14,6 @@
 
 namespace rivulet::kernels {
 
-using rivulet::testing::DeviceArray;
-
 inline constexpr int kTopStride = 5;
 
 // What one slot asks for, in host terms.

@@ -16,7 +16,7 @@
 
 #include "kernels/cpu/cpu_target.h"
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 // Deterministic floats in [low, high].
 inline std::vector<float> RandomFloats(size_t n, uint32_t seed, float low = -1, float high = 1) {
@@ -59,11 +59,11 @@ template <class F>
 void ForEachCpuTarget(const F& f) {
   int found = 0;
   for (const char* target : {"AVX3_DL", "AVX3", "AVX2", "NEON", "SCALAR", "EMU128"}) {
-    if (!kernels::SetCpuTargetForTest(target)) continue;
+    if (!SetCpuTargetForTest(target)) continue;
     ++found;
     f(std::string(target));
   }
-  kernels::SetCpuTargetForTest("");
+  SetCpuTargetForTest("");
   EXPECT_GE(found, 1);
 }
 
@@ -80,4 +80,4 @@ inline ::testing::AssertionResult SameBits(const std::vector<float>& a,
   return ::testing::AssertionSuccess();
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

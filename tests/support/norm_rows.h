@@ -10,7 +10,7 @@
 
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 // Rows of `args.groups` groups of `args.size` values with a padding behind them: the results of
 // `fast` are within `tolerance` of those of `reference`, the padding is left alone, and every CPU
@@ -35,10 +35,10 @@ void ExpectRowsNormalised(Args args, void (*reference)(const Args&), void (*fast
         ASSERT_NEAR(y[i], expected[i], tolerance) << target << " size " << args.size;
       }
     }
-    if (!kernels::CpuTargetFuses()) return;
+    if (!CpuTargetFuses()) return;
     if (first.empty()) first = y.Copy();
     ASSERT_TRUE(SameBits(y.Copy(), first)) << target;
   });
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels

@@ -9,7 +9,7 @@
 #include "kernels/token_shift.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::testing {
+namespace rivulet::kernels {
 
 // `slots` sequences of `tokens` rows each. A row of y has all mixes side by side, and rows of x and
 // y are wider than what is computed. A sequence's state has `before` floats in front.
@@ -30,9 +30,9 @@ struct TokenShiftCase {
   size_t y_size() const { return size_t(slots * tokens * ld_y()); }
   size_t floats_per_slot() const { return size_t(before + n + (before == 0 ? 0 : 3)); }
   // `count` tokens of sequence `slot` from `first` on; `y` and `states` are of all sequences.
-  kernels::TokenShiftArgs Args(int slot, int first, int count, float* y, float* all_states) const {
+  TokenShiftArgs Args(int slot, int first, int count, float* y, float* all_states) const {
     const int row = slot * tokens + first;
-    kernels::TokenShiftArgs args;
+    TokenShiftArgs args;
     args.x = x.data() + row * ld_x();
     args.mix = mix.data();
     args.y = y + row * ld_y();
@@ -60,4 +60,4 @@ inline std::vector<TokenShiftCase> TokenShiftCases(int slots = 1, int before = 0
   return cases;
 }
 
-}  // namespace rivulet::testing
+}  // namespace rivulet::kernels
