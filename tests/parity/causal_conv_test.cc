@@ -4,67 +4,36 @@
 #include <algorithm>
 
 #include "tests/support/causal_conv_case.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/cuts.h"
 
 namespace rivulet::kernels {
 namespace {
 
 using Case = CausalConvCase;
 
-struct Result {
-  std::vector<float> y, state;
-};
-
-Result RunCpu(const Case& c, int chunk) {
-  GuardedFloats y(c.y_size()), state(c.states.size());
-  std::copy(c.states.begin(), c.states.end(), state.data());
-  for (int t = 0; t < c.tokens; t += chunk) {
-    const CausalConvArgs args = c.Args(0, t, std::min(chunk, c.tokens - t), y.data(), state.data());
-    EXPECT_EQ(CheckCausalConv(args), nullptr);
-    CausalConvCpu(args);
-  }
-  EXPECT_TRUE(y.Intact() && state.Intact());
-  return {y.Copy(), state.Copy()};
+void Checked(const CausalConvArgs& args) {
+  EXPECT_EQ(CheckCausalConv(args), nullptr);
+  CausalConvCpu(args);
 }
 
 TEST(CausalConvTest, MatchesTheReferenceAndKeepsTheLastInputs) {
   for (const Case& c : CausalConvCases()) {
-    std::vector<float> expected(c.y_size()), state = c.states;
-    CausalConvRef(c.Args(0, 0, c.tokens, expected.data(), state.data()));
+    const RowsAndStates expected = Expected(c, CausalConvRef);
     ForEachCpuTarget([&](const std::string& target) {
-      const Result result = RunCpu(c, 1);
-      for (int t = 0; t < c.tokens; ++t) {
-        for (int i = 0; i < c.ld_y(); ++i) {
-          const size_t at = size_t(t * c.ld_y() + i);
-          if (i >= c.channels) {
-            ASSERT_TRUE(std::isnan(result.y[at])) << "outside of the channels";
-          } else {
-            ASSERT_NEAR(result.y[at], expected[at], 3e-6) << target << " width " << c.width;
-          }
-        }
-      }
-      ASSERT_TRUE(SameBits(result.state, state)) << target << " width " << c.width;
+      const RowsAndStates result = RunCpu(c, 1, Checked);
+      ASSERT_TRUE(Near(result.y, expected.y, 3e-6)) << target << " width " << c.width;
+      ASSERT_TRUE(SameBits(result.states, expected.states)) << target << " width " << c.width;
     });
   }
 }
 
 TEST(CausalConvTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
-  for (const Case& c : CausalConvCases()) {
-    const Result reference = RunCpu(c, 1);
-    ForEachCpuTarget([&](const std::string& target) {
-      if (!CpuTargetFuses()) return;
-      for (const int chunk : {1, 2, 3, 7, 1000}) {
-        const Result result = RunCpu(c, chunk);
-        ASSERT_TRUE(SameBits(result.y, reference.y)) << target << " chunk " << chunk;
-        ASSERT_TRUE(SameBits(result.state, reference.state)) << target << " chunk " << chunk;
-      }
-    });
-  }
+  for (const Case& c : CausalConvCases()) ExpectTheSameInEveryChunk(c, Checked);
 }
 
 TEST(CausalConvTest, AChannelAloneHasTheBitsItHasBesideOthers) {
   for (const Case& c : CausalConvCases()) {
-    const Result whole = RunCpu(c, c.tokens);
+    const RowsAndStates whole = RunCpu(c, c.tokens, Checked);
     for (int channel = 0; channel < c.channels; channel += 5) {
       std::vector<float> weight, state, y(size_t(c.tokens)), expected;
       for (int j = 0; j < c.width; ++j)

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/half.h"
 #if defined(RIVULET_CUDA_EMULATED)
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #endif
@@ -100,5 +101,20 @@ class DeviceArray {
   size_t n_;
   unsigned char* memory_ = nullptr;
 };
+
+// `halves` are the `values` in F16 where written(i), elsewhere what a DeviceArray begins with.
+template <class F>
+::testing::AssertionResult Rounded(const std::vector<uint16_t>& halves,
+                                   const std::vector<float>& values, const F& written) {
+  if (halves.size() != values.size()) return ::testing::AssertionFailure() << halves.size();
+  for (size_t i = 0; i < halves.size(); ++i) {
+    const uint16_t expected = written(i) ? F32ToF16(values[i]) : 0xFFFF;
+    if (halves[i] != expected) {
+      return ::testing::AssertionFailure()
+             << "element " << i << ": " << halves[i] << ", expected " << expected;
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
 
 }  // namespace rivulet::kernels

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cpu/cpu_target.h"
@@ -35,6 +37,9 @@ class GuardedFloats {
         reinterpret_cast<uintptr_t>(memory_.data() + kZone) % 64 / sizeof(float);
     begin_ = kZone + (misaligned == 0 ? 0 : 16 - misaligned);
     for (size_t i = 0; i < n; ++i) data()[i] = std::numeric_limits<float>::quiet_NaN();
+  }
+  explicit GuardedFloats(const std::vector<float>& values) : GuardedFloats(values.size()) {
+    std::copy(values.begin(), values.end(), data());
   }
   float* data() { return memory_.data() + begin_; }
   float& operator[](size_t i) { return data()[i]; }
@@ -78,6 +83,56 @@ inline ::testing::AssertionResult SameBits(const std::vector<float>& a,
     }
   }
   return ::testing::AssertionSuccess();
+}
+
+// Every element within `tolerance` of the expected one: a number, or a function of the expected
+// value. What is NaN in `expected` has its bits: nothing is to be written there.
+template <class T, class Tolerance>
+::testing::AssertionResult Near(const std::vector<float>& got, const std::vector<T>& expected,
+                                const Tolerance& tolerance) {
+  if (got.size() != expected.size())
+    return ::testing::AssertionFailure() << "sizes " << got.size() << ", " << expected.size();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto want = static_cast<float>(expected[i]);
+    double allowed = 0;
+    if constexpr (std::is_invocable_v<Tolerance, double>) {
+      allowed = tolerance(double{expected[i]});
+    } else {
+      allowed = tolerance;
+    }
+    if (!(std::fabs(double{got[i]} - double{expected[i]}) <= allowed) &&
+        std::memcmp(&got[i], &want, sizeof(float)) != 0) {
+      return ::testing::AssertionFailure()
+             << "element " << i << ": " << got[i] << ", expected " << expected[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+// Tolerances of Near.
+inline auto Relative(double tolerance) {
+  return [=](double expected) { return tolerance * (1 + std::fabs(expected)); };
+}
+inline auto AtLeastOne(double tolerance) {
+  return [=](double expected) { return tolerance * std::max(1.0, std::fabs(expected)); };
+}
+
+// `run(y)` fills an array that begins as NaN: near `expected` on every CPU target, with the same
+// bits on those that fuse.
+template <class T, class Tolerance, class F>
+void ExpectOnEveryCpuTarget(const std::vector<T>& expected, const Tolerance& tolerance,
+                            const F& run) {
+  std::vector<float> first;
+  ForEachCpuTarget([&](const std::string& target) {
+    GuardedFloats y(expected.size());
+    run(y.data());
+    ASSERT_TRUE(y.Intact()) << target;
+    const std::vector<float> got = y.Copy();
+    ASSERT_TRUE(Near(got, expected, tolerance)) << target;
+    if (!CpuTargetFuses()) return;
+    if (first.empty()) first = got;
+    ASSERT_TRUE(SameBits(got, first)) << target;
+  });
 }
 
 }  // namespace rivulet::kernels
