@@ -2,83 +2,33 @@
 #include "kernels/recurrence.h"
 
 #include <algorithm>
-#include <array>
 #include <thread>
 
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/cuts.h"
+#include "tests/support/recurrence_case.h"
 
 namespace rivulet::kernels {
 namespace {
 
-// One head's inputs, side by side in rows of `ld`: [q | k | v | w | beta | a | b].
-struct Case {
-  Case(UpdateRule which, int decays, int keys, int values, int count)
-      : rule(which), w_dim(decays), key_dim(keys), value_dim(values), tokens(count) {
-    ld = 5 * keys + values + 2;
-    rows = RandomFloats(size_t(count * ld), 7);
-    start = RandomFloats(size_t(keys * values), 8);
-    // |S| stays bounded: decays in [0.7, 1], vectors of length below 1.
-    const float length = 1 / std::sqrt(float(keys));
-    for (int t = 0; t < count; ++t) {
-      float* row = rows.data() + t * ld;
-      for (int i = 0; i < 2 * keys; ++i) row[i] *= length;
-      for (int i = 0; i < keys; ++i) row[w() + i] = 0.85f + 0.15f * row[w() + i];
-      row[beta()] = 0.5f + 0.5f * row[beta()];
-      for (int i = 0; i < 2 * keys; ++i) row[a() + i] *= 0.7f * length;
-    }
-  }
-  int k() const { return key_dim; }
-  int v() const { return 2 * key_dim; }
-  int w() const { return v() + value_dim; }
-  int beta() const { return w() + key_dim; }
-  int a() const { return beta() + 1; }
-  int b() const { return a() + key_dim; }
+using Case = RecurrenceCase;
 
-  // Tokens first .. first + count - 1 into `y` (row `first`), advancing s.
-  RecurrenceArgs Args(int first, int count, float* y, float* s) const {
-    const size_t stride = size_t(ld);
-    const float* row = rows.data() + first * ld;
-    RecurrenceArgs args;
-    args.rule = rule;
-    args.tokens = count;
-    args.key_dim = key_dim;
-    args.value_dim = value_dim;
-    args.w_dim = w_dim;
-    args.q = {row, stride};
-    args.k = {row + k(), stride};
-    args.v = {row + v(), stride};
-    if (w_dim > 0) args.w = {row + w(), stride};
-    if (rule == UpdateRule::kDelta) args.beta = {row + beta(), stride};
-    if (rule == UpdateRule::kRankOne) {
-      args.a = {row + a(), stride};
-      args.b = {row + b(), stride};
-    }
-    args.s = s;
-    args.y = y + first * value_dim;
-    args.y_stride = size_t(value_dim);
-    return args;
-  }
-
-  UpdateRule rule;
-  int w_dim, key_dim, value_dim, tokens, ld = 0;
-  std::vector<float> rows, start;
-};
-
-struct Result {
-  std::vector<float> y, s;
-};
+void Checked(const RecurrenceArgs& args) {
+  EXPECT_EQ(CheckRecurrence(args), nullptr);
+  RecurrenceCpu(args);
+}
 
 // The same without a running state: A_t = diag(w_t) + b_t a_t^T is the transition of token t, and
 //   y_t = S_0^T p(t, 0) + sum_{i <= t} (p(t, i) . k_i) v_i     p(t, i) = A_{i+1}^T ... A_t^T q_t
 // where the delta rule has a = w * k, b = -beta k, and beta k in place of k.
 std::vector<double> Unrolled(const Case& c) {
-  const auto at = [&](int t, int i) { return double{c.rows[size_t(t * c.ld + i)]}; };
+  const auto at = [&](int t, int i) { return double{c.rows[size_t(t * c.ld() + i)]}; };
   const bool delta = c.rule == UpdateRule::kDelta, rank_one = c.rule == UpdateRule::kRankOne;
   const int keys = c.key_dim, values = c.value_dim;
-  std::vector<double> y(size_t(c.tokens * values)), p(static_cast<size_t>(keys));
+  std::vector<double> y(c.y_size(), 7.0), p(static_cast<size_t>(keys));  // 7: between the rows
   for (int t = 0; t < c.tokens; ++t) {
     for (int f = 0; f < keys; ++f) p[size_t(f)] = at(t, f);
-    double* out = &y[size_t(t * values)];
+    double* out = &y[size_t(t * c.ld_y())];
+    std::fill_n(out, values, 0.0);
     for (int i = t; i >= 0; --i) {
       const double beta = delta ? at(i, c.beta()) : 1;
       const auto w = [&](int f) { return c.w_dim == 0 ? 1 : at(i, c.w() + (c.w_dim > 1 ? f : 0)); };
@@ -95,83 +45,45 @@ std::vector<double> Unrolled(const Case& c) {
       }
     }
     for (int f = 0; f < keys; ++f) {
-      for (int e = 0; e < values; ++e) out[e] += p[size_t(f)] * c.start[size_t(f * values + e)];
+      for (int e = 0; e < values; ++e) out[e] += p[size_t(f)] * c.states[size_t(f * values + e)];
     }
   }
   return y;
 }
 
-Result RunCpu(const Case& c, int chunk) {
-  GuardedFloats y(size_t(c.tokens * c.value_dim)), s(c.start.size());
-  std::copy(c.start.begin(), c.start.end(), s.data());
-  for (int t = 0; t < c.tokens; t += chunk) {
-    const RecurrenceArgs args = c.Args(t, std::min(chunk, c.tokens - t), y.data(), s.data());
-    EXPECT_EQ(CheckRecurrence(args), nullptr);
-    RecurrenceCpu(args);
-  }
-  EXPECT_TRUE(y.Intact() && s.Intact());
-  return {y.Copy(), s.Copy()};
-}
-
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  for (const UpdateRule rule : {UpdateRule::kDecay, UpdateRule::kDelta, UpdateRule::kRankOne}) {
-    for (const auto& [keys, values, tokens] :
-         {std::array{1, 1, 9}, {7, 5, 23}, {16, 64, 40}, {33, 100, 17}, {64, 32, 12}}) {
-      for (const int w_dim : {0, 1, keys}) cases.emplace_back(rule, w_dim, keys, values, tokens);
-    }
-  }
-  return cases;
-}
-
-std::string Name(const Case& c) {
-  return "rule " + std::to_string(int(c.rule)) + " w_dim " + std::to_string(c.w_dim) + " of " +
-         std::to_string(c.key_dim) + " x " + std::to_string(c.value_dim);
-}
-
 TEST(RecurrenceTest, EqualsTheProductOfTransitionsAndTheReference) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : RecurrenceCases()) {
     const std::vector<double> expected = Unrolled(c);
-    std::vector<float> y(expected.size()), s = c.start;
-    RecurrenceRef(c.Args(0, c.tokens, y.data(), s.data()));
-    for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 2e-6) << Name(c);
+    const RowsAndStates reference = Expected(c, RecurrenceRef);
+    ASSERT_TRUE(Near(reference.y, expected, 2e-6)) << Name(c);
     ForEachCpuTarget([&](const std::string& target) {
-      const Result result = RunCpu(c, 1);
-      for (size_t i = 0; i < y.size(); ++i)
-        ASSERT_NEAR(result.y[i], expected[i], 1e-5) << target << " " << Name(c) << " at " << i;
-      for (size_t i = 0; i < s.size(); ++i)
-        ASSERT_NEAR(result.s[i], s[i], 1e-5) << target << " " << Name(c) << " at " << i;
+      const RowsAndStates result = RunCpu(c, 1, Checked);
+      ASSERT_TRUE(Near(result.y, expected, 1e-5)) << target << " " << Name(c);
+      ASSERT_TRUE(Near(result.states, reference.states, 1e-5)) << target << " " << Name(c);
     });
   }
 }
 
 TEST(RecurrenceTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
-  for (const Case& c : Cases()) {
-    const Result reference = RunCpu(c, 1);
-    ForEachCpuTarget([&](const std::string& target) {
-      if (!CpuTargetFuses()) return;
-      for (const int chunk : {1, 2, 3, 16, 1000}) {
-        const Result result = RunCpu(c, chunk);
-        ASSERT_TRUE(SameBits(result.y, reference.y)) << target << " chunk " << chunk << Name(c);
-        ASSERT_TRUE(SameBits(result.s, reference.s)) << target << " chunk " << chunk << Name(c);
-      }
-    });
+  for (const Case& c : RecurrenceCases()) {
+    SCOPED_TRACE(Name(c));
+    ExpectTheSameInEveryChunk(c, Checked);
   }
 }
 
 // A column's bits do not depend on which columns stand beside it, nor on where it lies in a vector.
 TEST(RecurrenceTest, AColumnAloneHasTheBitsItHasBesideOthers) {
-  for (const Case& c : Cases()) {
-    const Result whole = RunCpu(c, c.tokens);
+  for (const Case& c : RecurrenceCases()) {
+    const RowsAndStates whole = RunCpu(c, c.tokens, Checked);
     for (int column = 0; column < c.value_dim; column += 3) {
       std::vector<float> s, y(size_t(c.tokens)), expected_s, expected_y;
       for (int f = 0; f < c.key_dim; ++f) {
-        s.push_back(c.start[size_t(f * c.value_dim + column)]);
-        expected_s.push_back(whole.s[size_t(f * c.value_dim + column)]);
+        s.push_back(c.states[size_t(f * c.value_dim + column)]);
+        expected_s.push_back(whole.states[size_t(f * c.value_dim + column)]);
       }
       for (int t = 0; t < c.tokens; ++t)
-        expected_y.push_back(whole.y[size_t(t * c.value_dim + column)]);
-      RecurrenceArgs args = c.Args(0, c.tokens, y.data(), s.data());
+        expected_y.push_back(whole.y[size_t(t * c.ld_y() + column)]);
+      RecurrenceArgs args = c.Args(0, 0, c.tokens, y.data(), s.data());
       args.value_dim = 1;
       args.y_stride = 1;
       args.v.data += column;
@@ -183,19 +95,19 @@ TEST(RecurrenceTest, AColumnAloneHasTheBitsItHasBesideOthers) {
 }
 
 TEST(RecurrenceTest, SequencesOnManyThreadsHaveTheBitsTheyHaveAlone) {
-  const std::vector<Case> cases = Cases();
-  std::vector<Result> alone, together(cases.size());
-  for (const Case& c : cases) alone.push_back(RunCpu(c, 4));
+  const std::vector<Case> cases = RecurrenceCases();
+  std::vector<RowsAndStates> alone, together(cases.size());
+  for (const Case& c : cases) alone.push_back(RunCpu(c, 4, Checked));
   std::vector<std::thread> threads;
   for (size_t first = 0; first < 4; ++first) {
     threads.emplace_back([&, first] {
-      for (size_t i = first; i < cases.size(); i += 4) together[i] = RunCpu(cases[i], 4);
+      for (size_t i = first; i < cases.size(); i += 4) together[i] = RunCpu(cases[i], 4, Checked);
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (size_t i = 0; i < cases.size(); ++i) {
     EXPECT_TRUE(SameBits(together[i].y, alone[i].y));
-    EXPECT_TRUE(SameBits(together[i].s, alone[i].s));
+    EXPECT_TRUE(SameBits(together[i].states, alone[i].states));
   }
 }
 
@@ -203,50 +115,49 @@ TEST(RecurrenceTest, NoDecayIsADecayOfOneAndStrideZeroRepeatsAVector) {
   const float one = 1, half = 0.5f;
   for (const UpdateRule rule : {UpdateRule::kDecay, UpdateRule::kDelta, UpdateRule::kRankOne}) {
     const Case none(rule, 0, 8, 20, 6);
-    const Result expected = RunCpu(none, 6);
+    const RowsAndStates expected = RunCpu(none, 6, Checked);
     Case scalar = none;
     scalar.w_dim = 1;
-    for (int t = 0; t < scalar.tokens; ++t) scalar.rows[size_t(t * scalar.ld + scalar.w())] = half;
+    for (int t = 0; t < scalar.tokens; ++t)
+      scalar.rows[size_t(t * scalar.ld() + scalar.w())] = half;
     for (const float* w : {&one, &half}) {
-      std::vector<float> y(expected.y.size()), s = none.start;
-      RecurrenceArgs args = scalar.Args(0, 6, y.data(), s.data());
+      RowsAndStates got = Start(none);
+      RecurrenceArgs args = scalar.Args(0, 0, 6, got.y.data(), got.states.data());
       args.w = {w, 0};
       RecurrenceCpu(args);
-      const Result wanted = w == &one ? expected : RunCpu(scalar, 6);
-      EXPECT_TRUE(SameBits(y, wanted.y));
-      EXPECT_TRUE(SameBits(s, wanted.s));
+      const RowsAndStates wanted = w == &one ? expected : RunCpu(scalar, 6, Checked);
+      EXPECT_TRUE(SameBits(got.y, wanted.y) && SameBits(got.states, wanted.states));
     }
   }
 }
 
 TEST(RecurrenceTest, TheOutputMayReplaceTheValues) {
-  for (const Case& c : Cases()) {
-    const Result expected = RunCpu(c, c.tokens);
-    std::vector<float> s = c.start, values;
+  for (const Case& c : RecurrenceCases()) {
+    const RowsAndStates expected = RunCpu(c, c.tokens, Checked);
+    RowsAndStates got = Start(c);
     for (int t = 0; t < c.tokens; ++t) {
-      const float* v = c.rows.data() + t * c.ld + c.v();
-      values.insert(values.end(), v, v + c.value_dim);
+      std::copy_n(c.rows.begin() + t * c.ld() + c.v(), c.value_dim, got.y.begin() + t * c.ld_y());
     }
-    RecurrenceArgs args = c.Args(0, c.tokens, values.data(), s.data());
-    args.v = {values.data(), size_t(c.value_dim)};
+    RecurrenceArgs args = c.Args(0, 0, c.tokens, got.y.data(), got.states.data());
+    args.v = {got.y.data(), args.y_stride};
     RecurrenceCpu(args);
-    EXPECT_TRUE(SameBits(values, expected.y)) << Name(c);
-    EXPECT_TRUE(SameBits(s, expected.s)) << Name(c);
+    EXPECT_TRUE(SameBits(got.y, expected.y)) << Name(c);
+    EXPECT_TRUE(SameBits(got.states, expected.states)) << Name(c);
   }
 }
 
 TEST(RecurrenceTest, EdgesOfTheEquations) {
   Case c(UpdateRule::kDelta, 1, 8, 20, 1);
-  std::vector<float> y(20), s = c.start;
-  RecurrenceCpu(c.Args(0, 0, y.data(), s.data()));
-  EXPECT_TRUE(SameBits(s, c.start)) << "no token leaves the state alone";
+  std::vector<float> y(20), s = c.states;
+  RecurrenceCpu(c.Args(0, 0, 0, y.data(), s.data()));
+  EXPECT_TRUE(SameBits(s, c.states)) << "no token leaves the state alone";
   c.rows[size_t(c.beta())] = 0;
   c.rows[size_t(c.w())] = 0.25f;
-  RecurrenceCpu(c.Args(0, 1, y.data(), s.data()));
-  for (size_t i = 0; i < s.size(); ++i) EXPECT_EQ(s[i], 0.25f * c.start[i]) << "beta = 0 decays";
+  RecurrenceCpu(c.Args(0, 0, 1, y.data(), s.data()));
+  for (size_t i = 0; i < 160; ++i) EXPECT_EQ(s[i], 0.25f * c.states[i]) << "beta = 0 decays";
   c.rule = UpdateRule::kDecay;
   c.rows[size_t(c.w())] = 0;
-  RecurrenceCpu(c.Args(0, 1, y.data(), s.data()));
+  RecurrenceCpu(c.Args(0, 0, 1, y.data(), s.data()));
   for (int f = 0; f < 8; ++f) {
     for (int v = 0; v < 20; ++v)
       EXPECT_EQ(s[size_t(f * 20 + v)], c.rows[size_t(c.k() + f)] * c.rows[size_t(c.v() + v)])
@@ -258,7 +169,7 @@ TEST(RecurrenceTest, EdgesOfTheEquations) {
     exact.rows[size_t(f)] = exact.rows[size_t(exact.k() + f)] = f == 3 ? 1.0f : 0.0f;
   }
   exact.rows[size_t(exact.beta())] = 1;
-  const Result result = RunCpu(exact, 1);
+  const RowsAndStates result = RunCpu(exact, 1, Checked);
   for (int v = 0; v < 20; ++v)
     EXPECT_NEAR(result.y[size_t(v)], exact.rows[size_t(exact.v() + v)], 1e-6);
 }
@@ -266,18 +177,16 @@ TEST(RecurrenceTest, EdgesOfTheEquations) {
 TEST(RecurrenceTest, TenThousandTokensStayNearTheReference) {
   for (const UpdateRule rule : {UpdateRule::kDecay, UpdateRule::kDelta, UpdateRule::kRankOne}) {
     const Case c(rule, 16, 16, 16, 10000);
-    const Result result = RunCpu(c, 100);
-    std::vector<float> y(result.y.size()), s = c.start;
-    RecurrenceRef(c.Args(0, c.tokens, y.data(), s.data()));
-    for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(result.y[i], y[i], 2e-5) << Name(c);
+    const RowsAndStates result = RunCpu(c, 100, Checked);
+    ASSERT_TRUE(Near(result.y, Expected(c, RecurrenceRef).y, 2e-5)) << Name(c);
   }
 }
 
 TEST(RecurrenceTest, RefusesWhatTheHeaderDoesNotAllow) {
   const Case c(UpdateRule::kRankOne, 8, 8, 20, 2);
-  std::vector<float> y(40), s = c.start;
+  std::vector<float> y(42), s = c.states;
   const auto refused = [&](const auto& change) {
-    RecurrenceArgs args = c.Args(0, 2, y.data(), s.data());
+    RecurrenceArgs args = c.Args(0, 0, 2, y.data(), s.data());
     change(args);
     return CheckRecurrence(args) != nullptr;
   };
