@@ -1,90 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <string>
 
 #include "kernels/cuda/attention/softmax_attention_cuda.h"
 #include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/cuts.h"
+#include "tests/support/softmax_attention_case.h"
 
 namespace rivulet::kernels {
 namespace {
 
 constexpr int kHeads = 2, kSlots = 3, kBefore = 16;  // floats of a slot before the layer
 constexpr int kLong = 150, kShort = 9;               // tokens of sequences 0 and 2
-constexpr float kScale = 0.7f, kOutputScale = 1.5f;
+constexpr float kOutputScale = 1.5f;
 
-// Sequences 0 and 2, in slots 2 and 0; the token rows of one lie behind those of the other, [q | k
-// | v | padding] each.
-struct Case {
-  Case(int keys, int values, int of_key, int64_t seen)
-      : key_dim(keys), value_dim(values), queries(of_key), window(seen) {
-    ld = kHeads * ((queries + 1) * key_dim + value_dim) + 3;
-    in = RandomFloats(size_t(rows() * ld), 5, -2, 2);
-    ring = window == 0 ? 0 : RingBlocks(window);
-    blocks = window == 0 ? CacheBlocks(kLong) : ring;
-  }
-  static int rows() { return kLong + kShort; }
-  int k() const { return kHeads * queries * key_dim; }
-  int v() const { return k() + kHeads * key_dim; }
-  int width() const { return kHeads * queries * value_dim; }
-  int ld_out() const { return width() + 5; }
-  size_t stride() const { return kHeads * CacheFloats(key_dim, value_dim) + 16; }
-  size_t slot_floats() const { return kBefore + size_t(blocks) * stride(); }
-  size_t partial_floats() const {
-    return size_t(rows()) * SoftmaxPartialFloats(kHeads * queries, value_dim, blocks);
-  }
+using Case = SoftmaxAttentionCase;
 
-  int key_dim, value_dim, queries;
-  int64_t window;
-  int ld = 0;
-  int64_t ring = 0, blocks = 0;
-  std::vector<float> in;
-};
-
-std::string Name(const Case& c) {
-  return std::to_string(c.key_dim) + " keys, " + std::to_string(c.value_dim) + " values, " +
-         std::to_string(c.queries) + " queries, window " + std::to_string(c.window);
-}
-
-struct Result {
-  std::vector<float> out, states;
-};
-
+// Slots with tokens, in the order of their segments.
 struct Sequence {
-  int slot, first_row, tokens;
+  int slot, tokens;
+  int first_row() const { return slot * kLong; }
 };
-constexpr Sequence kSequences[] = {{2, 0, kLong}, {0, kLong, kShort}};
+constexpr Sequence kSequences[] = {{2, kLong}, {0, kShort}};
 
 // By the reference, a head at a time.
-Result Expected(const Case& c) {
-  Result result = {std::vector<float>(size_t(c.rows() * c.ld_out()), 7.0f),
-                   std::vector<float>(c.slot_floats() * kSlots)};
+RowsAndStates ExpectedOf(const Case& c) {
+  RowsAndStates result = Start(c);
   for (const Sequence& s : kSequences) {
     for (int h = 0; h < kHeads; ++h) {
-      const float* const row = c.in.data() + s.first_row * c.ld;
-      SoftmaxAttentionArgs args;
-      args.tokens = s.tokens;
-      args.key_dim = c.key_dim;
-      args.value_dim = c.value_dim;
-      args.queries = c.queries;
-      args.window = c.window;
-      args.ring = c.ring;
-      args.scale = kScale;
-      args.q = {row + h * c.queries * c.key_dim, size_t(c.ld)};
-      args.k = {row + c.k() + h * c.key_dim, size_t(c.ld)};
-      args.v = {row + c.v() + h * c.value_dim, size_t(c.ld)};
-      args.cache = result.states.data() + size_t(s.slot) * c.slot_floats() + kBefore +
-                   size_t(h) * CacheFloats(c.key_dim, c.value_dim);
-      args.block_stride = c.stride();
-      args.y = result.out.data() + s.first_row * c.ld_out() + h * c.queries * c.value_dim;
-      args.y_stride = size_t(c.ld_out());
-      SoftmaxAttentionRef(args);
+      SoftmaxAttentionRef(c.Args(s.slot, 0, s.tokens, result.y.data(), result.states.data(), h));
     }
-    for (int t = s.first_row; t < s.first_row + s.tokens; ++t) {
-      for (int i = 0; i < c.width(); ++i) result.out[size_t(t * c.ld_out() + i)] *= kOutputScale;
+    for (int t = s.first_row(); t < s.first_row() + s.tokens; ++t) {
+      for (int i = 0; i < c.width(); ++i) result.y[size_t(t * c.ld_y() + i)] *= kOutputScale;
     }
   }
   return result;
@@ -101,10 +50,10 @@ struct Way {
 };
 
 // Both sequences, up to `chunk` tokens of each a pass, and a segment that is not active.
-Result RunCuda(CudaLaunch launch, const Case& c, const Way& way) {
+RowsAndStates RunCuda(CudaLaunch launch, const Case& c, const Way& way) {
   launch.multiprocessors = way.multiprocessors;
-  const DeviceArray<float> states(std::vector<float>(c.slot_floats() * kSlots));
-  Result result = {std::vector<float>(size_t(c.rows() * c.ld_out()), 7.0f), {}};
+  const DeviceArray<float> states(c.states);
+  RowsAndStates result = Start(c);
   for (int t = 0, chunk = 0; t < kLong; t += chunk) {
     chunk = t == 0 && way.lead > 0 ? way.lead : way.chunk;
     std::vector<CudaSegment> list = {{1, 0, 0, 0}};
@@ -113,17 +62,17 @@ Result RunCuda(CudaLaunch launch, const Case& c, const Way& way) {
     for (const Sequence& s : kSequences) {
       const int count = std::clamp(s.tokens - t, 0, chunk);
       list.push_back({s.slot, int(from.size()), count, 0});
-      for (int i = 0; i < count; ++i) from.push_back(s.first_row + t + i), at.push_back(t + i);
+      for (int i = 0; i < count; ++i) from.push_back(s.first_row() + t + i), at.push_back(t + i);
     }
     const int active = int(from.size()), rows = active + way.padding_rows;
-    std::vector<float> given(size_t(rows * c.ld), std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> given(size_t(rows * c.ld()), std::numeric_limits<float>::quiet_NaN());
     at.resize(size_t(rows));
     for (int r = 0; r < active; ++r) {
-      std::copy_n(c.in.begin() + from[size_t(r)] * c.ld, c.ld, given.begin() + r * c.ld);
+      std::copy_n(c.rows.begin() + from[size_t(r)] * c.ld(), c.ld(), given.begin() + r * c.ld());
     }
     const DeviceArray<CudaSegment> segments(list);
     const DeviceArray<int64_t> positions(at);
-    const DeviceArray<float> in(given), out(std::vector<float>(size_t(rows * c.ld_out()), 7.0f)),
+    const DeviceArray<float> in(given), out(std::vector<float>(size_t(rows * c.ld_y()), 7.0f)),
         partials(size_t(rows) * SoftmaxPartialFloats(kHeads * c.queries, c.value_dim, c.blocks));
     const DeviceArray<uint16_t> half(std::vector<uint16_t>(out.size()));
     CudaSoftmaxAttentionArgs args;
@@ -132,22 +81,22 @@ Result RunCuda(CudaLaunch launch, const Case& c, const Way& way) {
     args.rows = rows;
     args.positions = positions.data();
     args.in = in.data();
-    args.ld_in = c.ld;
+    args.ld_in = c.ld();
     args.k = c.k();
     args.v = c.v();
     args.out = way.half ? nullptr : out.data();
     args.out_half = way.half ? half.data() : nullptr;
-    args.ld_out = c.ld_out();
+    args.ld_out = c.ld_y();
     args.heads = kHeads;
     args.queries = c.queries;
     args.key_dim = c.key_dim;
     args.value_dim = c.value_dim;
     args.window = c.window;
     args.ring = c.ring;
-    args.scale = kScale;
+    args.scale = Case::kScale;
     args.output_scale = kOutputScale;
     args.states = states.data();
-    args.floats_per_slot = c.slot_floats();
+    args.floats_per_slot = c.floats_per_slot();
     args.kept = kBefore;
     args.block_stride = c.stride();
     args.partials = way.spread ? partials.data() : nullptr;
@@ -160,8 +109,8 @@ Result RunCuda(CudaLaunch launch, const Case& c, const Way& way) {
       std::transform(bits.begin(), bits.end(), got.begin(), F16ToF32);
     }
     for (int r = 0; r < active; ++r) {
-      std::copy_n(got.begin() + r * c.ld_out(), c.ld_out(),
-                  result.out.begin() + from[size_t(r)] * c.ld_out());
+      std::copy_n(got.begin() + r * c.ld_y(), c.ld_y(),
+                  result.y.begin() + from[size_t(r)] * c.ld_y());
     }
   }
   result.states = states.Copy();
@@ -169,23 +118,16 @@ Result RunCuda(CudaLaunch launch, const Case& c, const Way& way) {
 }
 
 std::vector<Case> Cases(const std::vector<int>& windows) {
-  std::vector<Case> cases;
-  for (const auto& [keys, values, queries] :
-       {std::array{8, 8, 1}, {5, 7, 3}, {64, 64, 4}, {128, 128, 6}, {256, 256, 1}, {12, 200, 18}}) {
-    for (const int window : windows) cases.emplace_back(keys, values, queries, window);
-  }
-  return cases;
+  return SoftmaxAttentionCases(windows, kLong, kHeads, kSlots, kBefore);
 }
 
 TEST(CudaSoftmaxAttentionTest, EqualsTheReferenceAtEveryHeadSizeAndKeepsKeysAndValues) {
   for (const Case& c : Cases({0, 1, 66})) {
     SCOPED_TRACE(Name(c));
-    const Result expected = Expected(c);
-    const Result whole = RunCuda({}, c, {.chunk = kLong});
+    const RowsAndStates expected = ExpectedOf(c);
+    const RowsAndStates whole = RunCuda({}, c, {.chunk = kLong});
     ASSERT_TRUE(SameBits(whole.states, expected.states));
-    for (size_t i = 0; i < whole.out.size(); ++i) {
-      ASSERT_NEAR(whole.out[i], expected.out[i], 5e-5) << "at " << i;
-    }
+    ASSERT_TRUE(Near(whole.y, expected.y, 5e-5));
   }
 }
 
@@ -193,7 +135,7 @@ TEST(CudaSoftmaxAttentionTest, EveryCutAndEveryWayHasTheSameBits) {
   for (const Case& c : Cases({0, 63})) {
     SCOPED_TRACE(Name(c));
     const bool small = c.queries * c.value_dim < 64;
-    const Result whole = RunCuda({}, c, {.chunk = kLong});
+    const RowsAndStates whole = RunCuda({}, c, {.chunk = kLong});
     // Token by token is slow on the emulator: of long heads those around the end of a block.
     const int lead = small ? 0 : 122;
     const std::vector<Way> ways = {
@@ -203,8 +145,8 @@ TEST(CudaSoftmaxAttentionTest, EveryCutAndEveryWayHasTheSameBits) {
         {.chunk = small ? 1 : 7, .multiprocessors = 3, .spread = true, .lead = lead}};
     for (const Way& way : ways) {
       SCOPED_TRACE(std::to_string(way.chunk) + (way.spread ? " spread" : ""));
-      const Result cut = RunCuda({}, c, way);
-      ASSERT_TRUE(SameBits(cut.out, whole.out));
+      const RowsAndStates cut = RunCuda({}, c, way);
+      ASSERT_TRUE(SameBits(cut.y, whole.y));
       ASSERT_TRUE(SameBits(cut.states, whole.states));
     }
   }
@@ -212,13 +154,13 @@ TEST(CudaSoftmaxAttentionTest, EveryCutAndEveryWayHasTheSameBits) {
 
 TEST(CudaSoftmaxAttentionTest, AnyOrderOfThreadsAndBlocksHasTheSameBits) {
   for (const int window : {0, 66}) {
-    const Case c(8, 20, 3, window);
-    const Result whole = RunCuda({}, c, {.chunk = kLong});
+    const Case c(8, 20, 3, window, kLong, kHeads, kSlots, kBefore);
+    const RowsAndStates whole = RunCuda({}, c, {.chunk = kLong});
     ForEachOrder([&](const CudaLaunch& launch) {
       for (const Way& way :
            {Way{.chunk = 64}, Way{.chunk = 5, .multiprocessors = 3, .spread = true}}) {
-        const Result again = RunCuda(launch, c, way);
-        ASSERT_TRUE(SameBits(again.out, whole.out)) << way.chunk;
+        const RowsAndStates again = RunCuda(launch, c, way);
+        ASSERT_TRUE(SameBits(again.y, whole.y)) << way.chunk;
         ASSERT_TRUE(SameBits(again.states, whole.states)) << way.chunk;
       }
     });
@@ -226,15 +168,15 @@ TEST(CudaSoftmaxAttentionTest, AnyOrderOfThreadsAndBlocksHasTheSameBits) {
 }
 
 TEST(CudaSoftmaxAttentionTest, OutputsMayBeHalves) {
-  const Case c(8, 20, 3, 0);
-  const Result whole = RunCuda({}, c, {.chunk = kLong});
+  const Case c(8, 20, 3, 0, kLong, kHeads, kSlots, kBefore);
+  const RowsAndStates whole = RunCuda({}, c, {.chunk = kLong});
   for (const Way& way : {Way{.chunk = kLong, .half = true},
                          Way{.chunk = 5, .multiprocessors = 3, .spread = true, .half = true}}) {
-    const Result half = RunCuda({}, c, way);
-    for (int t = 0; t < c.rows(); ++t) {
+    const RowsAndStates half = RunCuda({}, c, way);
+    for (int t = 0; t < c.slots * kLong; ++t) {
       for (int i = 0; i < c.width(); ++i) {
-        const auto at = size_t(t * c.ld_out() + i);
-        ASSERT_EQ(half.out[at], F16ToF32(F32ToF16(whole.out[at]))) << way.chunk << " at " << at;
+        const auto at = size_t(t * c.ld_y() + i);
+        ASSERT_EQ(half.y[at], F16ToF32(F32ToF16(whole.y[at]))) << way.chunk << " at " << at;
       }
     }
   }
@@ -242,18 +184,20 @@ TEST(CudaSoftmaxAttentionTest, OutputsMayBeHalves) {
 
 // Whatever a token holds, those before it do not see it, also in one pass.
 TEST(CudaSoftmaxAttentionTest, WhatIsNotFiniteReachesOnlyTheTokensThatSeeIt) {
-  const Case c(8, 8, 1, 0);
+  const Case c(8, 8, 1, 0, kLong, kHeads, kSlots, kBefore);
   const float bad = std::numeric_limits<float>::quiet_NaN();
+  const int first = kSequences[0].first_row();
   for (const int column : {0, c.k(), c.v()}) {  // of head 0
     Case broken = c;
-    broken.in[size_t(70 * c.ld + column)] = bad;
+    broken.rows[size_t((first + 70) * c.ld() + column)] = bad;
     for (const Way& way :
          {Way{.chunk = kLong}, Way{.chunk = 1, .multiprocessors = 3, .spread = true}}) {
-      const Result result = RunCuda({}, broken, way);
+      const RowsAndStates result = RunCuda({}, broken, way);
       for (int t = 0; t < kLong; ++t) {
         const bool sees = column == 0 ? t == 70 : t >= 70;
-        EXPECT_EQ(std::isfinite(result.out[size_t(t * c.ld_out())]), !sees) << column << " " << t;
-        EXPECT_TRUE(std::isfinite(result.out[size_t(t * c.ld_out() + c.value_dim)])) << t;
+        EXPECT_EQ(std::isfinite(result.y[size_t((first + t) * c.ld_y())]), !sees)
+            << column << " " << t;
+        EXPECT_TRUE(std::isfinite(result.y[size_t((first + t) * c.ld_y() + c.value_dim)])) << t;
       }
     }
   }
