@@ -72,7 +72,8 @@ class Chain {
     qkv.norm_out = normed_.data();
     qkv.norm_eps = 1e-5f;
     RIVULET_EXPECT_CUDA(GemmCuda(launch, qkv));
-    CudaAttentionArgs args = attention_.Args(segments_, queries_, omega_, states_, attended_);
+    CudaAttentionArgs args =
+        CudaArgsOf(attention_, segments_, queries_, omega_, states_, attended_);
     args.rows = kRows;
     RIVULET_EXPECT_CUDA(AttentionCuda(launch, args));
     CudaGemmArgs out;

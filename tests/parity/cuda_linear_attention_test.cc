@@ -8,31 +8,8 @@ namespace rivulet::kernels {
 namespace {
 
 using Case = AttentionCase;
-using Shape = AttentionCaseShape;
 
 constexpr int kSlots = 6;
-
-const std::vector<Shape>& Shapes() {
-  using K = FeatureMapKind;
-  static const std::vector<Shape> shapes = {
-      {K::kElu, 3, 32, 32, 0, false, 1},
-      {K::kElu, 2, 64, 64, 0, false, 2},
-      {K::kRfa, 2, 64, 64, 64, true, 3},
-      {K::kRfa, 3, 32, 32, 32, true, 4},
-      {K::kElu, 2, 8, 8, 0, false, 5},
-      {K::kElu, 3, 3, 5, 0, true, 6},
-      {K::kElu, 1, 1, 1, 0, false, 7},
-      {K::kRandomFourier, 2, 8, 8, 8, false, 8},
-      {K::kSmoothedRandomFourier, 2, 7, 9, 8, false, 9},
-      {K::kFavor, 2, 8, 8, 8, false, 10},
-      {K::kGeneralizedRandomRelu, 2, 8, 8, 12, false, 11},
-      {K::kGeneralizedRandomRelu, 2, 6, 32, 32, true, 12},  // 32 x 32 from another map
-      {K::kFavor, 3, 3, 32, 16, false, 13},                 // 32 x 32 with odd offsets: generic
-      {K::kElu, 1, 130, 200, 0, false, 14},                 // several blocks of columns
-      {K::kRandomFourier, 1, 40, 33, 150, false, 15},
-  };
-  return shapes;
-}
 
 bool IsTrigonometric(FeatureMapKind kind) {
   return kind == FeatureMapKind::kRandomFourier || kind == FeatureMapKind::kSmoothedRandomFourier ||
@@ -43,46 +20,30 @@ TEST(CudaLinearAttentionTest, EveryShapeMapGateAndNormalizerMatchesTheReference)
   // Slot 3: five tokens; slot 1: one; nothing for a slot that does not exist; slot 2: seven.
   const std::vector<CudaSegment> segments = {
       {3, 0, 5, 0}, {1, 5, 1, 1}, {1 << 20, 6, 0, 2}, {2, 7, 7, 3}};
-  for (const Shape& shape : Shapes()) {
+  for (const AttentionShape& shape : AttentionShapes()) {
     const Case c(shape, 14);
     ASSERT_EQ(CheckAttentionCuda(c.layout, c.map), nullptr);
     ASSERT_EQ(PrepareAttentionCuda(), cudaSuccess);
-    const std::vector<float> before = StatesOf(c, kSlots);
-    const std::vector<float> untouched(size_t(c.rows * c.LdOut()), 7.0f);
-    std::vector<float> expected_states = before, expected = untouched;
-    c.Reference(segments, &expected_states, &expected);
-    const DeviceArray<CudaSegment> device_segments(segments);
-    const DeviceArray<float> in(c.qkv), omega(c.omega);
+    const RowsAndStates expected = ExpectedOf(c, segments, kSlots);
     ForEachOrder([&](const CudaLaunch& launch) {
-      const DeviceArray<float> states(before), out(untouched);
-      const CudaAttentionArgs args = c.Args(device_segments, in, omega, states, out);
-      ASSERT_EQ(AttentionCuda(launch, args), cudaSuccess);
-      const std::vector<float> y = out.Copy(), s = states.Copy();
+      const DeviceAttention on(c, segments, StatesOf(c, kSlots));
+      ASSERT_EQ(AttentionCuda(launch, on.args), cudaSuccess);
       // A sum of cosines may come near zero; then the ratio keeps few digits.
       const double tolerance = IsTrigonometric(shape.kind) ? 2e-3 : 2e-5;
-      for (size_t i = 0; i < y.size(); ++i) {
-        ASSERT_NEAR(y[i], expected[i], tolerance * (1 + std::fabs(expected[i])))
-            << "seed " << shape.seed << " at " << i / size_t(c.LdOut()) << ","
-            << i % size_t(c.LdOut());
-      }
-      for (size_t i = 0; i < s.size(); ++i) {
-        ASSERT_NEAR(s[i], expected_states[i], 1e-5 * (1 + std::fabs(expected_states[i])))
-            << "seed " << shape.seed << " state " << i;
-      }
+      ASSERT_TRUE(Near(on.out.Copy(), expected.y, Relative(tolerance))) << "seed " << shape.seed;
+      ASSERT_TRUE(Near(on.states.Copy(), expected.states, Relative(1e-5))) << "seed " << shape.seed;
     });
   }
 }
 
 TEST(CudaLinearAttentionTest, ATokenHasTheSameBitsHoweverItsSegmentIsCutAndInAnyCompany) {
   constexpr int kTokens = 11;
-  for (const Shape& shape : Shapes()) {
+  for (const AttentionShape& shape : AttentionShapes()) {
     const Case c(shape, 2 * kTokens);
-    const std::vector<float> before = StatesOf(c, kSlots);
-    const DeviceArray<float> in(c.qkv), omega(c.omega);
     std::vector<float> reference, reference_states;
     ForEachOrder([&](const CudaLaunch& launch) {
       for (const int cut : {kTokens, 1, 4, 5}) {
-        const DeviceArray<float> states(before), out(size_t(c.rows * c.LdOut()));
+        DeviceAttention on(c, {{0, 0, 0, 0}}, StatesOf(c, kSlots));
         for (int t = 0; t < kTokens; t += cut) {
           const int count = std::min(cut, kTokens - t);
           // A neighbour in another slot feeds as much, before or after it in the list.
@@ -90,11 +51,12 @@ TEST(CudaLinearAttentionTest, ATokenHasTheSameBitsHoweverItsSegmentIsCutAndInAny
           if (cut % 2 == 0) std::swap(segments[0], segments[1]);
           if (cut == 1) segments.insert(segments.begin(), {0, 0, 0, 2});
           const DeviceArray<CudaSegment> device_segments(segments);
-          ASSERT_EQ(AttentionCuda(launch, c.Args(device_segments, in, omega, states, out)),
-                    cudaSuccess);
+          on.args.segments = device_segments.data();
+          on.args.num_segments = int(segments.size());
+          ASSERT_EQ(AttentionCuda(launch, on.args), cudaSuccess);
           ASSERT_EQ(cudaStreamSynchronize(launch.stream), cudaSuccess);
         }
-        const std::vector<float> y = out.Copy(), s = states.Copy();
+        const std::vector<float> y = on.out.Copy(), s = on.states.Copy();
         if (reference.empty()) reference = y, reference_states = s;
         ASSERT_TRUE(SameBits(y, reference)) << "seed " << shape.seed << " cut " << cut;
         ASSERT_TRUE(SameBits(s, reference_states)) << "seed " << shape.seed << " cut " << cut;
@@ -110,13 +72,11 @@ TEST(CudaLinearAttentionTest, LargeArgumentsOfSineAndCosineKeepTheirPrecision) {
   }
   // One token each on its own empty state: S = phi(k) v^T, so S shows the features themselves.
   const std::vector<CudaSegment> segments = {{1, 0, 1, 0}, {2, 1, 1, 1}, {3, 2, 1, 2}};
-  const DeviceArray<CudaSegment> device_segments(segments);
-  const DeviceArray<float> in(c.qkv), omega(c.omega);
+  const std::vector<float> empty(kSlots * c.layout.floats_per_slot());
   ForEachOrder([&](const CudaLaunch& launch) {
-    const DeviceArray<float> states(std::vector<float>(kSlots * c.layout.floats_per_slot()));
-    const DeviceArray<float> out(size_t(c.rows * c.LdOut()));
-    ASSERT_EQ(AttentionCuda(launch, c.Args(device_segments, in, omega, states, out)), cudaSuccess);
-    const std::vector<float> s = states.Copy();
+    const DeviceAttention on(c, segments, empty);
+    ASSERT_EQ(AttentionCuda(launch, on.args), cudaSuccess);
+    const std::vector<float> s = on.states.Copy();
     for (int t = 0; t < 3; ++t) {
       const float* z = &s[size_t(t + 1) * c.layout.floats_per_slot() + c.layout.z_offset(1, 0)];
       for (int column = 0; column < 16; ++column) {
@@ -133,17 +93,14 @@ TEST(CudaLinearAttentionTest, LargeArgumentsOfSineAndCosineKeepTheirPrecision) {
 }
 
 TEST(CudaLinearAttentionTest, ANotANumberStaysInItsRowAndItsSlot) {
-  for (const Shape& shape : Shapes()) {
+  for (const AttentionShape& shape : AttentionShapes()) {
     Case c(shape, 2);
     // Queries and keys alone: no feature map may hide it.
     std::fill_n(c.qkv.begin(), 2 * c.s.heads * c.s.key_dim,
                 std::numeric_limits<float>::quiet_NaN());
-    const std::vector<CudaSegment> segments = {{1, 0, 1, 0}, {2, 1, 1, 1}};
-    const DeviceArray<CudaSegment> device_segments(segments);
-    const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c, kSlots)),
-        out(size_t(c.rows * c.LdOut()));
-    ASSERT_EQ(AttentionCuda({}, c.Args(device_segments, in, omega, states, out)), cudaSuccess);
-    const std::vector<float> y = out.Copy();
+    const DeviceAttention on(c, {{1, 0, 1, 0}, {2, 1, 1, 1}}, StatesOf(c, kSlots));
+    ASSERT_EQ(AttentionCuda({}, on.args), cudaSuccess);
+    const std::vector<float> y = on.out.Copy();
     for (int i = 0; i < c.s.heads * c.s.value_dim; ++i) {
       ASSERT_TRUE(std::isnan(y[size_t(i)])) << "seed " << shape.seed;
       ASSERT_FALSE(std::isnan(y[size_t(c.LdOut() + i)])) << "seed " << shape.seed;
@@ -158,12 +115,9 @@ TEST(CudaLinearAttentionTest, ShapesWithoutAKernelAreNamed) {
   map.key_dim = 3000;
   EXPECT_EQ(CheckAttentionCuda({1, 1, 3000, 8}, map), nullptr);
   const Case c({FeatureMapKind::kElu, 1, 8, 8, 0, false, 1}, 1);
-  const DeviceArray<CudaSegment> segments(std::vector<CudaSegment>{{1, 0, 1, 0}});
-  const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c, kSlots)),
-      out(size_t(c.LdOut()));
-  CudaAttentionArgs args = c.Args(segments, in, omega, states, out);
-  args.ld_qkv = 20;
-  EXPECT_EQ(AttentionCuda({}, args), cudaErrorInvalidValue);
+  DeviceAttention on(c, {{1, 0, 1, 0}}, StatesOf(c, kSlots));
+  on.args.ld_qkv = 20;
+  EXPECT_EQ(AttentionCuda({}, on.args), cudaErrorInvalidValue);
 }
 
 }  // namespace

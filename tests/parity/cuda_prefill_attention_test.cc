@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/half.h"
 #include "tests/support/cuda_attention_case.h"
 
 namespace rivulet::kernels {
 namespace {
 
 using Case = AttentionCase;
-using Shape = AttentionCaseShape;
+using Shape = AttentionShape;
 
 // One segment of each length, in slots 1, 2, ...; a slot more that nobody feeds.
 struct Prompts {
@@ -25,25 +24,22 @@ struct Prompts {
   int rows = 0, slots = 0;
 };
 
-struct Result {
-  std::vector<float> y, states;
-};
-
 // `num_long` of the segments as long ones; `machine`: multiprocessors, which decide the
-// arrangement.
-Result Feed(const Case& c, const Prompts& prompts, int num_long, int machine, CudaLaunch launch) {
+// arrangement. `half`: where not null, outputs go there.
+RowsAndStates Feed(const Case& c, const Prompts& prompts, int num_long, int machine,
+                   CudaLaunch launch, std::vector<uint16_t>* half = nullptr) {
   launch.multiprocessors = machine;
-  const DeviceArray<CudaSegment> segments(prompts.segments);
-  const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c, prompts.slots)),
-      out(size_t(c.rows * c.LdOut()));
+  DeviceAttention on(c, prompts.segments, StatesOf(c, prompts.slots));
   const DeviceArray<float> features(size_t(c.rows + num_long) *
                                     size_t(AttentionFeatureFloats(c.layout)));
-  CudaAttentionArgs args = c.Args(segments, in, omega, states, out);
-  args.num_long = num_long;
-  args.features = features.data();
-  args.rows = c.rows;
-  EXPECT_EQ(AttentionCuda(launch, args), cudaSuccess);
-  return {out.Copy(), states.Copy()};
+  const DeviceArray<uint16_t> halves(c.y_size());
+  on.args.num_long = num_long;
+  on.args.features = features.data();
+  on.args.rows = c.rows;
+  if (half != nullptr) on.args.out = nullptr, on.args.out_half = halves.data();
+  EXPECT_EQ(AttentionCuda(launch, on.args), cudaSuccess);
+  if (half != nullptr) *half = halves.Copy();
+  return {on.out.Copy(), on.states.Copy()};
 }
 
 constexpr int kFew = 1 << 20, kMany = 1;  // multiprocessors that make for each arrangement
@@ -51,10 +47,10 @@ constexpr int kFew = 1 << 20, kMany = 1;  // multiprocessors that make for each 
 void ExpectSameBits(const Shape& shape, const std::vector<int>& lengths, CudaLaunch launch) {
   Prompts prompts(lengths);
   const Case c(shape, prompts.rows);
-  const Result stepped = Feed(c, prompts, 0, 1, launch);
+  const RowsAndStates stepped = Feed(c, prompts, 0, 1, launch);
   const int all = int(lengths.size());
   for (const auto& [num_long, machine] : {std::pair{all, kFew}, {(all + 1) / 2, kMany}}) {
-    const Result fed = Feed(c, prompts, num_long, machine, launch);
+    const RowsAndStates fed = Feed(c, prompts, num_long, machine, launch);
     EXPECT_TRUE(SameBits(fed.y, stepped.y)) << "seed " << shape.seed << " machine " << machine;
     EXPECT_TRUE(SameBits(fed.states, stepped.states))
         << "seed " << shape.seed << " machine " << machine;
@@ -107,19 +103,10 @@ TEST(CudaPrefillAttentionTest, MatchesTheReference) {
       continue;
     const Prompts prompts({40, 19});
     const Case c(shape, prompts.rows);
-    std::vector<float> states = StatesOf(c, prompts.slots), y(size_t(c.rows * c.LdOut()));
-    c.Reference(prompts.segments, &states, &y);
-    const Result fed = Feed(c, prompts, 2, kFew, {});
-    for (int r = 0; r < c.rows; ++r) {
-      for (int i = 0; i < c.s.heads * c.s.value_dim; ++i) {
-        const size_t at = size_t(r * c.LdOut() + i);
-        ASSERT_NEAR(fed.y[at], y[at], 5e-5 * (1 + std::fabs(y[at]))) << "seed " << shape.seed;
-      }
-    }
-    for (size_t i = 0; i < states.size(); ++i) {
-      ASSERT_NEAR(fed.states[i], states[i], 1e-5 * (1 + std::fabs(states[i])))
-          << "seed " << shape.seed;
-    }
+    const RowsAndStates expected = ExpectedOf(c, prompts.segments, prompts.slots);
+    const RowsAndStates fed = Feed(c, prompts, 2, kFew, {});
+    ASSERT_TRUE(Near(fed.y, expected.y, Relative(5e-5))) << "seed " << shape.seed;
+    ASSERT_TRUE(Near(fed.states, expected.states, Relative(1e-5))) << "seed " << shape.seed;
   }
 }
 
@@ -129,26 +116,11 @@ TEST(CudaPrefillAttentionTest, HalvesAreTheOutputsRounded) {
                              Shape{FeatureMapKind::kElu, 2, 6, 10, 0, false, 2}}) {
     const Prompts prompts({33, 2});
     const Case c(shape, prompts.rows);
-    const Result whole = Feed(c, prompts, 1, kMany, {});
-    const DeviceArray<CudaSegment> segments(prompts.segments);
-    const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c, prompts.slots)), none(0);
-    const DeviceArray<float> features(size_t(c.rows + 1) *
-                                      size_t(AttentionFeatureFloats(c.layout)));
-    const DeviceArray<uint16_t> halves(size_t(c.rows * c.LdOut()));
-    CudaAttentionArgs args = c.Args(segments, in, omega, states, none);
-    args.out = nullptr;
-    args.out_half = halves.data();
-    args.num_long = 1;
-    args.features = features.data();
-    args.rows = c.rows;
-    ASSERT_EQ(AttentionCuda({}, args), cudaSuccess);
-    const std::vector<uint16_t> y = halves.Copy();
-    for (int r = 0; r < c.rows; ++r) {
-      for (int i = 0; i < c.s.heads * c.s.value_dim; ++i) {
-        const size_t at = size_t(r * c.LdOut() + i);
-        ASSERT_EQ(y[at], F32ToF16(whole.y[at])) << r << "," << i;
-      }
-    }
+    const RowsAndStates whole = Feed(c, prompts, 1, kMany, {});
+    std::vector<uint16_t> halves;
+    Feed(c, prompts, 1, kMany, {}, &halves);
+    ASSERT_TRUE(Rounded(halves, whole.y,
+                        [&](size_t i) { return int(i) % c.LdOut() < c.s.heads * c.s.value_dim; }));
   }
 }
 
@@ -158,7 +130,7 @@ TEST(CudaPrefillAttentionTest, ANotANumberStaysInItsRowAndItsSlot) {
   Case c({FeatureMapKind::kElu, 1, 32, 32, 0, false, 1}, prompts.rows);
   std::fill_n(c.qkv.begin() + 7 * c.ld, 64, std::numeric_limits<float>::quiet_NaN());
   for (const int machine : {kFew, kMany}) {
-    const Result fed = Feed(c, prompts, 2, machine, {});
+    const RowsAndStates fed = Feed(c, prompts, 2, machine, {});
     for (int r = 0; r < c.rows; ++r) {
       const bool poisoned = r >= 7 && r < 20;
       ASSERT_EQ(std::isnan(fed.y[size_t(r * c.LdOut())]), poisoned) << r;
@@ -169,16 +141,13 @@ TEST(CudaPrefillAttentionTest, ANotANumberStaysInItsRowAndItsSlot) {
 TEST(CudaPrefillAttentionTest, LongSegmentsNeedTheirScratch) {
   const Prompts prompts({20});
   const Case c({FeatureMapKind::kElu, 1, 32, 32, 0, false, 1}, prompts.rows);
-  const DeviceArray<CudaSegment> segments(prompts.segments);
-  const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c, 3)),
-      out(size_t(c.rows * c.LdOut()));
-  CudaAttentionArgs args = c.Args(segments, in, omega, states, out);
-  args.num_long = 1;
-  EXPECT_EQ(AttentionCuda({}, args), cudaErrorInvalidValue);
-  args.num_long = 2;
-  args.features = out.data();
-  args.rows = c.rows;
-  EXPECT_EQ(AttentionCuda({}, args), cudaErrorInvalidValue) << "more than there are";
+  DeviceAttention on(c, prompts.segments, StatesOf(c, 3));
+  on.args.num_long = 1;
+  EXPECT_EQ(AttentionCuda({}, on.args), cudaErrorInvalidValue);
+  on.args.num_long = 2;
+  on.args.features = on.out.data();
+  on.args.rows = c.rows;
+  EXPECT_EQ(AttentionCuda({}, on.args), cudaErrorInvalidValue) << "more than there are";
 }
 
 }  // namespace

@@ -3,158 +3,107 @@
 
 #include <algorithm>
 
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/attention_case.h"
+#include "tests/support/cuts.h"
 
 namespace rivulet::kernels {
 namespace {
 
-// One head's inputs, side by side as the qkv product leaves them: [query | key | value | gate].
-struct Case {
-  Case(int keys, int values, int count, bool with_gate)
-      : key_dim(keys),
-        value_dim(values),
-        tokens(count),
-        gated(with_gate),
-        ld(2 * keys + values + 1),
-        rows(RandomFloats(size_t(count * ld), 7, -2, 2)) {}
-
-  // Tokens first .. first + count - 1 into `out` (row `first`), advancing s and z.
-  LinearAttentionArgs Args(int first, int count, float* out, float* s, float* z,
-                           float* scratch) const {
-    LinearAttentionArgs args;
-    args.map.key_dim = key_dim;
-    const float* row = rows.data() + first * ld;
-    args.query = row;
-    args.key = row + key_dim;
-    args.value = row + 2 * key_dim;
-    args.gate = gated ? row + 2 * key_dim + value_dim : nullptr;
-    args.out = out + first * value_dim;
-    args.s = s;
-    args.z = z;
-    args.scratch = scratch;
-    args.ld = size_t(ld);
-    args.ld_out = size_t(value_dim);
-    args.tokens = count;
-    args.features = key_dim;
-    args.value_dim = value_dim;
-    args.clamp = gated;
-    args.normalizer = gated ? 0.01f : 1e-6f;
-    return args;
+// The first head of a layer, from an empty state on.
+struct Case : AttentionCase {
+  Case(const AttentionShape& shape, int count)
+      : AttentionCase(shape, count), tokens(count), states(layout.floats_per_slot()) {}
+  LinearAttentionArgs Args(int, int first, int count, float* y, float* state) const {
+    return HeadArgs(first, count, y, state);
   }
-
-  int key_dim, value_dim, tokens;
-  bool gated;
-  int ld;
-  std::vector<float> rows;
+  int tokens, slots = 1;
+  std::vector<float> states;
 };
+
+void Cpu(LinearAttentionArgs args) {
+  GuardedFloats scratch(LinearAttentionScratch(args.features));
+  args.scratch = scratch.data();
+  LinearAttentionCpu(args);
+  EXPECT_TRUE(scratch.Intact());
+}
 
 // The causal masked quadratic form, with no state at all:
 //   y_t = sum_{i <= t} w(t, i) (q_t . k_i) v_i / n(sum_{i <= t} w(t, i) (q_t . k_i))
 // where w(t, i) = a_i prod_{j = i+1 .. t} g_j (1 without a gate).
 std::vector<double> Quadratic(const Case& c) {
   const auto phi = [](double x) { return x > 0 ? x + 1 : std::exp(x); };
-  const auto at = [&](int t, int i) { return double{c.rows[size_t(t * c.ld + i)]}; };
-  std::vector<double> out(size_t(c.tokens * c.value_dim));
+  const auto at = [&](int t, int i) { return double{c.qkv[size_t(t * c.ld + i)]}; };
+  const int keys = c.s.key_dim, values = c.s.value_dim;
+  std::vector<double> out(c.y_size(), 7.0);  // 7: beside the head
   for (int t = 0; t < c.tokens; ++t) {
     double divisor = 0;
-    std::vector<double> sum(size_t(c.value_dim));
+    std::vector<double> sum(static_cast<size_t>(values));
     for (int i = 0; i <= t; ++i) {
       double weight = 1;
-      if (c.gated) {
-        const auto g = [&](int j) {
-          return 1 / (1 + std::exp(-at(j, 2 * c.key_dim + c.value_dim)));
-        };
+      if (c.s.gated) {
+        const auto g = [&](int j) { return 1 / (1 + std::exp(-at(j, c.GateAt(0)))); };
         weight = 1 - g(i);
         for (int j = i + 1; j <= t; ++j) weight *= g(j);
       }
       double dot = 0;
-      for (int f = 0; f < c.key_dim; ++f) dot += phi(at(t, f)) * phi(at(i, c.key_dim + f));
+      for (int f = 0; f < keys; ++f) dot += phi(at(t, f)) * phi(at(i, c.s.heads * keys + f));
       divisor += weight * dot;
-      for (int v = 0; v < c.value_dim; ++v)
-        sum[size_t(v)] += weight * dot * at(i, 2 * c.key_dim + v);
+      for (int v = 0; v < values; ++v)
+        sum[size_t(v)] += weight * dot * at(i, 2 * c.s.heads * keys + v);
     }
-    divisor = c.gated ? std::max(divisor, 0.01) : divisor + 1e-6;
-    for (int v = 0; v < c.value_dim; ++v)
-      out[size_t(t * c.value_dim + v)] = sum[size_t(v)] / divisor;
+    divisor = c.s.gated ? std::max(divisor, 0.01) : divisor + 1e-6;
+    for (int v = 0; v < values; ++v) out[size_t(t * c.LdOut() + v)] = sum[size_t(v)] / divisor;
   }
   return out;
 }
 
-struct Result {
-  std::vector<float> out, s, z;
-};
-
-Result RunCpu(const Case& c, int chunk) {
-  const size_t s_size = size_t(c.key_dim * c.value_dim);
-  GuardedFloats out(size_t(c.tokens * c.value_dim)), s(s_size), z(size_t(c.key_dim)),
-      scratch(LinearAttentionScratch(c.key_dim));
-  std::fill_n(s.data(), s_size, 0.0f);
-  std::fill_n(z.data(), c.key_dim, 0.0f);
-  for (int t = 0; t < c.tokens; t += chunk) {
-    LinearAttentionCpu(
-        c.Args(t, std::min(chunk, c.tokens - t), out.data(), s.data(), z.data(), scratch.data()));
-  }
-  EXPECT_TRUE(out.Intact() && s.Intact() && z.Intact() && scratch.Intact());
-  return {out.Copy(), s.Copy(), z.Copy()};
-}
-
-const std::vector<Case>& Cases() {
-  static const auto* cases =
-      new std::vector<Case>{{32, 32, 40, false}, {64, 64, 40, true}, {7, 5, 23, false},
-                            {17, 33, 23, true},  {1, 1, 9, false},   {48, 80, 17, true}};
-  return *cases;
-}
-
 TEST(LinearAttentionTest, RecurrentEqualsTheQuadraticMaskedFormAndTheReference) {
-  for (const Case& c : Cases()) {
+  for (const AttentionShape& shape : AttentionShapes()) {
+    if (shape.kind != FeatureMapKind::kElu) continue;
+    const Case c(shape, 40);
     const std::vector<double> expected = Quadratic(c);
+    const RowsAndStates reference = Expected(c, LinearAttentionRef);
+    ASSERT_TRUE(Near(reference.y, expected, 2e-6)) << "seed " << shape.seed;
     ForEachCpuTarget([&](const std::string& target) {
-      const Result result = RunCpu(c, 1);
-      std::vector<float> out(expected.size()), s(result.s.size()), z(result.z.size());
-      LinearAttentionRef(c.Args(0, c.tokens, out.data(), s.data(), z.data(), nullptr));
-      for (size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_NEAR(result.out[i], expected[i], 2e-5)
-            << target << " key_dim " << c.key_dim << " at " << i;
-        ASSERT_NEAR(out[i], expected[i], 2e-6);
-      }
-      for (size_t i = 0; i < s.size(); ++i) ASSERT_NEAR(result.s[i], s[i], 1e-4);
-      for (size_t i = 0; i < z.size(); ++i) ASSERT_NEAR(result.z[i], z[i], 1e-4);
+      const RowsAndStates result = RunCpu(c, 1, Cpu);
+      ASSERT_TRUE(Near(result.y, expected, 2e-5)) << target << " seed " << shape.seed;
+      ASSERT_TRUE(Near(result.states, reference.states, 1e-4)) << target << " seed " << shape.seed;
     });
   }
 }
 
 TEST(LinearAttentionTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
-  for (const Case& c : Cases()) {
-    const Result reference = RunCpu(c, 1);
-    ForEachCpuTarget([&](const std::string& target) {
-      if (!CpuTargetFuses()) return;
-      for (const int chunk : {1, 2, 3, 16, 1000}) {
-        const Result result = RunCpu(c, chunk);
-        ASSERT_TRUE(SameBits(result.out, reference.out)) << target << " chunk " << chunk;
-        ASSERT_TRUE(SameBits(result.s, reference.s)) << target << " chunk " << chunk;
-        ASSERT_TRUE(SameBits(result.z, reference.z)) << target << " chunk " << chunk;
-      }
-    });
+  for (const AttentionShape& shape : AttentionShapes()) {
+    SCOPED_TRACE(shape.seed);
+    ExpectTheSameInEveryChunk(Case(shape, 40), Cpu);
   }
 }
 
+// z within 1e-5 of the reference's; the result.
+RowsAndStates ExpectNearZ(const Case& c, int chunk, const RowsAndStates& expected) {
+  const RowsAndStates result = RunCpu(c, chunk, Cpu);
+  for (size_t i = 0; i < size_t(c.layout.features); ++i) {
+    const size_t at = c.layout.z_offset(1, 0) + i;
+    EXPECT_NEAR(result.states[at] / expected.states[at], 1, 1e-5);
+  }
+  return result;
+}
+
 TEST(LinearAttentionTest, AGateNearOneKeepsTheDigitsOfWhatItLetsIn) {
-  Case c(16, 16, 200, true);
-  for (int t = 0; t < c.tokens; ++t) c.rows[size_t(t * c.ld + c.ld - 1)] = 14 + float(t % 7);
+  Case c({FeatureMapKind::kElu, 1, 16, 16, 0, true, 5}, 200);
+  for (int t = 0; t < c.tokens; ++t) c.qkv[size_t(t * c.ld + c.GateAt(0))] = 14 + float(t % 7);
   // Far below the clamp the divisor is a constant, and every digit of 1 - g shows in the output.
-  const Result result = RunCpu(c, 1);
-  std::vector<float> out(result.out.size()), s(result.s.size()), z(result.z.size());
-  LinearAttentionRef(c.Args(0, c.tokens, out.data(), s.data(), z.data(), nullptr));
-  for (size_t i = 0; i < z.size(); ++i) EXPECT_NEAR(result.z[i] / z[i], 1, 1e-5);
+  ExpectNearZ(c, 1, Expected(c, LinearAttentionRef));
 }
 
 TEST(LinearAttentionTest, TenThousandTokensDriftNoFurtherThanFloat32Sums) {
-  const Case c(16, 16, 10000, false);
-  const Result result = RunCpu(c, 64);
-  std::vector<float> out(result.out.size()), s(result.s.size()), z(result.z.size());
-  LinearAttentionRef(c.Args(0, c.tokens, out.data(), s.data(), z.data(), nullptr));
-  for (size_t i = 0; i < z.size(); ++i) EXPECT_NEAR(result.z[i] / z[i], 1, 1e-5);
-  for (size_t i = out.size() - 16; i < out.size(); ++i) EXPECT_NEAR(result.out[i], out[i], 1e-4);
+  const Case c({FeatureMapKind::kElu, 1, 16, 16, 0, false, 5}, 10000);
+  const RowsAndStates expected = Expected(c, LinearAttentionRef);
+  const RowsAndStates result = ExpectNearZ(c, 64, expected);
+  const auto last = [&](const RowsAndStates& all) {
+    return std::vector<float>(all.y.end() - c.LdOut(), all.y.end());
+  };
+  EXPECT_TRUE(Near(last(result), last(expected), 1e-4));
 }
 
 }  // namespace
