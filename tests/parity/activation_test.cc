@@ -4,14 +4,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/row_cases.h"
 
 namespace rivulet::kernels {
 namespace {
-
-constexpr Activation kAll[] = {Activation::kIdentity, Activation::kSigmoid,
-                               Activation::kSilu,     Activation::kSoftplus,
-                               Activation::kTanh,     Activation::kSquaredRelu};
 
 // One row without bias and factor.
 ActivationArgs Row(Activation kind, const std::vector<float>& x, float* y) {
@@ -25,41 +21,11 @@ ActivationArgs Row(Activation kind, const std::vector<float>& x, float* y) {
 }
 
 TEST(ActivationTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
-  for (const Activation kind : kAll) {
-    for (const int n : {1, 7, 16, 45}) {
-      for (const int options : {0, 1, 2, 3}) {
-        const size_t rows = 3, stride = size_t(n) + 5;
-        const std::vector<float> x = RandomFloats(rows * stride, 1, -6, 6),
-                                 times = RandomFloats(rows * stride, 2),
-                                 bias = RandomFloats(size_t(n), 3);
-        std::vector<float> expected(x.size()), first;
-        ActivationArgs args = Row(kind, x, expected.data());
-        args.rows = int(rows);
-        args.n = n;
-        args.bias = options % 2 == 1 ? bias.data() : nullptr;
-        args.times = options / 2 == 1 ? times.data() : nullptr;
-        args.x_stride = args.times_stride = args.y_stride = stride;
-        ActivationRef(args);
-        ForEachCpuTarget([&](const std::string& target) {
-          GuardedFloats y(x.size());
-          args.y = y.data();
-          ActivationCpu(args);
-          ASSERT_TRUE(y.Intact()) << target;
-          for (size_t i = 0; i < x.size(); ++i) {
-            if (i % stride >= size_t(n)) {
-              ASSERT_TRUE(std::isnan(y[i])) << "outside of the row";
-            } else {
-              // x + bias is rounded: that moves f by up to 12 * 4e-7.
-              ASSERT_NEAR(y[i], expected[i], 6e-6) << target << " kind " << int(kind);
-            }
-          }
-          if (!CpuTargetFuses()) return;
-          if (first.empty()) first = y.Copy();
-          ASSERT_TRUE(SameBits(y.Copy(), first)) << target << " kind " << int(kind);
-        });
-      }
-    }
-  }
+  ForEachActivation(6, [](const ActivationCase& c) {
+    SCOPED_TRACE(int(c.args.kind));
+    // x + bias is rounded: that moves f by up to 12 * 4e-7.
+    ExpectRowsOnEveryCpuTarget(c, ActivationRef, ActivationCpu, 6e-6);
+  });
 }
 
 // The accuracy that the header states, over all magnitudes.
@@ -69,7 +35,7 @@ TEST(ActivationTest, RelativeErrorIsBelowThreeTenMillionths) {
     x.push_back(magnitude);
     x.push_back(-magnitude);
   }
-  for (const Activation kind : kAll) {
+  for (const Activation kind : kActivations) {
     ForEachCpuTarget([&](const std::string& target) {
       std::vector<float> y(x.size()), expected(x.size());
       ActivationRef(Row(kind, x, expected.data()));

@@ -1,93 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cuda/blocks/element_rows_cuda.h"
-#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/row_cases.h"
 
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kRows = 7;
-
 TEST(CudaElementRowsTest, EveryActivationMatchesTheReferenceAndWorksInPlace) {
-  for (const Activation kind :
-       {Activation::kIdentity, Activation::kSigmoid, Activation::kSilu, Activation::kSoftplus,
-        Activation::kTanh, Activation::kSquaredRelu}) {
-    for (const int n : {1, 37, 130}) {
-      ActivationArgs args;
-      args.kind = kind;
-      args.rows = kRows;
-      args.n = n;
-      args.x_stride = args.y_stride = args.times_stride = size_t(n) + 3;
-      const size_t all = kRows * args.x_stride;
-      const std::vector<float> x = RandomFloats(all, 1, -12, 12), times = RandomFloats(all, 2),
-                               bias = RandomFloats(size_t(n), 3);
-      const DeviceArray<float> device_times(times), device_bias(bias);
-      for (const bool more : {false, true}) {
-        std::vector<float> expected = x;
-        args.x = args.y = expected.data();
-        args.times = more ? times.data() : nullptr;
-        args.bias = more ? bias.data() : nullptr;
-        ActivationRef(args);
-        ForEachOrder([&](const CudaLaunch& launch) {
-          const DeviceArray<float> y(x);
-          const DeviceArray<uint16_t> half(all);
-          args.x = args.y = y.data();
-          args.times = more ? device_times.data() : nullptr;
-          args.bias = more ? device_bias.data() : nullptr;
-          ASSERT_EQ(ActivationCuda(launch, args, {half.data(), args.y_stride}), cudaSuccess);
-          ASSERT_TRUE(SameBits(y.Copy(), x)) << "y is not written beside F16";
-          ASSERT_EQ(ActivationCuda(launch, args), cudaSuccess);
-          const std::vector<float> got = y.Copy();
-          const std::vector<uint16_t> halves = half.Copy();
-          for (size_t i = 0; i < all; ++i) {
-            const bool written = int(i % args.x_stride) < n;
-            ASSERT_EQ(halves[i], written ? F32ToF16(got[i]) : 0xFFFF) << i;
-          }
-          for (size_t i = 0; i < all; ++i) {
-            ASSERT_NEAR(got[i], expected[i], 1e-6 * std::max(1.0f, std::fabs(expected[i])))
-                << int(kind) << " of " << x[i];
-          }
-        });
-      }
-    }
-  }
+  ForEachActivation(12, [](const ActivationCase& c) {
+    SCOPED_TRACE(int(c.args.kind));
+    const std::vector<float> expected = c.InPlace(ActivationRef);
+    const DeviceArray<float> times(c.times), bias(c.bias);
+    ActivationArgs args = c.args;
+    if (args.times != nullptr) args.times = times.data();
+    if (args.bias != nullptr) args.bias = bias.data();
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const DeviceArray<float> y(c.x);
+      const DeviceArray<uint16_t> half(c.x.size());
+      args.x = args.y = y.data();
+      ASSERT_EQ(ActivationCuda(launch, args, {half.data(), args.y_stride}), cudaSuccess);
+      ASSERT_TRUE(SameBits(y.Copy(), c.x)) << "y is not written beside F16";
+      ASSERT_EQ(ActivationCuda(launch, args), cudaSuccess);
+      const std::vector<float> got = y.Copy();
+      ASSERT_TRUE(Rounded(half.Copy(), got, [&](size_t i) { return !c.InPadding(i); }));
+      ASSERT_TRUE(Near(got, expected, AtLeastOne(1e-6)));
+    });
+  });
 }
 
 TEST(CudaElementRowsTest, EveryDecayMatchesTheReference) {
-  for (const DecayKind kind : {DecayKind::kIdentity, DecayKind::kSoftplus, DecayKind::kSigmoid}) {
-    for (const bool negate : {false, true}) {
-      DecayArgs args;
-      args.kind = kind;
-      args.negate = negate;
-      args.rows = kRows;
-      args.n = 37;
-      args.x_stride = args.y_stride = 40;
-      args.floor = negate ? -0.25f : args.floor;
-      const std::vector<float> x = RandomFloats(kRows * 40, 1, -3, 3), bias = RandomFloats(37, 2),
-                               scale = RandomFloats(37, 3, 0, 2);
-      const DeviceArray<float> device_bias(bias), device_scale(scale);
-      std::vector<float> expected = x;
-      args.x = args.y = expected.data();
-      args.bias = bias.data();
-      args.scale = scale.data();
-      DecayRef(args);
-      ForEachOrder([&](const CudaLaunch& launch) {
-        const DeviceArray<float> y(x);
-        args.x = args.y = y.data();
-        args.bias = device_bias.data();
-        args.scale = device_scale.data();
-        ASSERT_EQ(DecayCuda(launch, args), cudaSuccess);
-        const std::vector<float> got = y.Copy();
-        for (size_t i = 0; i < got.size(); ++i) {
-          ASSERT_NEAR(got[i], expected[i], 3e-6 * std::max(1.0f, expected[i])) << int(kind);
-        }
-      });
-    }
-  }
+  ForEachDecay(-3, [](const DecayCase& c) {
+    SCOPED_TRACE(int(c.args.kind));
+    const std::vector<float> expected = c.InPlace(DecayRef);
+    const DeviceArray<float> bias(c.bias), scale(c.scale);
+    DecayArgs args = c.args;
+    if (args.bias != nullptr) args.bias = bias.data();
+    args.scale = scale.data();
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const DeviceArray<float> y(c.x);
+      args.x = args.y = y.data();
+      ASSERT_EQ(DecayCuda(launch, args), cudaSuccess);
+      ASSERT_TRUE(Near(y.Copy(), expected, AtLeastOne(3e-6)));
+    });
+  });
 }
 
 TEST(CudaElementRowsTest, LargeValuesStayFiniteAndNaNStaysNaN) {

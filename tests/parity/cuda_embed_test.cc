@@ -50,7 +50,7 @@ TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
           args.ld = ld;
           ASSERT_EQ(EmbedCuda(launch, args), cudaSuccess);
           const std::vector<float> y = out.Copy();
-          const std::vector<uint16_t> halves = half.Copy();
+          ASSERT_TRUE(Rounded(half.Copy(), y, [](size_t) { return true; }));
           std::vector<float> position(static_cast<size_t>(columns)),
               expected(static_cast<size_t>(ld));
           for (int r = 0; r < rows; ++r) {
@@ -62,7 +62,6 @@ TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
             for (int i = 0; i < ld; ++i) {
               ASSERT_NEAR(y[size_t(r * ld + i)], expected[size_t(i)], 2e-7)
                   << "columns " << columns << " row " << r << " at " << i;
-              ASSERT_EQ(halves[size_t(r * ld + i)], F32ToF16(y[size_t(r * ld + i)]));
             }
           }
         });

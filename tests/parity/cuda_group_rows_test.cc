@@ -2,20 +2,15 @@
 #include <cstring>
 
 #include "kernels/cuda/blocks/group_rows_cuda.h"
-#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/row_cases.h"
 
 namespace rivulet::kernels {
 namespace {
 
 constexpr int kRows = 5, kPadding = 4;
 
-struct Shape {
-  int groups, size;
-};
-// Those of 264 values and more have a block each, unless they are no multiple of 4.
-constexpr Shape kShapes[] = {{1, 1}, {1, 33}, {3, 8}, {2, 64}, {1, 302}, {2, 264}, {1, 1100}};
+using Shape = RowGroups;
 
 template <class Args>
 Args Rows(const Shape& shape) {
@@ -28,96 +23,68 @@ Args Rows(const Shape& shape) {
   return args;
 }
 
-void ExpectNear(const std::vector<float>& got, const std::vector<float>& expected,
-                const Shape& shape) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_NEAR(got[i], expected[i], 1e-5) << shape.groups << " x " << shape.size << " at " << i;
-  }
-}
-
-// `half` is `rows` rounded, and nothing in the padding.
-void ExpectRounded(const std::vector<uint16_t>& half, const std::vector<float>& rows,
-                   const Shape& shape) {
-  ASSERT_EQ(half.size(), rows.size());
-  const int used = shape.groups * shape.size;
-  for (size_t i = 0; i < half.size(); ++i) {
-    const bool written = int(i) % (used + kPadding) < used;
-    ASSERT_EQ(half[i], written ? F32ToF16(rows[i]) : 0xFFFF) << "at " << i;
-  }
+// `norm(launch, half)` with `args`: in place, elsewhere and in F16.
+template <class Args, class Norm>
+void ExpectNorm(const RowsCase<Args>& c, Args& args, const std::vector<float>& expected,
+                const Norm& norm) {
+  const DeviceArray<float> in(c.x);
+  ForEachOrder([&](const CudaLaunch& launch) {
+    const DeviceArray<float> in_place(c.x), out(c.x);
+    args.x = args.y = in_place.data();
+    ASSERT_EQ(norm(launch, {}), cudaSuccess);
+    const std::vector<float> got = in_place.Copy();
+    ASSERT_TRUE(Near(got, expected, 1e-5));
+    args.x = in.data();
+    args.y = out.data();
+    ASSERT_EQ(norm(launch, {}), cudaSuccess);
+    ASSERT_TRUE(SameBits(out.Copy(), got));
+    const DeviceArray<uint16_t> half(c.x.size());
+    ASSERT_EQ(norm(launch, {half.data(), c.stride}), cudaSuccess);
+    ASSERT_TRUE(Rounded(half.Copy(), got, [&](size_t i) { return !c.InPadding(i); }));
+  });
 }
 
 TEST(CudaGroupRowsTest, RmsNormsMatchTheReferenceWithEveryGate) {
-  for (const Shape& shape : kShapes) {
-    RmsNormArgs args = Rows<RmsNormArgs>(shape);
-    const size_t used = size_t(shape.groups * shape.size), all = kRows * args.x_stride;
-    const std::vector<float> x = RandomFloats(all, 1, -3, 5), gate = RandomFloats(all, 2, -4, 4),
-                             weight = RandomFloats(used, 3, 0.5f, 1.5f);
-    const DeviceArray<float> gates(gate), weights(weight);
-    for (const bool own_weights : {true, false}) {
-      for (const int with_gate : {0, 1, 2}) {  // none, behind the norm, before it
-        ActivationArgs activation;
-        activation.kind = own_weights ? Activation::kSilu : Activation::kSigmoid;
-        activation.rows = kRows;
-        activation.n = int(used);
-        activation.x_stride = activation.times_stride = activation.y_stride = args.x_stride;
-        activation.x = gate.data();
-        std::vector<float> expected = x;
-        activation.times = activation.y = expected.data();
-        args.weight_stride = own_weights ? size_t(shape.size) : 0;
-        args.weight = weight.data();
-        args.x = args.y = expected.data();
-        if (with_gate == 2) ActivationRef(activation);
-        RmsNormRef(args);
-        if (with_gate == 1) ActivationRef(activation);
-        ForEachOrder([&](const CudaLaunch& launch) {
-          const DeviceArray<float> in(x), in_place(x), out(x);
-          CudaGate how;
-          if (with_gate > 0) how = {activation.kind, gates.data(), args.x_stride, with_gate == 2};
-          args.weight = weights.data();
-          args.x = args.y = in_place.data();
-          ASSERT_EQ(RmsNormCuda(launch, args, how), cudaSuccess);
-          ExpectNear(in_place.Copy(), expected, shape);
-          args.x = in.data();
-          args.y = out.data();
-          ASSERT_EQ(RmsNormCuda(launch, args, how), cudaSuccess);
-          ASSERT_TRUE(SameBits(out.Copy(), in_place.Copy()));
-          const DeviceArray<uint16_t> half(all);
-          ASSERT_EQ(RmsNormCuda(launch, args, how, nullptr, {half.data(), args.x_stride}),
-                    cudaSuccess);
-          ExpectRounded(half.Copy(), in_place.Copy(), shape);
-        });
-      }
+  ForEachRmsNorm([](const GroupsCase<RmsNormArgs>& c) {
+    SCOPED_TRACE(c.used);
+    const std::vector<float> gate = RandomFloats(c.x.size(), 2, -4, 4);
+    const DeviceArray<float> gates(gate), weights(c.weight);
+    for (const int with_gate : {0, 1, 2}) {  // none, behind the norm, before it
+      std::vector<float> expected = c.x;
+      ActivationArgs activation;
+      activation.kind = c.args.weight_stride > 0 ? Activation::kSilu : Activation::kSigmoid;
+      activation.rows = c.kRows;
+      activation.n = c.used;
+      activation.x_stride = activation.times_stride = activation.y_stride = c.stride;
+      activation.x = gate.data();
+      activation.times = activation.y = expected.data();
+      RmsNormArgs args = c.args;
+      args.x = args.y = expected.data();
+      if (with_gate == 2) ActivationRef(activation);
+      RmsNormRef(args);
+      if (with_gate == 1) ActivationRef(activation);
+      CudaGate how;
+      if (with_gate > 0) how = {activation.kind, gates.data(), c.stride, with_gate == 2};
+      if (args.weight != nullptr) args.weight = weights.data();
+      ExpectNorm(c, args, expected, [&](const CudaLaunch& launch, const CudaHalfRows& half) {
+        return RmsNormCuda(launch, args, how, nullptr, half);
+      });
     }
-  }
+  });
 }
 
 TEST(CudaGroupRowsTest, GroupNormsMatchTheReference) {
-  for (const Shape& shape : kShapes) {
-    GroupNormArgs args = Rows<GroupNormArgs>(shape);
-    const size_t used = size_t(shape.groups * shape.size), all = kRows * args.x_stride;
-    const std::vector<float> x = RandomFloats(all, 1, -3, 5), bias = RandomFloats(used, 2),
-                             weight = RandomFloats(used, 3, 0.5f, 1.5f);
-    std::vector<float> expected = x;
-    args.x = args.y = expected.data();
-    args.weight = weight.data();
-    args.bias = bias.data();
-    GroupNormRef(args);
-    const DeviceArray<float> weights(weight), biases(bias);
-    ForEachOrder([&](const CudaLaunch& launch) {
-      const DeviceArray<float> in_place(x);
-      args.x = args.y = in_place.data();
-      args.weight = weights.data();
-      args.bias = biases.data();
-      ASSERT_EQ(GroupNormCuda(launch, args), cudaSuccess);
-      ExpectNear(in_place.Copy(), expected, shape);
-      const DeviceArray<float> again(x);
-      const DeviceArray<uint16_t> half(all);
-      args.x = args.y = again.data();
-      ASSERT_EQ(GroupNormCuda(launch, args, nullptr, {half.data(), args.x_stride}), cudaSuccess);
-      ExpectRounded(half.Copy(), in_place.Copy(), shape);
-    });
-  }
+  ForEachGroupNorm([](const GroupNormCase& c) {
+    SCOPED_TRACE(c.used);
+    const DeviceArray<float> weights(c.weight), biases(c.bias);
+    GroupNormArgs args = c.args;
+    if (args.weight != nullptr) args.weight = weights.data();
+    if (args.bias != nullptr) args.bias = biases.data();
+    ExpectNorm(c, args, c.InPlace(GroupNormRef),
+               [&](const CudaLaunch& launch, const CudaHalfRows& half) {
+                 return GroupNormCuda(launch, args, nullptr, half);
+               });
+  });
 }
 
 // A group that begins beside a float4 has a warp, elsewhere it has a block: the same bits.

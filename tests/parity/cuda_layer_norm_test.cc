@@ -5,36 +5,29 @@
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/row_cases.h"
 
 namespace rivulet::kernels {
 namespace {
 
 TEST(CudaLayerNormTest, MatchesTheReferenceClearsThePaddingAndWorksInPlace) {
-  for (const int n : {1, 2, 3, 5, 31, 45, 127, 128, 129, 256, 384, 1000}) {
-    const int ld = (n + 3) / 4 * 4 + 4, rows = 7;
-    const std::vector<float> x = RandomFloats(size_t(rows * ld), 1, -3, 5);
-    const std::vector<float> weight = RandomFloats(size_t(n), 2, 0.5f, 1.5f),
-                             bias = RandomFloats(size_t(n), 3);
-    std::vector<float> expected(x.size());
-    LayerNormRef({x.data(), expected.data(), weight.data(), bias.data(), rows, n, ld, 1e-5f});
-    const DeviceArray<float> device_x(x), device_weight(weight), device_bias(bias);
+  for (const int n : kLayerNormSizes) {
+    SCOPED_TRACE(n);
+    const LayerNormCase c(n, (n + 3) / 4 * 4 + 4);
+    const DeviceArray<float> x(c.x), weight(c.weight), bias(c.bias);
     ForEachOrder([&](const CudaLaunch& launch) {
-      const DeviceArray<float> y(x.size()), in_place(x);
-      LayerNormArgs args{
-          device_x.data(), y.data(), device_weight.data(), device_bias.data(), rows, n, ld, 1e-5f};
+      const DeviceArray<float> y(c.x.size()), in_place(c.x);
+      const LayerNormArgs args = c.Args(x.data(), y.data(), weight.data(), bias.data());
       ASSERT_EQ(LayerNormCuda(launch, args), cudaSuccess);
       const std::vector<float> got = y.Copy();
-      for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << "n " << n;
-      args.x = args.y = in_place.data();
-      ASSERT_EQ(LayerNormCuda(launch, args), cudaSuccess);
+      ASSERT_TRUE(Near(got, c.expected, 1e-5));
+      ASSERT_EQ(
+          LayerNormCuda(launch, c.Args(in_place.data(), in_place.data(), args.weight, args.bias)),
+          cudaSuccess);
       ASSERT_TRUE(SameBits(in_place.Copy(), got));
-      args.y = y.data();
-      args.x = device_x.data();
-      const DeviceArray<uint16_t> half(x.size());
+      const DeviceArray<uint16_t> half(c.x.size());
       ASSERT_EQ(LayerNormCuda(launch, args, half.data()), cudaSuccess);
-      const std::vector<uint16_t> halves = half.Copy();
-      for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], F32ToF16(got[i])) << "n " << n;
+      ASSERT_TRUE(Rounded(half.Copy(), got, [](size_t) { return true; }));
     });
   }
 }

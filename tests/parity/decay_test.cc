@@ -1,59 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/decay.h"
 
-#include <algorithm>
 #include <cmath>
 
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/row_cases.h"
 
 namespace rivulet::kernels {
 namespace {
 
-constexpr DecayKind kAll[] = {DecayKind::kIdentity, DecayKind::kSoftplus, DecayKind::kSigmoid};
-
 TEST(DecayTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
-  for (const DecayKind kind : kAll) {
-    for (const int n : {1, 7, 16, 45}) {
-      for (const int options : {0, 1, 2, 3}) {
-        const size_t rows = 3, stride = size_t(n) + 5;
-        // A dt is not negative, and its factor not above 1.
-        const float low = kind == DecayKind::kIdentity && options % 2 == 0 ? 0.0f : -6.0f;
-        const std::vector<float> x = RandomFloats(rows * stride, 1, low, 6),
-                                 bias = RandomFloats(size_t(n), 2),
-                                 scale = RandomFloats(size_t(n), 3, 0, 1);
-        std::vector<float> expected(x.size()), first;
-        DecayArgs args;
-        args.kind = kind;
-        args.negate = options % 2 == 1;
-        args.rows = int(rows);
-        args.n = n;
-        args.x = x.data();
-        args.bias = options / 2 == 1 ? bias.data() : nullptr;
-        args.scale = scale.data();
-        args.y = expected.data();
-        args.x_stride = args.y_stride = stride;
-        DecayRef(args);
-        ForEachCpuTarget([&](const std::string& target) {
-          GuardedFloats y(x.size());
-          args.y = y.data();
-          DecayCpu(args);
-          ASSERT_TRUE(y.Intact()) << target;
-          for (size_t i = 0; i < x.size(); ++i) {
-            if (i % stride >= size_t(n)) {
-              ASSERT_TRUE(std::isnan(y[i])) << "outside of the row";
-            } else {
-              // x + bias is rounded, which moves the exponent by up to 4e-7.
-              const double allowed = 1e-6 * (1 + std::fabs(std::log(expected[i]))) * expected[i];
-              ASSERT_NEAR(y[i], expected[i], allowed) << target << " kind " << int(kind);
-            }
-          }
-          if (!CpuTargetFuses()) return;
-          if (first.empty()) first = y.Copy();
-          ASSERT_TRUE(SameBits(y.Copy(), first)) << target << " kind " << int(kind);
-        });
-      }
-    }
-  }
+  // A dt is not negative, and its factor not above 1.
+  ForEachDecay(0, [](const DecayCase& c) {
+    SCOPED_TRACE(int(c.args.kind));
+    // x + bias is rounded, which moves the exponent by up to 4e-7.
+    ExpectRowsOnEveryCpuTarget(c, DecayRef, DecayCpu, [](double expected) {
+      return 1e-6 * (1 + std::fabs(std::log(expected))) * expected;
+    });
+  });
 }
 
 TEST(DecayTest, TheFloorBoundsTheExponentAndNanStaysNan) {

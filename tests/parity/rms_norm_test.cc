@@ -1,69 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rms_norm.h"
 
-#include "tests/support/kernel_arrays.h"
-#include "tests/support/norm_rows.h"
+#include "tests/support/row_cases.h"
 
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kRows = 3, kPadding = 5;
-
-struct Case {
-  Case(int count, int length, size_t step, bool with_weight)
-      : groups(count),
-        size(length),
-        stride(size_t(count * length + kPadding)),
-        x(RandomFloats(kRows * stride, 1, -3, 5)),
-        weight(RandomFloats(size_t(count * length), 2, 0.5f, 1.5f)) {
-    args.x = x.data();
-    args.weight = with_weight ? weight.data() : nullptr;
-    args.x_stride = args.y_stride = stride;
-    args.weight_stride = step;
-    args.rows = kRows;
-    args.groups = count;
-    args.size = length;
-    args.eps = 1e-5f;
-  }
-  Case(const Case&) = delete;
-
-  int groups, size;
-  size_t stride;
-  std::vector<float> x, weight;
-  RmsNormArgs args;
-};
-
-// Calls f(case): one group and several, a weight for each, one for all and none, odd sizes.
-template <class F>
-void ForEachCase(const F& f) {
-  for (const int size : {1, 2, 15, 16, 17, 45, 256}) {
-    for (const int groups : {1, 3}) {
-      for (const size_t step : {size_t{0}, size_t(size)}) f(Case(groups, size, step, true));
-      f(Case(groups, size, 0, false));
-    }
-  }
-}
+using Case = GroupsCase<RmsNormArgs>;
 
 TEST(RmsNormTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
-  ForEachCase([](const Case& c) { ExpectRowsNormalised(c.args, RmsNormRef, RmsNormCpu, 2e-6); });
+  ForEachRmsNorm(
+      [](const Case& c) { ExpectRowsOnEveryCpuTarget(c, RmsNormRef, RmsNormCpu, 2e-6); });
 }
 
 TEST(RmsNormTest, AGroupAloneInPlaceHasTheBitsItHasBesideOthers) {
-  ForEachCase([](const Case& c) {
+  ForEachRmsNorm([](const Case& c) {
     RmsNormArgs args = c.args;
     std::vector<float> whole(c.x.size());
     args.y = whole.data();
     RmsNormCpu(args);
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t g = 0; g < size_t(c.groups); ++g) {
-        const size_t at = r * c.stride + g * size_t(c.size);
-        std::vector<float> alone(&c.x[at], &c.x[at] + c.size);
+    for (size_t r = 0; r < c.kRows; ++r) {
+      for (size_t g = 0; g < size_t(args.groups); ++g) {
+        const size_t at = r * c.stride + g * size_t(args.size);
+        std::vector<float> alone(&c.x[at], &c.x[at] + args.size);
         RmsNormArgs one = c.args;
         one.x = one.y = alone.data();
         if (one.weight != nullptr) one.weight += g * one.weight_stride;
         one.rows = one.groups = 1;
         RmsNormCpu(one);
-        ASSERT_TRUE(SameBits(alone, {&whole[at], &whole[at] + c.size}));
+        ASSERT_TRUE(SameBits(alone, {&whole[at], &whole[at] + args.size}));
       }
     }
   });
