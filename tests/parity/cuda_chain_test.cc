@@ -20,21 +20,6 @@ constexpr int kReplays = 1000;
 #endif
 constexpr int kRows = 16, kHeads = 8, kDim = 32, kHidden = kHeads * kDim, kQkv = 3 * kHidden;
 
-// F16 weights and a bias, packed.
-struct Matrix {
-  Matrix(int n, uint32_t seed)
-      : packed(Packed(n, seed)), bias(RandomFloats(size_t(n), seed + 1, -0.1f, 0.1f)) {
-    matrix = {WeightType::kF16, kHidden, n, packed.data(), bias.data()};
-  }
-  static std::vector<uint8_t> Packed(int n, uint32_t seed) {
-    std::vector<float> w = RandomFloats(size_t(n) * kHidden, seed, -0.1f, 0.1f);
-    return PackedForCuda(WeightType::kF16, kHidden, n, w);
-  }
-  DeviceArray<unsigned char> packed;
-  DeviceArray<float> bias;
-  CudaMatrix matrix;
-};
-
 std::vector<CudaSegment> OneTokenEach() {
   std::vector<CudaSegment> segments;
   for (int i = 0; i < kRows; ++i) segments.push_back({i, i, 1, i});
@@ -46,8 +31,8 @@ class Chain {
  public:
   Chain()
       : attention_({FeatureMapKind::kElu, kHeads, kDim, kDim, 0, false, 5}, kRows),
-        qkv_(kQkv, 1),
-        out_(kHidden, 2),
+        qkv_(WeightType::kF16, kHidden, kQkv, 1, 0.1f),
+        out_(WeightType::kF16, kHidden, kHidden, 2, 0.1f),
         ones_(std::vector<float>(kHidden, 1)),
         zeros_(std::vector<float>(kHidden, 0)),
         segments_(OneTokenEach()),
@@ -61,7 +46,7 @@ class Chain {
 
   void Launch(const CudaLaunch& launch) {
     CudaGemmArgs qkv;
-    qkv.w = qkv_.matrix;
+    qkv.w = qkv_.device();
     qkv.a = x_.data();
     qkv.out = queries_.data();
     qkv.rows = kRows;
@@ -77,7 +62,7 @@ class Chain {
     args.rows = kRows;
     RIVULET_EXPECT_CUDA(AttentionCuda(launch, args));
     CudaGemmArgs out;
-    out.w = out_.matrix;
+    out.w = out_.device();
     out.a = attended_.data();
     out.residual = normed_.data();
     out.out = y_.data();
@@ -99,7 +84,7 @@ class Chain {
 
  private:
   AttentionCase attention_;
-  Matrix qkv_, out_;
+  DeviceMatrix qkv_, out_;
   DeviceArray<float> ones_, zeros_;
   DeviceArray<CudaSegment> segments_;
   DeviceArray<float> omega_, states_, x_, normed_, y_, queries_, attended_;

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/gemm/gemm_cuda.h"
@@ -10,54 +9,16 @@
 #include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/cuda_matrix.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/gemm_case.h"
 
 namespace rivulet::kernels {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kInt8};
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
 
-// A random matrix, packed on the device, and what it is made of.
-struct Matrix {
-  Matrix(WeightType weight_type, int keys, int columns)
-      : Matrix(weight_type, keys, columns,
-               RandomFloats(size_t(columns) * size_t(keys), 1, -0.3f, 0.3f)) {}
-  Matrix(WeightType weight_type, int keys, int columns, std::vector<float> weights)
-      : type(weight_type),
-        k(keys),
-        n(columns),
-        w(std::move(weights)),
-        bias(RandomFloats(size_t(n), 2)),
-        packed(PackedForCuda(type, k, n, w)),
-        device_bias(bias) {}
-  CudaMatrix device() const { return {type, k, n, packed.data(), device_bias.data()}; }
-  double Weight(int column, int key) const {
-    const float v = w[size_t(column) * size_t(k) + size_t(key)];
-    return double{type == WeightType::kF32 ? v : F16ToF32(F32ToF16(v))};
-  }
-  WeightType type;
-  int k, n;
-  std::vector<float> w, bias;
-  DeviceArray<uint8_t> packed;
-  DeviceArray<float> device_bias;
-};
-
-// Rows [rows, ld], NaN in the padding.
-struct Rows {
-  Rows(int count, int width, int stride, uint32_t seed)
-      : rows(count), n(width), ld(stride), values(size_t(count) * size_t(stride), kNan) {
-    const std::vector<float> random = RandomFloats(size_t(rows) * size_t(n), seed);
-    for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < n; ++c) at(r, c) = random[size_t(r) * size_t(n) + size_t(c)];
-    }
-  }
-  float& at(int r, int c) { return values[size_t(r) * size_t(ld) + size_t(c)]; }
-  float at(int r, int c) const { return values[size_t(r) * size_t(ld) + size_t(c)]; }
-  int rows, n, ld;
-  std::vector<float> values;
-};
+using Matrix = DeviceMatrix;
+using Rows = PaddedRows;
 
 CudaGemmArgs Args(const Matrix& m, const Rows& a, const DeviceArray<float>& device_a,
                   const DeviceArray<float>& out, int ld_out) {
@@ -71,11 +32,17 @@ CudaGemmArgs Args(const Matrix& m, const Rows& a, const DeviceArray<float>& devi
   return args;
 }
 
+// A weight as the kernels of its type see it.
+double Weight(const Matrix& m, int column, int key) {
+  const float v = m.w[size_t(column) * size_t(m.k) + size_t(key)];
+  return double{m.type == WeightType::kF32 ? v : F16ToF32(F32ToF16(v))};
+}
+
 double Expected(const Matrix& m, const Rows& a, int r, int c, Epilogue epilogue, float residual) {
   double sum = double{m.bias[size_t(c)]};
   for (int k = 0; k < m.k; ++k) {
     const float x = a.at(r, k);
-    sum += double{m.type == WeightType::kF32 ? x : F16ToF32(F32ToF16(x))} * m.Weight(c, k);
+    sum += double{m.type == WeightType::kF32 ? x : F16ToF32(F32ToF16(x))} * Weight(m, c, k);
   }
   switch (epilogue) {
     case Epilogue::kNone:
@@ -89,11 +56,6 @@ double Expected(const Matrix& m, const Rows& a, int r, int c, Epilogue epilogue,
   }
   return 0;
 }
-
-class TileGuard {
- public:
-  ~TileGuard() { SetCudaGemmTileForTest(-1); }
-};
 
 void CheckShape(WeightType type, int k, int n, int rows, int tile) {
   const Matrix m(type, k, n);
@@ -211,23 +173,10 @@ TEST(CudaGemmTest, Float32ProductsHaveTheBitsOfTheCpu) {
     constexpr int kRows = 5;
     const Matrix m(WeightType::kF32, k, n);
     const Rows a(kRows, k, RoundUp4(k), 6);
-    GuardedFloats panels(PackedSize(WeightType::kF32, k, n) / sizeof(float));
-    std::fill_n(panels.data(), PackedSize(WeightType::kF32, k, n) / sizeof(float), 0.0f);
-    ASSERT_TRUE(PackWeights(WeightType::kF32, m.w.data(), n, k, 0, panels.data()));
-    std::vector<float> bias(size_t(PaddedColumns(n)));
-    std::copy(m.bias.begin(), m.bias.end(), bias.begin());
     std::vector<float> cpu(size_t(kRows) * size_t(PaddedColumns(n)));
-    GemmArgs on_cpu;
-    on_cpu.w = {WeightType::kF32, k, n, panels.data()};
-    on_cpu.bias = bias.data();
-    on_cpu.x = a.values.data();
-    on_cpu.y = cpu.data();
-    on_cpu.rows = kRows;
-    on_cpu.ldx = a.ld;
-    on_cpu.ldy = PaddedColumns(n);
-    on_cpu.epilogue = Epilogue::kRelu;
-    on_cpu.panel_end = NumPanels(n);
-    GemmCpu(on_cpu);
+    // The bias of both is of the same seed.
+    GemmCpu(HostMatrix(WeightType::kF32, k, n, m.w)
+                .Args(a.values, a.ld, kRows, cpu.data(), Epilogue::kRelu));
     const DeviceArray<float> device_a(a.values);
     ForEachOrder([&](const CudaLaunch& launch) {
       const DeviceArray<float> out(size_t(kRows) * size_t(n));

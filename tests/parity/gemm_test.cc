@@ -3,40 +3,15 @@
 
 #include <algorithm>
 
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/gemm_case.h"
 
 namespace rivulet::kernels {
 namespace {
 
-// A packed random matrix and its bias.
-struct Matrix {
-  Matrix(WeightType type, int k, int n)
-      : panels(PackedSize(type, k, n) / sizeof(float) + 1), bias(size_t(PaddedColumns(n))) {
-    std::fill_n(panels.data(), PackedSize(type, k, n) / sizeof(float) + 1, 0.0f);
-    const std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.2f);
-    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
-    const std::vector<float> b = RandomFloats(size_t(n), 2);
-    std::copy(b.begin(), b.end(), bias.begin());
-    packed = {type, k, n, panels.data()};
-  }
-  GuardedFloats panels;
-  std::vector<float> bias;
-  PackedMatrix packed;
-};
+using Matrix = HostMatrix;
 
 GemmArgs Args(const Matrix& m, const std::vector<float>& x, int rows, float* y, Epilogue epilogue) {
-  GemmArgs args;
-  args.w = m.packed;
-  args.bias = m.bias.data();
-  args.x = x.data();
-  args.y = y;
-  args.residual = y;
-  args.rows = rows;
-  args.ldx = m.packed.k;
-  args.ldy = PaddedColumns(m.packed.n);
-  args.epilogue = epilogue;
-  args.panel_end = NumPanels(m.packed.n);
-  return args;
+  return m.Args(x, m.packed.k, rows, y, epilogue);
 }
 
 TEST(GemmTest, EveryShapeTypeAndEpilogueMatchesTheReference) {
@@ -57,8 +32,7 @@ TEST(GemmTest, EveryShapeTypeAndEpilogueMatchesTheReference) {
             const std::vector<float> x = RandomFloats(size_t(rows) * size_t(k), 3);
             const std::vector<float> before =
                 RandomFloats(size_t(rows) * size_t(PaddedColumns(n)), 4);
-            GuardedFloats y(before.size());
-            std::copy(before.begin(), before.end(), y.data());
+            GuardedFloats y(before);
             std::vector<float> expected = before;
             const GemmArgs args = Args(m, x, rows, y.data(), epilogue);
             ASSERT_EQ(CheckGemm(args), nullptr);

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/half.h"
-#include "tests/support/kernel_arrays.h"
+#include "tests/support/gemm_case.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -14,6 +14,7 @@ namespace {
 constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K,
                                  WeightType::kQ5K, WeightType::kQ6K};
 constexpr WeightType kRounded[] = {WeightType::kInt8, WeightType::kInt4};
+constexpr WeightType kOthers[] = {WeightType::kQ4K, WeightType::kQ5K, WeightType::kQ6K};
 
 // Groups of a type that is not made by rounding: the integers and scales of the nearest one that
 // is, moved to where the type's own values are.
@@ -40,44 +41,24 @@ void PackOther(WeightType type, const float* w, int n, int k, void* panels) {
   }
 }
 
-// A packed matrix and its bias. `w` [n, k].
-struct Matrix {
+// `w` [n, k].
+struct Matrix : HostMatrix {
   Matrix(WeightType type, int k, int n, const std::vector<float>& w)
-      : panels(PackedSize(type, k, n) / sizeof(float)),
-        bias(RandomFloats(size_t(PaddedColumns(n)), 2)) {
-    std::fill_n(panels.data(), PackedSize(type, k, n) / sizeof(float), 0.0f);
-    if (type == WeightType::kInt8 || type == WeightType::kInt4 || type == WeightType::kF32) {
-      EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
-    } else {
-      PackOther(type, w.data(), n, k, panels.data());
-    }
-    packed = {type, k, n, panels.data()};
-  }
-  GuardedFloats panels;
-  std::vector<float> bias;
-  PackedMatrix packed;
+      : HostMatrix(type, k, n, w,
+                   std::count(kOthers, kOthers + 3, type) > 0 ? PackOther : nullptr) {}
 };
 
 std::vector<float> Quantized(const std::vector<float>& x, int rows, int k,
                              void (*quantize)(const QuantizeRowsArgs&) = QuantizeRowsRef) {
-  GuardedFloats y(size_t(rows) * QuantizedRowLayout(k).bytes / sizeof(float));
-  std::fill_n(y.data(), size_t(rows) * QuantizedRowLayout(k).bytes / sizeof(float), 0.0f);
+  GuardedFloats y(std::vector<float>(size_t(rows) * QuantizedRowLayout(k).bytes / sizeof(float)));
   quantize({x.data(), y.data(), rows, k, k});
   EXPECT_TRUE(y.Intact());
   return y.Copy();
 }
 
 GemmArgs Args(const Matrix& m, const void* x, int rows, float* y, Epilogue epilogue) {
-  GemmArgs args;
-  args.w = m.packed;
-  args.bias = m.bias.data();
+  GemmArgs args = m.Args({}, 0, rows, y, epilogue);
   args.quantized_x = x;
-  args.y = y;
-  args.residual = y;
-  args.rows = rows;
-  args.ldy = PaddedColumns(m.packed.n);
-  args.epilogue = epilogue;
-  args.panel_end = NumPanels(m.packed.n);
   return args;
 }
 
