@@ -72,9 +72,7 @@ class CudaEmulatorGridTest : public ::testing::Test {
 
 TEST_F(CudaEmulatorGridTest, BlocksOfACooperativeLaunchWaitForEachOther) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
-    Options options;
-    options.seed = seed;
-    Reset(options);
+    Reset({.seed = seed});
     ASSERT_EQ(cudaMemset(device_, 0, kBytes), cudaSuccess);
     ASSERT_EQ(cudaLaunchKernelEx(&config_, Neighbours, device_, out_), cudaSuccess);
     const std::vector<int> out = Out();
@@ -89,9 +87,7 @@ TEST_F(CudaEmulatorGridTest, BlocksOfACooperativeLaunchWaitForEachOther) {
 }
 
 TEST_F(CudaEmulatorGridTest, WithoutTheAttributeTheyRunOneAfterAnotherAndTimePasses) {
-  Options options;
-  options.seed = 0;
-  Reset(options);
+  Reset({.seed = 0});
   config_.numAttrs = 0;
   ASSERT_EQ(cudaLaunchKernelEx(&config_, Neighbours, device_, out_), cudaSuccess);
   const std::vector<int> out = Out();
@@ -112,9 +108,7 @@ TEST_F(CudaEmulatorGridTest, ALostBlockLeavesTheOthersToTheirPatience) {
 }
 
 TEST_F(CudaEmulatorGridTest, ALaunchThatDoesNotFitTheDeviceAtOnceIsRefused) {
-  Options options;
-  options.multiprocessors = 2;
-  Reset(options);
+  Reset({.multiprocessors = 2});
   ASSERT_EQ(cudaFuncSetAttribute(Neighbours, cudaFuncAttributeMaxDynamicSharedMemorySize, 70 << 10),
             cudaSuccess);
   int fit = 0;
@@ -128,8 +122,7 @@ TEST_F(CudaEmulatorGridTest, ALaunchThatDoesNotFitTheDeviceAtOnceIsRefused) {
   EXPECT_EQ(cudaLaunchKernelEx(&config_, Neighbours, device_, out_), cudaSuccess);
   ASSERT_EQ(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&fit, Neighbours, 1024, 0), cudaSuccess);
   EXPECT_EQ(fit, 2);
-  options.cooperative = false;
-  Reset(options);
+  Reset({.multiprocessors = 2, .cooperative = false});
   EXPECT_EQ(cudaLaunchKernelEx(&config_, Neighbours, device_, out_), cudaErrorNotSupported);
 }
 

@@ -117,6 +117,11 @@ class CudaEmulatorTest : public ::testing::Test {
     EXPECT_EQ(cudaFree(device_), cudaSuccess);
     EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
   }
+  // Launches a kernel and waits for it.
+  void Run(auto kernel, auto... args) {
+    EXPECT_EQ(cudaLaunchKernelEx(&config_, kernel, args...), cudaSuccess);
+    cudaDeviceSynchronize();
+  }
   std::vector<float> Copy() {
     std::vector<float> host(kThreads);
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
@@ -131,9 +136,7 @@ class CudaEmulatorTest : public ::testing::Test {
     EXPECT_EQ(cudaMalloc(&device_in, kBytes), cudaSuccess);
     std::vector<std::vector<float>> results;
     for (uint64_t seed = 0; seed < 4; ++seed) {
-      Options options;
-      options.seed = seed;
-      Reset(options);
+      Reset({.seed = seed});
       EXPECT_EQ(cudaMemcpy(device_in, in.data(), kBytes, cudaMemcpyHostToDevice), cudaSuccess);
       EXPECT_EQ(cudaLaunchKernelEx(&config_, Reverse, device_in, device_, barrier), cudaSuccess);
       results.push_back(Copy());
@@ -164,9 +167,7 @@ TEST_F(CudaEmulatorTest, AMissingBarrierBeforeABufferIsWrittenAgainChangesResult
   for (const bool barrier : {true, false}) {
     int wrong = 0;
     for (uint64_t seed = 1; seed < 5; ++seed) {
-      Options options;
-      options.seed = seed;
-      Reset(options);
+      Reset({.seed = seed});
       ASSERT_EQ(cudaLaunchKernelEx(&config_, TwoRounds, device_, barrier), cudaSuccess);
       const std::vector<float> result = Copy();
       for (int i = 0; i < kThreads; ++i) {
@@ -178,22 +179,16 @@ TEST_F(CudaEmulatorTest, AMissingBarrierBeforeABufferIsWrittenAgainChangesResult
 }
 
 TEST_F(CudaEmulatorTest, StrayWritesAreCaughtAndTheKernelNamed) {
-  const auto write = [this](float* to, int at) {
-    EXPECT_EQ(cudaLaunchKernelEx(&config_, WriteAt, to, at), cudaSuccess);
-    cudaDeviceSynchronize();
-  };
   float* odd = nullptr;  // its end is no page's end
   ASSERT_EQ(cudaMalloc(&odd, 100), cudaSuccess);
-  EXPECT_DEATH(write(odd, 25), "a write 100 bytes from the beginning.*in kernel .*::WriteAt");
-  EXPECT_DEATH(write(odd, -1), "a write -4 bytes.*WriteAt");
+  EXPECT_DEATH(Run(WriteAt, odd, 25),
+               "a write 100 bytes from the beginning.*in kernel .*::WriteAt");
+  EXPECT_DEATH(Run(WriteAt, odd, -1), "a write -4 bytes.*WriteAt");
   ASSERT_EQ(cudaFree(odd), cudaSuccess);
-  EXPECT_DEATH(write(device_, kThreads), "an access outside an allocation.*WriteAt.*thread 0");
-  EXPECT_DEATH(
-      {
-        EXPECT_EQ(cudaLaunchKernelEx(&config_, WriteSharedAt, kThreads), cudaSuccess);
-        cudaDeviceSynchronize();
-      },
-      "outside the 256 bytes of dynamic shared memory, at offset 256.*WriteSharedAt");
+  EXPECT_DEATH(Run(WriteAt, device_, kThreads),
+               "an access outside an allocation.*WriteAt.*thread 0");
+  EXPECT_DEATH(Run(WriteSharedAt, kThreads),
+               "outside the 256 bytes of dynamic shared memory, at offset 256.*WriteSharedAt");
 }
 
 TEST_F(CudaEmulatorTest, FreedMemoryIsCaught) {
@@ -202,21 +197,16 @@ TEST_F(CudaEmulatorTest, FreedMemoryIsCaught) {
         float* freed = nullptr;
         EXPECT_EQ(cudaMalloc(&freed, 1000), cudaSuccess);
         EXPECT_EQ(cudaFree(freed), cudaSuccess);
-        EXPECT_EQ(cudaLaunchKernelEx(&config_, WriteAt, freed, 0), cudaSuccess);
-        cudaDeviceSynchronize();
+        Run(WriteAt, freed, 0);
       },
       "a use of freed memory: 1000 bytes.*WriteAt");
   EXPECT_EQ(cudaFree(device_ + 1), cudaErrorInvalidValue);
 }
 
 TEST_F(CudaEmulatorTest, ThreadsThatNeverComeAreCaught) {
-  const auto run = [this](auto kernel, auto... args) {
-    EXPECT_EQ(cudaLaunchKernelEx(&config_, kernel, args...), cudaSuccess);
-    cudaDeviceSynchronize();
-  };
-  EXPECT_DEATH(run(SomeWait, 5), "not reached by all.*5 of 64 have exited.*__syncthreads");
-  EXPECT_DEATH(run(TwoBarriers), "threads meet at different barriers");
-  EXPECT_DEATH(run(SomeShuffle, 31, device_), "__shfl_xor_sync names lane|not reached by all");
+  EXPECT_DEATH(Run(SomeWait, 5), "not reached by all.*5 of 64 have exited.*__syncthreads");
+  EXPECT_DEATH(Run(TwoBarriers), "threads meet at different barriers");
+  EXPECT_DEATH(Run(SomeShuffle, 31, device_), "__shfl_xor_sync names lane|not reached by all");
 }
 
 TEST_F(CudaEmulatorTest, AKernelThatOverlapsMustWaitForItsPredecessor) {
@@ -225,15 +215,8 @@ TEST_F(CudaEmulatorTest, AKernelThatOverlapsMustWaitForItsPredecessor) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config_.attrs = &attribute;
   config_.numAttrs = 1;
-  EXPECT_DEATH(
-      {
-        EXPECT_EQ(cudaLaunchKernelEx(&config_, Add, device_, 1.0f), cudaSuccess);
-        cudaDeviceSynchronize();
-      },
-      "0 of 64 threads waited for the predecessor.*Add");
-  Options options;
-  options.major = 8;
-  Reset(options);
+  EXPECT_DEATH(Run(Add, device_, 1.0f), "0 of 64 threads waited for the predecessor.*Add");
+  Reset({.major = 8});
   EXPECT_EQ(cudaLaunchKernelEx(&config_, Add, device_, 1.0f), cudaErrorNotSupported);
 }
 
@@ -276,9 +259,7 @@ class CudaEmulatorOverlapTest : public CudaEmulatorTest {
 
 TEST_F(CudaEmulatorOverlapTest, ALoadBeforeTheWaitSeesNothingOfThePredecessor) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
-    Options options;
-    options.seed = seed;
-    Reset(options);
+    Reset({.seed = seed});
     for (const bool early : {false, true}) {
       ASSERT_EQ(cudaMemset(a_, 0, kAllBytes), cudaSuccess);
       Fill(a_, 1);
@@ -395,9 +376,7 @@ TEST_F(CudaEmulatorTest, QueuedWorkRunsLateAndInOrder) {
             cudaSuccess);
   host[0] = 50;  // reused too early: the copy has not happened
   EXPECT_EQ(back[0], -1);
-  Options options;
-  options.items_per_query = 1;
-  Reset(options);
+  Reset({.items_per_query = 1});
   EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
   EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
   EXPECT_EQ(cudaStreamQuery(stream_), cudaSuccess);
@@ -474,9 +453,7 @@ TEST_F(CudaEmulatorTest, CopiesToTheWrongSideAndBeyondAnArrayFail) {
 }
 
 TEST_F(CudaEmulatorTest, MemoryEnds) {
-  Options options;
-  options.memory_bytes = 1 << 20;
-  Reset(options);
+  Reset({.memory_bytes = 1 << 20});
   float* large = nullptr;
   EXPECT_EQ(cudaMalloc(&large, 1 << 20), cudaErrorMemoryAllocation);  // device_ takes some
   size_t free_bytes = 0, total = 0;
