@@ -17,7 +17,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[2] / "model" / "tools"))
+sys.path.insert(0, str(HERE.parents[3] / "model" / "tools"))
 from cases import CASES, Case  # noqa: E402
 from rivulet_tools.library import import_library  # noqa: E402
 
