@@ -3,31 +3,29 @@
 is checked.
 
 Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something is absent
-that the check needs (the directory is kept) or that reading needs; 4 settings that change numbers were guessed, and neither the check nor
---accept-guesses confirms them (the directory is kept).
+that the check needs (the directory is kept) or that reading needs.
 """
 
 import argparse
 import contextlib
-import dataclasses
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from rivulet_tools import check, mamba2, rwkv7
+from rivulet_tools import check, mamba2, names, rwkv7
 from rivulet_tools.checkpoint import read_checkpoint
 from rivulet_tools.encoder_layout import MAPS
 from rivulet_tools.errors import Absent, BadInput
 from rivulet_tools.flags import number_from_zero, positive, positive_number
-from rivulet_tools.layout import make_plan
+from rivulet_tools.layout import complete
 from rivulet_tools.library import Reference, import_library, import_torch, in_library
 from rivulet_tools.model_directory import DTYPES, ModelFiles, refuse_existing
-from rivulet_tools.plan import Plan, Settings
+from rivulet_tools.plan import Plan
 from rivulet_tools.torch_file import TorchFile
 
-GUESSED = 4  # the exit code
 STATED_LIMIT = 1e-3  # of raw outputs, by default, of kinds whose checkpoints state all settings
 # Flags of every such kind, and of each alone.
 STATED_FLAGS = {"checkpoint", "directory", "dtype", "force", "no_check", "rivulet", "expect", "limit"}
@@ -43,42 +41,37 @@ def make_parser() -> argparse.ArgumentParser:
         prog="rivulet-convert",
         description="Converts a checkpoint of pytorch-fast-transformers, the author's .pth of RWKV-7 (recognised by its tensors), or a directory of "
         "mamba_ssm with Mamba-2 (recognised by ssm_cfg in its config.json), into a model directory and checks the result. Settings "
-        "that cannot be inferred from shapes are guessed and listed if the library has a default; otherwise a flag is required.",
+        "that shapes do not tell are assumed and listed if the library has a default; otherwise a flag is required.",
     )
     parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file, or a directory of mamba_ssm")
     parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")
     parser.add_argument("--dtype", choices=DTYPES, default="keep", help="element type of the weights (default: as in the checkpoint)")
     parser.add_argument("--force", action="store_true", help="replace the model directory if it exists")
-    parser.add_argument("--accept-guesses", action="store_true", help="exit with 0 even if guessed settings change the model's numbers")
+    parser.add_argument("--map", type=pathlib.Path, metavar="FILE", help="the names of the tensors, if they are not recognised; without it, an unknown checkpoint prints the start of a map")
     parser.add_argument("--ignore-unused", action="store_true", help="ignore tensors that look like weights but have no place in the model")
     parser.add_argument("--vocab", type=pathlib.Path, metavar="FILE", help="RWKV-7: the World vocabulary, which is copied into the directory")
     parser.add_argument("--initial-state", type=pathlib.Path, metavar="FILE", help="RWKV-7: a tuned state (.pth with blocks.N.att.time_state), with which every sequence then begins")
     parser.add_argument("--tokenizer", type=pathlib.Path, metavar="FOLDER", help="Mamba-2: where tokenizer.json is, which is copied into the directory (default: the checkpoint's directory)")
-    names = parser.add_argument_group("names of tensors (found automatically if there is one candidate)")
-    names.add_argument("--prefix", help="the part of the names before layers.N, if there is more than one encoder")
-    names.add_argument("--embedding", metavar="NAME", help="the token embedding")
-    names.add_argument("--position", metavar="NAME", help="the table of positions")
-    names.add_argument("--predictor", metavar="NAME", help="the weight of the head")
     _add_encoder_flags(parser.add_argument_group("the encoder"))
     _add_model_flags(parser.add_argument_group("the model"))
     _add_check_flags(parser.add_argument_group("the check: rivulet score against the library in float64"))
     return parser
 
 
-def _add_encoder_flags(group: "argparse._ArgumentGroup") -> None:
+def _add_encoder_flags(group: "argparse._ActionsContainer") -> None:
     group.add_argument("--num-heads", type=positive, help="number of heads; required for the elu map")
     group.add_argument("--feature-map", choices=MAPS, help="required if there is an omega, because several maps have its shape")
     group.add_argument("--n-dims", type=positive, help="size of smoothed_random_fourier, if two sizes fit")
     group.add_argument("--softmax-temp", type=positive_number, help="temperature of the feature map; default: 1/sqrt(key_dim), 1 for generalized_random")
     group.add_argument("--smoothing", type=number_from_zero, help="smoothing of smoothed_random_fourier; default: 1")
     group.add_argument("--stabilize", action="store_true", help="set this if Favor was stabilized; the conversion then ends with an error")
-    group.add_argument("--activation", choices=("relu", "gelu"), help="of the feed-forward part; default: relu")
+    group.add_argument("--activation", choices=("relu", "gelu"), help="of the feed-forward part; required, except for the paper's ImageGenerator, which has relu")
     group.add_argument("--layer-norm-eps", type=positive_number, help="eps of LayerNorm; default: 1e-5")
     group.add_argument("--eps", type=positive_number, help="eps of the normalizer; default: 1e-6")
     group.add_argument("--clamp-min", type=positive_number, help="normalizer max(q.z, MIN); default for rfa: 0.01")
 
 
-def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
+def _add_model_flags(group: "argparse._ActionsContainer") -> None:
     group.add_argument("--name", help="name of the model; default: the directory's name")
     group.add_argument("--position-type", choices=("none", "learned", "sinusoidal"))
     group.add_argument("--max-length", type=positive, help="length of sinusoidal positions that the checkpoint does not hold, or a shorter length of a table")
@@ -86,7 +79,7 @@ def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--eos", metavar="ID|none", help="token that ends a generation; default: none; Mamba-2: <|endoftext|> of the tokenizer")
     group.add_argument("--output", choices=("categorical", "mixture"), help="kind of the head")
     group.add_argument("--num-levels", type=positive, help="levels of a mixture; default: 256 for 256 or 257 tokens")
-    group.add_argument("--scale", choices=("exp", "elu"), help="how a mixture samples; default: elu for the paper's ImageGenerator")
+    group.add_argument("--scale", choices=("exp", "elu"), help="how a mixture samples; required, except for the paper's ImageGenerator, which has elu")
     group.add_argument("--content", choices=("tokens", "image", "text"), help="meaning of the tokens")
     group.add_argument("--height", type=positive)
     group.add_argument("--width", type=positive)
@@ -106,15 +99,29 @@ def _add_check_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--golden", action="store_true", help="write the library's outputs to golden.json in the model directory")
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
-    """The flags that concern the plan. Raises BadInput for an alphabet that cannot be read."""
-    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}
-    if args.alphabet is not None:
+def read_alphabet(path: pathlib.Path | None) -> str | None:
+    """The content of the file of --alphabet."""
+    try:
+        return None if path is None else path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--alphabet {path}: {error}") from error
+
+
+def add_settings(args: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+    """Puts the settings of a map into `args` where no flag gives them. Raises BadInput for a bad one."""
+    parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
+    _add_encoder_flags(parser)
+    _add_model_flags(parser)
+    for key, value in settings.items():
         try:
-            values["alphabet"] = args.alphabet.read_bytes().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"--alphabet {args.alphabet}: {error}") from error
-    return Settings(**values)
+            found, rest = parser.parse_known_args([f"--{key}={value}"])
+        except argparse.ArgumentError as error:
+            names.refuse_entry(args.map, key, value, error.message)
+        if rest or not isinstance(value, (str, int, float)):
+            names.refuse_entry(args.map, key, value, "a setting is a flag of the encoder or the model, without its --, and a string or number")
+        for name, parsed in vars(found).items():
+            if getattr(args, name) is None:
+                setattr(args, name, parsed)
 
 
 class Conversion:
@@ -141,8 +148,16 @@ class Conversion:
         if args.tokenizer is not None:
             raise BadInput(f"--tokenizer is for a directory of mamba_ssm; {args.checkpoint} is a file")
         source = read_checkpoint(args.checkpoint)
-        plan = make_plan(source, settings_of(args), args.directory.resolve().name)
-        print(f"{args.checkpoint}: {len(source)} tensors, encoder under {plan.prefix!r}")
+        if args.map is None:
+            theirs = names.recognised(source)
+        else:
+            tensors, settings = names.read_map(args.map)
+            theirs = names.mapped(args.map, tensors, source)
+            add_settings(args, settings)
+        args.alphabet = read_alphabet(args.alphabet)
+        plan = Plan(source, theirs, paper=args.map is None and theirs["embedding.weight"].endswith(names.PAPER_EMBEDDING))
+        complete(plan, args, args.directory.resolve().name)
+        print(f"{args.checkpoint}: {len(source)} tensors")
         print(plan.report(), flush=True)
         files = ModelFiles(plan.config, plan.tensors, args.dtype)
         want, absent = None, None
@@ -153,16 +168,15 @@ class Conversion:
                 absent = str(error)
         files.write(args.directory, force=args.force, golden=want if args.golden else None)
         print(f"wrote {args.directory}")
-        code = 0
-        if not args.no_check:
-            try:
-                if absent is not None or want is None:
-                    raise Absent(absent or "")
-                code = self.compare(plan, want)
-            except Absent as error:
-                check.say_not_checked(str(error))
-                code = error.exit_code
-        return self.judge_guesses(plan, code)
+        if args.no_check:
+            return 0
+        try:
+            if want is None:
+                raise Absent(absent)
+            return self.compare(plan, want)
+        except Absent as error:
+            check.say_not_checked(str(error))
+            return error.exit_code
 
     def run_rwkv7(self) -> int:
         args = self.args
@@ -239,29 +253,8 @@ class Conversion:
         against = f"{args.expect}" if args.expect is not None else against
         found = check.difference(want, check.rivulet_score(check.find_rivulet(args.rivulet), args.directory, want))
         limit = args.limit or check.output_limit(plan.config)
-        verdict = "the same, with the guesses below on both sides" if plan.open_guesses(args.expect is not None) else "good"
+        verdict = "good" if args.expect is not None else "the same, with the assumed settings on both sides"
         return 0 if check.print_difference(found, limit, against, want, verdict) else 1
-
-    def judge_guesses(self, plan: Plan, code: int) -> int:
-        """Repeats the guesses that may make the model's numbers wrong unseen, and returns the exit code.
-
-        The library is given every guess too, so agreeing with it proves none; the answers of --expect were made without them.
-        """
-        args = self.args
-        guesses = plan.open_guesses(scores_confirmed=args.expect is not None and code == 0 and not args.no_check)
-        if not guesses:
-            return code
-        print(f"guessed and {'accepted' if args.accept_guesses else 'not confirmed'} ({len(guesses)} settings)")
-        print("\n".join(guess.line() for guess in guesses), flush=True)
-        if args.accept_guesses:
-            return code
-        print(
-            f"NOT CONFIRMED: {len(guesses)} settings that change the model's numbers were guessed. Give the flags that say them, compare with the "
-            "answers of your own code (--expect FILE), or take them as they are (--accept-guesses).",
-            file=sys.stderr,
-            flush=True,
-        )
-        return code or GUESSED
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -270,7 +263,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return Conversion(args).run()
     except (BadInput, Absent) as error:
-        print(f"rivulet-convert: {error}", file=sys.stderr)
+        print(f"rivulet-convert: {error}", file=sys.stderr, flush=True)
+        if isinstance(error, names.Unrecognised):
+            print(error.start)
         return error.exit_code
     except OSError as error:
         print(f"rivulet-convert: {error}", file=sys.stderr)

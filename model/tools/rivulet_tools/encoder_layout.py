@@ -1,62 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the encoder of a checkpoint and reads from its shapes what they can tell: sizes, heads, feature map, gate."""
+"""Reads from the shapes of a checkpoint's encoder what they can tell: sizes, heads, feature map, gate."""
 
 import math
-import re
-from collections.abc import Mapping
 
-from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
+from rivulet_tools.names import GATE, OMEGA, RFA_OMEGA
 from rivulet_tools.plan import Config, Plan, Settings
-
-_QUERY = re.compile(r"^(.*?)layers\.(\d+)\.attention\.query_projection\.weight$")
-_OMEGA = "attention.inner_attention.feature_map.omega"
 
 # What the library's maps are called on the command line; rfa is the training recipe's own.
 MAPS = ("elu", "random_fourier", "smoothed_random_fourier", "favor", "generalized_random", "rfa")
 
 
-def find_prefix(tensors: Mapping[str, Tensor], wanted: str | None) -> str:
-    """What stands before `layers.N...` in the names. Raises BadInput where there is no encoder, or more than one to choose from."""
-    prefixes = sorted({found.group(1) for name in tensors if (found := _QUERY.match(name))})
-    if wanted is not None:
-        if wanted not in prefixes:
-            raise BadInput(f"--prefix {wanted!r}: no encoder has it; there are: {', '.join(map(repr, prefixes)) or 'none'}")
-        return wanted
-    if not prefixes:
-        if any(".self_attention.query_projection." in name for name in tensors):
-            raise BadInput("this is a decoder with cross-attention (layers.N.self_attention...); a model directory holds encoders only")
-        sample = ", ".join(repr(name) for name in list(tensors)[:3])
-        raise BadInput(f"no tensor is called ...layers.0.attention.query_projection.weight; the first ones are {sample}")
-    if len(prefixes) > 1:
-        raise BadInput(f"more than one encoder: {', '.join(map(repr, prefixes))}; choose one with --prefix")
-    return prefixes[0]
-
-
 class EncoderLayout:
-    """The encoder under one prefix. Fills config and tensors of a Plan."""
+    """The encoder. Fills config of a Plan."""
 
-    def __init__(self, plan: Plan, settings: Settings, prefix: str):
-        self.plan, self.settings, self.prefix = plan, settings, prefix
-        layer_name = re.compile(re.escape(prefix) + r"layers\.(\d+)\.")
-        indices = {int(found.group(1)) for name in plan.source if (found := layer_name.match(name))}
-        self.num_layers = max(indices) + 1
-        if missing := sorted(set(range(self.num_layers)) - indices):
-            raise BadInput(f"layer {missing[0]} is missing: there are {prefix}layers.N for N = {', '.join(map(str, sorted(indices)))}")
+    def __init__(self, plan: Plan, settings: Settings):
+        self.plan, self.settings = plan, settings
 
     def has(self, rest: str) -> bool:
         """Whether layer 0 has the tensor `rest`."""
-        return f"{self.prefix}layers.0.{rest}" in self.plan.source
+        return f"transformer.layers.0.{rest}" in self.plan.names
 
     def shape(self, rest: str, dimensions: int) -> tuple[int, ...]:
         """Shape of layer 0's tensor `rest`, which must be there with that many dimensions."""
-        name = f"{self.prefix}layers.0.{rest}"
-        if name not in self.plan.source:
-            raise BadInput(f"tensor {name!r} is missing")
-        shape = self.plan.source[name].shape
-        if len(shape) != dimensions:
-            raise BadInput(f"tensor {name!r} has the shape {list(shape)}; {dimensions} dimensions are needed")
-        return shape
+        return self.plan.shape(f"transformer.layers.0.{rest}", dimensions)
 
     def read(self) -> Config:
         """The part of config.json that concerns the encoder."""
@@ -66,32 +33,38 @@ class EncoderLayout:
         feature_map_kind = self.feature_map_kind()
         heads = self.heads(feature_map_kind, key_rows, value_rows)
         key_dim = key_rows // heads
-        gate = "rfa" if self.has("attention.gate_projection.weight") else "none"
+        feature_map = self.feature_map(feature_map_kind, key_dim)
+        gate = "rfa" if self.has(GATE) else "none"
         return {
             "hidden_size": hidden,
-            "num_layers": self.num_layers,
+            "num_layers": sum(name.endswith(".query_projection.weight") for name in plan.names),
             "num_heads": heads,
             "key_dim": key_dim,
             "value_dim": value_rows // heads,
             "ffn_size": self.shape("linear1.weight", 2)[0],
-            "activation": plan.choose("activation", settings.activation, "relu", "--activation; the library's default"),
+            "activation": self.activation(),
             "layer_norm_eps": plan.choose(
                 "layer_norm_eps", settings.layer_norm_eps, 1e-5, "--layer-norm-eps; PyTorch's default, which the library keeps"
             ),
-            "final_norm": f"{self.prefix}norm.weight" in plan.source,
+            "final_norm": "transformer.norm.weight" in plan.names,
             "attention": {
-                "feature_map": self.feature_map(feature_map_kind, key_dim),
+                "feature_map": feature_map,
                 "gate": gate,
                 "normalizer": self.normalizer(feature_map_kind),
             },
         }
 
+    def activation(self) -> str:
+        if self.settings.activation is None and not self.plan.paper:
+            raise BadInput("--activation is needed: no tensor tells it; relu is the library's default, gelu the other choice")
+        return self.plan.choose("activation", self.settings.activation, "relu", "--activation; the paper's ImageGenerator has it")
+
     def feature_map_kind(self) -> str:
         """Which map: from the names where they tell, else from --feature-map."""
         given = self.settings.feature_map
-        if self.has("attention.omega"):
+        if self.has(RFA_OMEGA):
             fitting = ["rfa"]
-        elif self.has(_OMEGA):
+        elif self.has(OMEGA):
             fitting = ["random_fourier", "smoothed_random_fourier", "favor", "generalized_random"]
         else:
             fitting = ["elu"]
@@ -102,9 +75,9 @@ class EncoderLayout:
             return given
         if len(fitting) == 1:
             if fitting == ["elu"]:
-                self.plan.guess("feature_map", "elu", "no omega; the library's default map is elu(x) + 1")
+                self.plan.assume("feature_map", "elu", "no omega; the library's default map is elu(x) + 1")
             return fitting[0]
-        key_dim, columns = self.shape(_OMEGA, 2)
+        key_dim, columns = self.shape(OMEGA, 2)
         raise BadInput(
             f"--feature-map is needed: omega of shape [{key_dim}, {columns}] fits random_fourier (n_dims {2 * columns}), "
             f"smoothed_random_fourier (n_dims {2 * columns + 1} or {2 * columns + 2}), favor (n_dims {2 * columns}) and "
@@ -113,13 +86,13 @@ class EncoderLayout:
 
     def heads(self, kind: str, key_rows: int, value_rows: int) -> int:
         """Number of heads, from omega or --num-heads."""
-        given, name = self.settings.num_heads, f"{self.prefix}layers.0.attention.query_projection.weight"
+        given, name = self.settings.num_heads, self.plan.names["transformer.layers.0.attention.query_projection.weight"]
         if kind == "rfa":
-            found, source = self.shape("attention.omega", 3)[0], "attention.omega"
+            found, source = self.shape(RFA_OMEGA, 3)[0], RFA_OMEGA
         elif kind != "elu":
-            found, source = key_rows // self.shape(_OMEGA, 2)[0], "the rows of omega"
-        elif self.has("attention.gate_projection.weight"):
-            found, source = self.shape("attention.gate_projection.weight", 2)[0], "attention.gate_projection"
+            found, source = key_rows // self.shape(OMEGA, 2)[0], "the rows of omega"
+        elif self.has(GATE):
+            found, source = self.shape(GATE, 2)[0], "attention.gate_projection"
         else:
             common = math.gcd(key_rows, value_rows)
             fitting = [n for n in range(1, common + 1) if common % n == 0]
@@ -143,8 +116,8 @@ class EncoderLayout:
         if kind == "elu":
             return {"type": kind}
         if kind == "rfa":
-            return {"type": kind, "num_features": self.shape("attention.omega", 3)[2]}
-        columns = self.shape(_OMEGA, 2)[1]
+            return {"type": kind, "num_features": self.shape(RFA_OMEGA, 3)[2]}
+        columns = self.shape(OMEGA, 2)[1]
         temperature, why = 1 / math.sqrt(key_dim), "the library's default, 1/sqrt(key_dim)"
         if kind == "generalized_random":
             temperature, why = 1.0, "the library's default for this map"
@@ -157,15 +130,15 @@ class EncoderLayout:
             feature_map["smoothing"] = plan.choose("smoothing", settings.smoothing, 1.0, "--smoothing; the library's default")
         if kind == "generalized_random":
             feature_map["kernel"] = "relu"
-            plan.guess("kernel", "relu", "the library's default kernel_fn; another one cannot be represented")
+            plan.assume("kernel", "relu", "the library's default kernel_fn; another one cannot be represented")
         if kind == "favor":
             if settings.stabilize:
                 raise BadInput(
                     "--stabilize: Favor(stabilize=True) subtracts a maximum over the whole sequence, which has no recurrent form "
                     "and cannot be represented; train with stabilize=False"
                 )
-            plan.guess("stabilize", False, "the library's default; stabilize=True cannot be represented")
-        plan.guess("omega", "as stored", "the library draws a new one for each sequence unless deterministic_eval=True; it is pinned here")
+            plan.assume("stabilize", False, "the library's default; stabilize=True cannot be represented")
+        plan.assume("omega", "as stored", "the library draws a new one for each sequence unless deterministic_eval=True; it is pinned here")
         self.refuse_zero_omega()
         return feature_map
 
@@ -181,9 +154,8 @@ class EncoderLayout:
                 raise BadInput(f"{flag}: the feature map is {kind}, which has no such setting")
 
     def refuse_zero_omega(self) -> None:
-        for index in range(self.num_layers):
-            name = f"{self.prefix}layers.{index}.{_OMEGA}"
-            if name in self.plan.source and not self.plan.source[name].values.any():
+        for name in (name for target, name in self.plan.names.items() if target.endswith(OMEGA)):
+            if not self.plan.source[name].values.any():
                 raise BadInput(f"tensor {name!r} is all zeros: the checkpoint was saved before the library drew it (in the first forward pass)")
 
     def n_dims(self, kind: str, key_dim: int, columns: int) -> int:
@@ -201,8 +173,8 @@ class EncoderLayout:
         if len(fitting) == 1:
             return fitting[0]
         if key_dim in fitting:
-            return self.plan.guess("n_dims", key_dim, f"--n-dims; {fitting[0]} and {fitting[1]} fit, key_dim is the library's default")
-        return self.plan.guess("n_dims", fitting[1], f"--n-dims; {fitting[0]} and {fitting[1]} fit, the library asks for an even number")
+            return self.plan.assume("n_dims", key_dim, f"--n-dims; {fitting[0]} and {fitting[1]} fit, key_dim is the library's default")
+        raise BadInput(f"--n-dims is needed: omega has {columns} columns; {fitting[0]} or {fitting[1]} fits {kind}")
 
     def normalizer(self, kind: str) -> Config:
         eps, minimum = self.settings.eps, self.settings.clamp_min
@@ -211,10 +183,3 @@ class EncoderLayout:
         if minimum is not None or (kind == "rfa" and eps is None):
             return {"type": "clamp_min", "min": self.plan.choose("normalizer.min", minimum, 0.01, "--clamp-min; what rivulet-train uses")}
         return {"type": "add_eps", "eps": self.plan.choose("normalizer.eps", eps, 1e-6, "--eps; the library's default")}
-
-    def map_tensors(self, expected: Mapping[str, tuple[int, ...]]) -> None:
-        """Maps the encoder's tensors: the name in the file is that in the directory with another prefix."""
-        for target, shape in expected.items():
-            if target.startswith("transformer."):
-                name = self.prefix + target.removeprefix("transformer.")
-                self.plan.map(name, target, shape)

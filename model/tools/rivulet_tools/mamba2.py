@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mamba-2 as its authors' package mamba_ssm saves it (config.json with ssm_cfg, and pytorch_model.bin) becomes a directory of kind mamba2, as
-transformers' save_pretrained would write it. The tensors have the same numbers there; nothing is guessed."""
+transformers' save_pretrained would write it. The tensors have the same numbers there."""
 
 import contextlib
 import functools

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """RWKV-7 as its author publishes it (a .pth of torch.save) becomes a directory of kind rwkv7, as flash-linear-attention's save_pretrained
-would write it. Every tensor has one place there; nothing is guessed."""
+would write it. Every tensor has one place there."""
 
 import ast
 import functools

@@ -42,14 +42,14 @@ TEMPERATURE = 0.35355339059327373  # 1/sqrt(8)
 
 CASES = (
     Case(
-        "elu-learned", encoder="module.transformer.", names=("module.embed.weight", "module.pos_embed", "module.lm_head"), position="learned",
+        "elu-learned", encoder="module.transformer.", names=("module.embedding.weight", "module.position", "module.predictor"), position="learned",
         flags=HEADS + ("--bos", "0"),
         config={"num_heads": 2, "key_dim": 8, "bos_token_id": 0, "position": {"type": "learned", "combine": "add", "max_length": 48},
                 "final_norm": True, "output": {"type": "categorical"}, "attention.feature_map": {"type": "elu"}},
     ),
     Case(
         "elu-concat", encoder="model.encoder.", names=("model.token_embedding.weight", "model.positions.weight", "model.head"),
-        position="learned", combine="concat", heads=4, activation="relu", final_norm=False, flags=("--num-heads", "4"),
+        position="learned", combine="concat", heads=4, activation="relu", final_norm=False, flags=("--num-heads", "4", "--activation", "relu"),
         config={"num_heads": 4, "key_dim": 4, "activation": "relu", "final_norm": False, "bos_token_id": None, "layer_norm_eps": 1e-5,
                 "position": {"type": "learned", "combine": "concat", "max_length": 48}},
     ),
