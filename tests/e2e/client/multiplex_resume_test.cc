@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multiplex where its streams and its requests are lost: "Lost replies" of client/README.md.
+// Multiplex where its streams and its requests are lost: which stream a request is sent on, and how
+// the caller ends it. contract/lost_replies_test.py has the rest of "Lost replies" in
+// client/README.md.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -9,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "rivulet/multiplex.h"
 #include "tests/e2e/client/scripted_server.h"
@@ -51,43 +52,6 @@ std::vector<std::string> Whole(const v1::GenerateRequest& request) {
     bytes.push_back(ToMultiplex(part).SerializeAsString());
   }
   return bytes;
-}
-
-TEST(MultiplexResumeTest, TheCallerSeesOneReplyWhereverItsStreamIsCut) {
-  const v1::GenerateRequest request = ScriptedRequest(2, 3);
-  for (int cut = 0; cut <= 7; ++cut) {
-    ScriptedServer server({{.parts = cut, .end = Unavailable("GONE")}});
-    const Client client = server.Connect();
-    const auto stream = client.Multiplex();
-    Resumed reply;
-    reply.Begin(*stream, request);
-    EXPECT_EQ(reply.Wait(), absl::OkStatus()) << cut;
-    EXPECT_TRUE(stream->Finish().ok()) << cut;
-    EXPECT_EQ(reply.parts, Whole(request)) << cut;
-    EXPECT_EQ(server.streams(), cut == 7 ? 1 : 2);
-  }
-}
-
-TEST(MultiplexResumeTest, AllThatIsOpenGoesOnOverAnotherStream) {
-  constexpr int kReplies = 20;
-  std::deque<Act> acts;
-  for (int i = 0; i < kReplies; ++i) acts.push_back({.parts = i % 5, .holds = true});
-  acts.push_back({.parts = 1, .end = Status(StatusCode::UNKNOWN, "Stream removed")});
-  ScriptedServer server(acts);
-  const Client client = server.Connect();
-  const auto stream = client.Multiplex();
-  std::vector<std::unique_ptr<Resumed>> replies;
-  for (int i = 0; i <= kReplies; ++i) {
-    replies.push_back(std::make_unique<Resumed>());
-    replies.back()->Begin(*stream, ScriptedRequest(1 + i % 3, 4));
-  }
-  for (int i = 0; i <= kReplies; ++i) {
-    Resumed& reply = *replies[static_cast<size_t>(i)];
-    EXPECT_EQ(reply.Wait(), absl::OkStatus());
-    EXPECT_EQ(reply.parts, Whole(ScriptedRequest(1 + i % 3, 4))) << i;
-  }
-  EXPECT_TRUE(stream->Finish().ok());
-  EXPECT_EQ(server.requests().size(), 2u * (kReplies + 1));
 }
 
 TEST(MultiplexResumeTest, ARequestThatIsRefusedForNowIsSentAgain) {
@@ -147,52 +111,6 @@ TEST(MultiplexResumeTest, ACallbackOfALostStreamMayBeginARequest) {
   EXPECT_EQ(lost.Wait().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(next.Wait(), absl::OkStatus());
   EXPECT_EQ(stream->Finish().code(), absl::StatusCode::kUnavailable) << "of the first stream";
-}
-
-TEST(MultiplexResumeTest, FiveStreamsThatBringNothingEndTheReply) {
-  std::deque<Act> acts(7, {.parts = 0, .end = Unavailable("LATER")});
-  acts[0] = {.parts = 1, .end = Unavailable("CUT")};
-  ScriptedServer server(acts);
-  const Client client = server.Connect();
-  const auto stream = client.Multiplex();
-  Resumed reply;
-  reply.Begin(*stream, ScriptedRequest(1, 4));
-  EXPECT_EQ(GetErrorInfo(reply.Wait()).reason, "CUT");
-  EXPECT_EQ(server.requests().size(), 6u);
-  EXPECT_EQ(stream->Finish().code(), absl::StatusCode::kUnavailable);
-}
-
-TEST(MultiplexResumeTest, BeforeTheFirstPartThereAreMaxAttempts) {
-  ScriptedServer server(std::deque<Act>(4, {.parts = 0, .end = Unavailable("GONE")}));
-  ClientOptions options;
-  options.max_attempts = 3;
-  const Client client = server.Connect(options);
-  const auto stream = client.Multiplex();
-  Resumed reply;
-  reply.Begin(*stream, ScriptedRequest(1, 4));
-  EXPECT_EQ(reply.Wait().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(server.requests().size(), 3u);
-}
-
-TEST(MultiplexResumeTest, AnotherModelRefusesOnlyItsRequest) {
-  ScriptedServer server({{.parts = 2, .end = Unavailable("GONE")}, {.model = 2}});
-  const Client client = server.Connect();
-  const auto stream = client.Multiplex();
-  Resumed reply;
-  reply.Begin(*stream, ScriptedRequest(1, 4));
-  EXPECT_EQ(GetErrorInfo(reply.Wait()).reason, "RESUME_MISMATCH");
-  EXPECT_TRUE(stream->Finish().ok());
-}
-
-TEST(MultiplexResumeTest, WithoutResumeAReplyThatHasBegunEndsWithItsStream) {
-  ScriptedServer server(
-      {{.parts = 0, .end = Unavailable("EARLY")}, {.parts = 2, .end = Unavailable("CUT")}});
-  const Client client = server.Connect();
-  const auto stream = client.Multiplex({.resume = false});
-  Resumed reply;
-  reply.Begin(*stream, ScriptedRequest(1, 4));
-  EXPECT_EQ(GetErrorInfo(reply.Wait()).reason, "CUT");
-  EXPECT_EQ(reply.parts.size(), 2u);
 }
 
 // Two requests wait, as long as nothing ends them: one whose stream is lost, one that was refused.
@@ -292,24 +210,6 @@ TEST(MultiplexResumeTest, FalseEndsAReplyThatWasResumed) {
   EXPECT_EQ(reply.Wait().code(), absl::StatusCode::kCancelled);
   server.AwaitCancels(1);
   EXPECT_TRUE(stream->Finish().ok());
-}
-
-TEST(MultiplexResumeTest, ATimeoutIsOneForAllStreams) {
-  ScriptedServer server({{.parts = 1, .end = Unavailable("GONE", absl::Milliseconds(50))},
-                         {},
-                         {.parts = 1, .end = Unavailable("GONE", kNever)}});
-  const Client client = server.Connect();
-  const auto stream = client.Multiplex();
-  Resumed moved, waiting;
-  moved.Begin(*stream, ScriptedRequest(1, 4), absl::Hours(1));
-  EXPECT_EQ(moved.Wait(), absl::OkStatus());
-  const v1::MultiplexRequest again = server.messages().at(1);
-  const absl::Duration left =
-      absl::Seconds(again.timeout().seconds()) + absl::Nanoseconds(again.timeout().nanos());
-  EXPECT_GT(left, absl::ZeroDuration());
-  EXPECT_LT(left, absl::Hours(1) - absl::Milliseconds(25)) << "without the wait";
-  waiting.Begin(*stream, ScriptedRequest(1, 4), kNever / 2);
-  EXPECT_EQ(waiting.Wait().code(), absl::StatusCode::kDeadlineExceeded) << "before the wait";
 }
 
 TEST(MultiplexResumeTest, TimeoutAndCancelNeedNoServer) {

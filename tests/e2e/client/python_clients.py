@@ -3,7 +3,6 @@
 
 import asyncio
 import socket
-import struct
 import threading
 
 import rivulet_wheel  # makes rivulet what is imported below
@@ -168,14 +167,6 @@ class CutProxy:
                     return
         except OSError:
             return
-
-
-def fnv1a(tokens):
-    """What session.proto says."""
-    value = 14695981039346656037
-    for byte in b"".join(struct.pack("<i", token) for token in tokens):
-        value = ((value ^ byte) * 1099511628211) % 2**64
-    return value
 
 
 async def tokens_of(stream):

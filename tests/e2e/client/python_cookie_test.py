@@ -11,9 +11,9 @@ import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 import grpc
 import rivulet
-from fake_server import ScriptedServer, cut, fails
-from python_clients import Async, Sync, fnv1a
-from rivulet.core import cookies
+from fake_server import ScriptedServer, cut, fails, fnv1a
+from python_clients import Async, Sync
+from rivulet import cookies
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 EMPTY = {"position": 0, "sequence_hash": fnv1a([])}

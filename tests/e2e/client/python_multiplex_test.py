@@ -284,37 +284,6 @@ class LostTests:
         self.assertEqual((len(set(seeds)), len(set(ends)), stream.open_requests), (len(seeds), len(ends), 0))
         return got
 
-    def test_what_is_open_is_sent_over_another_stream_with_what_came(self):
-        got = self.run_script(
-            [3, message(begun(0, 1, 2), begun(1, 5), rest(2, 0, 8)), GONE],
-            [2, message(rest(1, 1, 6)), GONE],
-            [1, message(rest(0, 2, 3))],
-            requests=3, seed=9, max_tokens=3, timeout=3600,
-        )  # fmt: skip
-        self.assertEqual(got, {0: [1, 2, 3], 1: [5, 6], 2: [8]})
-        (first, second, _), again, (last,) = self.taken
-        for key, sent, tokens in ((0, again[0], [1, 2]), (1, again[1], [5]), (0, last, [1, 2])):
-            self.assertEqual(sent.key, key)
-            self.assertEqual(sent.generate.resume, inference_pb2.Resume(fingerprint=70 + key, samples=[{"ids": tokens}]))
-            sent.generate.ClearField("resume")
-            self.assertEqual(sent.generate, (first, second)[key].generate)
-            self.assertEqual(round(sent.timeout.seconds, -3), 4000)
-
-    def test_a_stream_that_ends_without_a_status_of_the_server_is_lost(self):
-        for end in ([cut(grpc.StatusCode.UNKNOWN)], [cut(grpc.StatusCode.INTERNAL)], [fails(grpc.StatusCode.UNAVAILABLE, "DRAINING")], []):
-            got = self.run_script([2, message(begun(0, 1), rest(1, 0, 5)), *end], [1, message(rest(0, 1, 2))])
-            self.assertEqual(got, {0: [1, 2], 1: [5]})
-
-    def test_only_the_end_and_the_usage_are_sent_again(self):
-        ended = {**rest(0, 0, 1, 2), "usage": None}
-        self.assertEqual(self.run_script([1, message(ended), GONE], [1, message(rest(0, 2))], requests=1), {0: [1, 2]})
-
-    def test_before_something_has_come_a_request_has_max_attempts_calls(self):
-        got = self.run_script(*[[2, GONE]] * 3, begin={"max_attempts": 3}, resume=False)
-        self.assertEqual(got, {0: ["gone"], 1: ["gone"]})
-        self.assertEqual(self.taken[2][0].generate.resume, inference_pb2.Resume())
-        self.assertEqual(self.taken[0][0].generate.sampling, self.taken[2][0].generate.sampling)
-
     def test_a_request_that_has_begun_ends_after_five_streams_that_bring_it_nothing(self):
         streams = [[2, message({"key": 1, "first_position": i + 1, "tokens": [6 + i]}), cut(grpc.StatusCode.UNAVAILABLE, "still")] for i in range(5)]
         got = self.run_script([2, message(begun(0, 1), begun(1, 5)), GONE], *streams, [1, message(rest(1, 6, 11))])

@@ -25,7 +25,6 @@ from rivulet.v1 import inference_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PROMPT = [3, 1]
-OTHER = "tiny-rfa"
 BULKY = {"max_tokens": ENDLESS, "logprobs": True, "top_logprobs": 20}  # more than a connection holds for a client that does not read
 
 
@@ -83,57 +82,6 @@ class ContractTests:
         self.assertEqual(again.resume, inference_pb2.Resume(fingerprint=77, samples=[{"ids": [1]}, {"ids": [5]}]))
         again.ClearField("resume")
         self.assertEqual(again, first)
-
-    def test_what_one_call_after_another_brings_is_put_together(self):
-        script = [[part(seed=9, fingerprint=77, first_position=i, tokens=[i]), LOST] for i in range(12)]
-        parts, _, (*_, last) = self.replies(*script, [part(first_position=12, finish=END, usage={})])
-        self.assertEqual([token for p in parts for token in p.tokens], [*range(12)])
-        self.assertEqual(last.resume.samples[0].ids, [*range(12)])
-
-    def test_without_a_seed_the_client_draws_one(self):
-        whole = [part(seed=9, fingerprint=77, tokens=[1], finish=END, usage={})]
-        _, _, one = self.replies([LOST], whole)
-        _, _, other = self.replies([LOST], whole)
-        self.assertTrue(all(request.sampling.HasField("seed") for request in one + other))
-        self.assertEqual(one[0].sampling, one[1].sampling)
-        self.assertNotEqual(one[0].sampling, other[0].sampling)
-
-    def test_before_something_has_come_there_are_max_attempts_calls(self):
-        causes = [[cut(grpc.StatusCode.UNAVAILABLE, f"cause {i}")] for i in range(5)]
-        for attempts in (1, 4):
-            for resume in (True, False):  # of a reply that has begun
-                self.ends(rivulet.Unavailable, *causes[:attempts], mention="cause 0", begin={"max_attempts": attempts}, resume=resume)
-        self.assertFalse(self.requests()[0].HasField("resume"))
-        self.replies([LOST], [part(seed=9, tokens=[1], finish=END, usage={})], num_samples=2**31 - 1)
-        self.assertTrue(self.requests()[1].HasField("resume"))
-        self.assertEqual(self.requests()[1].resume, inference_pb2.Resume())
-
-    def test_a_reply_that_has_begun_ends_after_five_calls_that_bring_nothing(self):
-        nothing = [[cut(grpc.StatusCode.UNAVAILABLE, f"still gone {i}")] for i in range(5)]
-        ended = [part(seed=9, fingerprint=77, first_position=1, finish=END), LOST]  # again
-        self.ends(rivulet.Unavailable, [BEGUN, LOST], *nothing, mention="gone$")
-        more = [part(seed=9, fingerprint=77, first_position=1, tokens=[2], finish=END), cut(grpc.StatusCode.UNAVAILABLE, "lost again")]
-        self.ends(rivulet.Unavailable, [BEGUN, LOST], *nothing[:4], more, *nothing[:4], ended, mention="lost again")
-
-    def test_which_calls_are_lost(self):
-        code, whole = grpc.StatusCode, [part(seed=9, fingerprint=77, first_position=1, tokens=[2], finish=END, usage={})]
-        refused = fails(code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.001)
-        for end in (LOST, fails(code.UNAVAILABLE, "DRAINING"), cut(code.UNKNOWN), cut(code.INTERNAL)):
-            self.replies([end], whole)
-            self.replies([BEGUN, end], [end], whole)
-        self.replies([BEGUN, LOST], [refused], whole)
-        self.replies([LOST], [refused], whole)
-        for end, error_type in (
-            (fails(code.UNKNOWN, "A_BUG"), rivulet.Unknown),
-            (fails(code.INTERNAL, "A_BUG"), rivulet.Internal),
-            (fails(code.FAILED_PRECONDITION, "RESUME_MISMATCH"), rivulet.FailedPrecondition),
-            (fails(code.RESOURCE_EXHAUSTED, "READER_TOO_SLOW"), rivulet.ResourceExhausted),
-            (cut(code.CANCELLED), rivulet.Cancelled),
-        ):
-            self.ends(error_type, [BEGUN, end])
-            self.ends(error_type, [BEGUN, LOST], [end])
-        for begin in ([], [BEGUN]):
-            self.ends(rivulet.ResourceExhausted, [*begin, refused])
 
     def test_a_call_that_is_lost_after_the_usage_has_ended_well(self):
         whole = [part(seed=9, tokens=[1], finish=END, usage={"completion_tokens": 1})]
@@ -294,63 +242,6 @@ class ResumeTests:
 
         self.use(run, "--reader-timeout-seconds", "1")
 
-    def resumes(self, function, models=(STREAM, STREAM)):
-        """Runs a coroutine function of a client that has both servers as its target, the first server, and a client of the second."""
-        args = ("--threads", "1", "--backend", "cpu")
-        with Server(CONFORMANCE / models[0], args=args) as here, Server(CONFORMANCE / models[1], args=args) as there:
-            both = "ipv4:" + ",".join(server.target.replace("localhost", "127.0.0.1") for server in (here, there))
-
-            async def run():
-                async with self.client(both) as client, self.client(there.target) as other:
-                    await asyncio.wait_for(function(client, here, other), 120)
-
-            asyncio.run(run())
-
-    async def kill(self, server, client, **options):
-        """The parts of a reply whose server is killed after the first."""
-        stream, parts = client.generate(PROMPT, seed=5, **options), []
-        async for part in stream:
-            if not parts:
-                server.process.kill()
-            parts.append(part)
-        return stream, parts
-
-    def test_a_reply_whose_server_is_killed_goes_on_at_another(self):
-        async def run(client, here, other):
-            options = {"max_tokens": 20_000, "num_samples": 3, "frequency_penalty": 0.2, "logprobs": True}
-            whole = await other.generate(PROMPT, seed=5, **options).collect()
-            stream, parts = await self.kill(here, client, **options)
-            self.assertLess(sum(len(part.tokens) for part in parts[:1]), 20_000, "it was cut")
-            for index, sample in enumerate(whole.samples):
-                own = [part for part in parts if part.sample_index == index]
-                self.assertEqual([token for part in own for token in part.tokens.tolist()], sample.tokens.tolist())
-                self.assertEqual([value for part in own for value in part.logprobs.tolist()], sample.logprobs.tolist())
-                self.assertEqual([part.finish for part in own if part.finish], [sample.finish])
-            self.assertEqual(stream.usage.completion_tokens, whole.usage.completion_tokens)
-            self.assertEqual(stream.usage.prompt_tokens, len(PROMPT))
-
-        self.resumes(run)
-
-    def test_requests_of_a_stream_whose_server_is_killed_go_on_at_another(self):
-        async def run(client, here, other):
-            options = {"max_tokens": 3000, "num_samples": 2, "frequency_penalty": 0.2}
-            seen, begun = {}, set()
-            async with client.multiplex() as stream:
-                for i in range(8):
-                    stream.generate([i], seed=i, **options)
-                async for part in stream:
-                    self.assertIsNone(part.error)
-                    seen.setdefault((part.key, part.sample_index), []).extend(part.tokens)
-                    if len(begun) < 8:
-                        begun.add(part.key)
-                        if len(begun) == 8:
-                            here.process.kill()
-            for i in range(8):
-                whole = await other.generate([i], seed=i, **options).collect()
-                self.assertEqual([seen[i, 0], seen[i, 1]], [sample.tokens.tolist() for sample in whole.samples])
-
-        self.resumes(run)
-
     def test_a_reply_goes_on_behind_haproxy(self):
         async def run(client, first, second):
             options = {**BULKY, "max_tokens": 15_000, "seed": 5}  # so it cannot end before it is read
@@ -370,21 +261,6 @@ class ResumeTests:
                     await asyncio.wait_for(run(client, first, second), 120)
 
             asyncio.run(with_client())
-
-    def test_a_server_that_would_go_on_otherwise_refuses(self):
-        async def run(client, here, other):
-            with self.assertRaises(rivulet.FailedPrecondition) as caught:
-                await self.kill(here, client, max_tokens=ENDLESS)
-            self.assertEqual((caught.exception.reason, caught.exception.field), ("RESUME_MISMATCH", "resume.fingerprint"))
-
-        self.resumes(run, (STREAM, OTHER))
-
-    def test_without_resume_the_error_comes_at_once(self):
-        async def run(client, here, other):
-            with self.assertRaises(rivulet.Unavailable):
-                await self.kill(here, client, max_tokens=ENDLESS, resume=False)
-
-        self.resumes(run)
 
     def test_other_errors_have_no_metadata(self):
         async def run(here, client, other):

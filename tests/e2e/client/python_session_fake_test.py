@@ -12,8 +12,8 @@ import rivulet_wheel  # makes rivulet what is imported below
 import grpc
 
 import rivulet
-from fake_server import ScriptedServer, cut, fails, follow
-from python_clients import Async, Sync, fnv1a, tokens_of
+from fake_server import ScriptedServer, cut, fails, fnv1a, follow
+from python_clients import Async, Sync, tokens_of
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 ID = "0123456789abcdef" * 2

@@ -13,8 +13,9 @@ import numpy as np
 
 import rivulet
 from command import CONFORMANCE, Server
+from fake_server import fnv1a
 from python_client_calls_test import ALPHABET, ENDLESS, IMAGE, NO_BOS, STREAM, TEXT, write_text_model
-from python_clients import Async, CutProxy, Sync, fnv1a, tokens_of
+from python_clients import Async, CutProxy, Sync, tokens_of
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)  # which also writes of what an iterator of ours raises
 LONG = 24000  # tokens of a reply that is cut

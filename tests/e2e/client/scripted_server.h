@@ -27,7 +27,6 @@ struct Act {
   grpc::Status end = grpc::Status::OK;          // after them
   bool ends_stream = true;  // of a Multiplex; false: `end` is the error of the request alone
   bool holds = false;       // after the parts nothing comes until the client ends the request
-  uint64_t model = 1;       // replies of another model cannot be continued
 };
 
 // An error of a server, with details. `retry_delay` above 0: with a RetryInfo.
@@ -63,7 +62,6 @@ class ScriptedServer final : public v1::InferenceService::Service,
   Client Connect(const ClientOptions& options = {}) const;
   // All that came.
   std::vector<v1::GenerateRequest> requests();
-  std::vector<v1::MultiplexRequest> messages();
   int streams();
   // Returns once so many requests have come and what their acts say has been sent.
   void AwaitRequests(size_t count);
@@ -84,7 +82,6 @@ class ScriptedServer final : public v1::InferenceService::Service,
   absl::Mutex mutex_;
   std::deque<Act> acts_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
-  std::vector<v1::MultiplexRequest> messages_ ABSL_GUARDED_BY(mutex_);
   size_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
   int cancels_ ABSL_GUARDED_BY(mutex_) = 0;
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -3,6 +3,7 @@
 
 import functools
 import itertools
+import struct
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -11,6 +12,14 @@ from google.protobuf import any_pb2, message_factory
 from google.rpc import error_details_pb2, status_pb2
 
 from rivulet.v1 import inference_pb2, multiplex_pb2, session_service_pb2
+
+
+def fnv1a(tokens):
+    """What session.proto says."""
+    value = 14695981039346656037
+    for byte in b"".join(struct.pack("<i", token) for token in tokens):
+        value = ((value ^ byte) * 1099511628211) % 2**64
+    return value
 
 
 def part(**fields):

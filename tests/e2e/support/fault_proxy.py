@@ -29,6 +29,7 @@ PREFACE, GOAWAY = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 7
 GENERATE, MULTIPLEX = "/rivulet.v1.InferenceService/Generate", "/rivulet.v1.MultiplexService/Multiplex"
 OPEN_SESSION = "/rivulet.v1.SessionService/OpenSession"
 FNV_INVERSE = pow(1099511628211, -1, 2**64)
+UNITS = {"H": 3600, "M": 60, "S": 1, "m": 1e-3, "u": 1e-6, "n": 1e-9}  # of grpc-timeout, in seconds
 
 
 def undo_fnv1a(value, tokens):
@@ -120,7 +121,7 @@ class Connection(asyncio.Protocol):
         for event in self.h2.receive_data(self.without_goaways(data)):
             if isinstance(event, h2.events.RequestReceived):
                 headers = dict(event.headers)
-                self.streams[event.stream_id] = Stream(self, event.stream_id, headers[":path"], headers.get("cookie"))
+                self.streams[event.stream_id] = Stream(self, event.stream_id, headers)
             elif isinstance(event, h2.events.DataReceived):
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 self.streams[event.stream_id].feed(event.data)
@@ -161,14 +162,16 @@ class Connection(asyncio.Protocol):
 class Stream:
     """One call of a client."""
 
-    def __init__(self, connection, id, path, cookie):
-        self.connection, self.id, self.path, self.cookie = connection, id, path, cookie
+    def __init__(self, connection, id, headers):
+        self.connection, self.id, self.path, self.cookie = connection, id, headers[":path"], headers.get("cookie")
+        timeout = headers.get("grpc-timeout")
+        self.timeout = int(timeout[:-1]) * UNITS[timeout[-1]] if timeout else None
         self.messages = asyncio.Queue()  # of the client; None is their end
         self.buffer = b""
         self.begun = self.ended = False
         self.heard = False  # the client has said all
         self.tasks = set()
-        serve = {GENERATE: self.generate, MULTIPLEX: self.multiplex}.get(path, self.pass_on)
+        serve = {GENERATE: self.generate, MULTIPLEX: self.multiplex}.get(self.path, self.pass_on)
         self.start(serve())
 
     def start(self, coroutine):
@@ -268,7 +271,7 @@ class Stream:
 
     async def generate(self):
         request = await self.messages.get()
-        call = Call(self, inference_pb2.GenerateRequest.FromString(request))
+        call = Call(self, inference_pb2.GenerateRequest.FromString(request), self.timeout)
         replies, error = await received(call.channel.unary_stream(GENERATE)(request), inference_pb2.GenerateReply)
         await call.play(replies)
         if call.ended:
@@ -294,7 +297,8 @@ class Stream:
 
     async def multiplexed(self, request):
         """One request of a stream."""
-        call = Call(self, request.generate, request.key)
+        own = request.timeout.ToNanoseconds() / 1e9 if request.HasField("timeout") else self.timeout
+        call = Call(self, request.generate, own, request.key)
         only = iter([request.SerializeToString()])
         replies, error = await received(call.channel.stream_stream(MULTIPLEX)(only), multiplex_pb2.MultiplexReply)
         parts = [part for reply in replies for part in reply.parts]
@@ -320,11 +324,11 @@ async def received(replies, kind):
 class Call:
     """A request for a reply that is on its way through a proxy: a Generate, or a request of a Multiplex stream with `key`."""
 
-    def __init__(self, stream, request, key=None):
+    def __init__(self, stream, request, timeout, key=None):
         self.stream, self.request, self.key = stream, request, key
         self.proxy = stream.connection.proxy
         self.channel = self.proxy.channel(stream.cookie)  # before step(), by which the proxy may turn to another server
-        self.after, self.fault = self.proxy.step(request, stream.cookie)
+        self.after, self.fault = self.proxy.step(request, stream.cookie, timeout)
         self.failed = False
 
     def message(self, part):
@@ -468,7 +472,8 @@ class Proxy:
     as slices are: -1 is all but the last. Call number i goes to targets[i], or the last of them; `by_cookie`: a call with the cookie
     COOKIE goes to targets[0], another one to targets[1], with OTHER_COOKIE for the client.
 
-    target: for the client. requests, cookies: the GenerateRequest and the cookie of each call. faults: how many were played."""
+    target: for the client. requests, cookies, timeouts: of each call the GenerateRequest, the cookie and the seconds until its deadline.
+    faults: how many were played."""
 
     COOKIE, OTHER_COOKIE = "replica=0", "replica=1"
 
@@ -476,7 +481,7 @@ class Proxy:
         self.steps = list(steps)
         self.forever = forever
         self.refused = refused  # how many connections are still to be reset at once
-        self.requests, self.cookies, self.faults, self.connections, self.exceptions = [], [], 0, set(), []
+        self.requests, self.cookies, self.timeouts, self.faults, self.connections, self.exceptions = [], [], [], 0, set(), []
         self.targets, self.by_cookie = targets, by_cookie
 
     def channel(self, cookie):
@@ -488,9 +493,10 @@ class Proxy:
         """Headers of an answer to a call with this cookie."""
         return [("set-cookie", f"{self.OTHER_COOKIE}; path=/")] if self.by_cookie and cookie is None else []
 
-    def step(self, request, cookie):
+    def step(self, request, cookie, timeout):
         self.requests.append(request)
         self.cookies.append(cookie)
+        self.timeouts.append(timeout)
         index = len(self.requests) - 1
         if self.forever:
             index = min(index, len(self.steps) - 1)

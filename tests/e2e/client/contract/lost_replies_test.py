@@ -4,25 +4,23 @@ is not ends with the same error everywhere ("Lost replies" in client/README.md).
 
 import asyncio
 import contextlib
-import itertools
-import json
+import copy
 import logging
 import math
-import os
 import pathlib
-import shutil
 import signal
 import struct
-import subprocess
 import tempfile
 import unittest
 from typing import Any, NamedTuple
 
-import rivulet_wheel  # makes rivulet what is imported below
+import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 import fault_proxy as faults
 import grpc
-from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, Server
+from command import CONFORMANCE, Server
+from drivers import Command, drivers
+from fake_server import fnv1a
 from fault_proxy import Proxy, Relay
 from google.protobuf import json_format
 from grpc import StatusCode as Code
@@ -31,8 +29,6 @@ from h2.errors import ErrorCodes
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
-DRIVERS = pathlib.Path(__file__).parent / "lost_replies"
-MODULES = SOURCE_DIR / "build/typescript/node_modules"
 SERVED, OTHER = CONFORMANCE / "tiny-elu-relu", CONFORMANCE / "tiny-rfa"
 PATIENCE = 100  # seconds that a reply may take on a busy machine; a client that waits for an hour is found
 TIMEOUT = 90  # seconds; of replies that end before it
@@ -46,13 +42,15 @@ ONE = {"prompt": [3, 1], "seed": 2**63 + 5, **SAMPLED}
 UNSEEDED = {"prompt": [3, 1], **SAMPLED}
 THREE = {**ONE, "num_samples": 3}
 ENDING = {**THREE, "stop_token_ids": [15]}  # its samples have 8, 3 and no tokens
+EIGHT = tuple({**ONE, "prompt": [i], "seed": seed, "num_samples": 1 + i % 3} for i, seed in enumerate((0, 2**64 - 1, *range(1, 7))))
 LONG = {**ONE, "max_tokens": 3000, "top_logprobs": 20}  # more bytes than a connection holds that is not read
 
 
 class Row(NamedTuple):
     """steps, forever, refused: of a Proxy. requests: made side by side by one client. error: code and reason of the end; None: the
-    undisturbed reply. calls: how many requests come to the server; None where gRPC may repeat one by itself. elsewhere: the calls after
-    the first come to a server of another model. session: the requests are on one, with or without their position. without: clients that
+    undisturbed reply. calls: how many requests come to the server; None where gRPC may repeat one by itself. waited: so many seconds have
+    passed before the last call, at least, and are not left until its deadline. elsewhere: the calls after the first come to a server of
+    another model. session: the requests are on one, with or without their position. without: clients that
     cannot make such a call. cookies: by them a balancer leads each call, to the replica of the session, or, where it has none, to another
     one that `knows` the session or does not. ended_by: in place of a Proxy, a server of its own that gets this signal in mid-reply, and
     another one."""
@@ -61,6 +59,7 @@ class Row(NamedTuple):
     requests: tuple = (ONE,)
     error: tuple | None = None
     calls: int | None = None
+    waited: float = 0
     forever: bool = False
     refused: float = 0
     elsewhere: bool = False
@@ -77,6 +76,8 @@ class Row(NamedTuple):
 DRAINING = faults.error(Code.UNAVAILABLE, "DRAINING", sent_tokens="3")
 FULL = faults.error(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.05)
 FULL_FOR_AN_HOUR = faults.error(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=3600)
+DRAINING_FOR_AN_HOUR = faults.error(Code.UNAVAILABLE, "DRAINING", retry_seconds=3600)
+NOT_NOW, NOT_YET = (faults.error(Code.UNAVAILABLE, "NOT_NOW", retry_seconds=seconds) for seconds in (0.02, 2.5))
 SLOW = faults.error(Code.RESOURCE_EXHAUSTED, "READER_TOO_SLOW", sent_tokens="3")
 BROKEN = faults.error(Code.INTERNAL, "BROKEN")
 MOVED = faults.error(Code.ABORTED, "SESSION_MOVED")
@@ -85,7 +86,20 @@ NO_POSITION = {"session": "no position", "without": ("python sync", "python asyn
 WITH_COOKIE = {"session": "position", "without": ("python multiplex", "c++ multiplex")}
 HERE, AWAY, THERE = Proxy.COOKIE, None, Proxy.OTHER_COOKIE
 NOTHING = (0, faults.trailers(Code.UNAVAILABLE))
+MULTIPLEXED = {"without": ("python sync", "python async", "c++ wait", "c++ async", "command", "typescript")}
 BAD_GATEWAY, NO_SERVER = (0, faults.http(502)), (0, faults.http(503))
+
+# Errors that lose no reply.
+KEPT = {
+    "unknown_with_details": (faults.error(Code.UNKNOWN, "BROKEN"), ("UNKNOWN", "BROKEN")),
+    "internal_with_details": (BROKEN, ("INTERNAL", "BROKEN")),
+    "aborted": (faults.error(Code.ABORTED, "BROKEN"), ("ABORTED", "BROKEN")),
+    "reader_too_slow": (SLOW, ("RESOURCE_EXHAUSTED", "READER_TOO_SLOW")),
+    "cancelled": (faults.trailers(Code.CANCELLED), ("CANCELLED", "")),
+    "too_late": (faults.trailers(Code.DEADLINE_EXCEEDED), ("DEADLINE_EXCEEDED", "")),
+}
+WAITED = {"waited": 2.5, "timeout": 60}  # gRPC sends a deadline again that is 3 % too late
+IN_TIME = {"timeout": 1000, "error": ("DEADLINE_EXCEEDED", "")}
 
 TABLE = {
     # The connection.
@@ -121,6 +135,13 @@ TABLE = {
     "bad_gateway": Row([BAD_GATEWAY, BAD_GATEWAY], calls=3),
     "no_server_for_good": Row([NO_SERVER], forever=True, error=("UNAVAILABLE", ""), calls=4),
     "no_server_and_one_attempt": Row([NO_SERVER], max_attempts=1, error=("UNAVAILABLE", ""), calls=1, without=("command",)),
+    **{
+        f"three_attempts_with_resume_{resume}": Row(
+            [(0, DRAINING), NOTHING], forever=True, max_attempts=3, resume=resume, error=("UNAVAILABLE", "DRAINING"), calls=3,
+            without=("command",),
+        )
+        for resume in (True, False)
+    },
     "no_server_for_what_is_left": Row([(3, faults.reset()), NO_SERVER, BAD_GATEWAY], calls=4),
     "unavailable_before_the_first_message": Row([NOTHING], calls=2),
     # The package for Node.js gives out an error before the messages that wait.
@@ -131,19 +152,25 @@ TABLE = {
     "unavailable_after_the_usage": Row([(None, faults.trailers(Code.UNAVAILABLE))]),
     "unavailable_after_message_3": Row([(3, faults.trailers(Code.UNAVAILABLE))], calls=2),
     "unknown_before_the_first_message": Row([(0, faults.trailers(Code.UNKNOWN))], calls=2),
+    "internal_before_the_first_message": Row([(0, faults.trailers(Code.INTERNAL))], calls=2),
     "unknown_after_message_3": Row([(3, faults.trailers(Code.UNKNOWN))], calls=2),
     "internal_without_details": Row([(3, faults.trailers(Code.INTERNAL))], calls=2),
     # Errors of a server.
     "draining_before_the_first_message": Row([(0, DRAINING)], calls=2),
     "draining_after_message_3": Row([(3, DRAINING)], calls=2),
-    "internal_with_details": Row([(3, BROKEN)], error=("INTERNAL", "BROKEN"), calls=1),
-    "reader_too_slow": Row([(3, SLOW)], error=("RESOURCE_EXHAUSTED", "READER_TOO_SLOW"), calls=1),
+    **{f"{name}_before_the_first_message": Row([(0, fault)], error=error, calls=1) for name, (fault, error) in KEPT.items()},
+    **{f"{name}_after_message_3": Row([(3, fault)], error=error, calls=1) for name, (fault, error) in KEPT.items()},
+    **{f"{name}_for_what_is_left": Row([(3, DRAINING), (0, fault)], error=error, calls=2) for name, (fault, error) in KEPT.items()},
     "queue_full": Row([(0, FULL)], error=("RESOURCE_EXHAUSTED", "QUEUE_FULL"), calls=1),
+    "queue_full_after_message_3": Row([(3, FULL)], error=("RESOURCE_EXHAUSTED", "QUEUE_FULL"), calls=1),
+    "queue_full_after_a_call_that_brought_nothing": Row([NO_SERVER, (0, FULL)], calls=3),
     "queue_full_for_what_is_left": Row([(3, DRAINING), (0, FULL)], calls=3),
-    "queue_full_without_a_delay": Row([(3, DRAINING), (0, SLOW)], error=("RESOURCE_EXHAUSTED", "READER_TOO_SLOW"), calls=2),
-    "queue_full_beyond_the_deadline": Row([(3, DRAINING), (0, FULL_FOR_AN_HOUR)], error=("DEADLINE_EXCEEDED", ""), timeout=1000, calls=2),
     "another_model_after_the_fault": Row([(3, DRAINING)], elsewhere=True, error=("FAILED_PRECONDITION", "RESUME_MISMATCH"), calls=2),
     # Time.
+    "queue_full_beyond_the_deadline": Row([(3, DRAINING), (0, FULL_FOR_AN_HOUR)], calls=2, **IN_TIME),
+    "draining_beyond_the_deadline": Row([(3, DRAINING_FOR_AN_HOUR)], calls=1, **IN_TIME),
+    "draining_beyond_the_deadline_at_once": Row([(0, DRAINING_FOR_AN_HOUR)], calls=1, **IN_TIME),
+    "a_wait_within_the_deadline": Row([(3, NOT_YET)], calls=2, **WAITED),
     "stalled_before_the_first_message": Row([(0, faults.stall)], timeout=0.7, error=("DEADLINE_EXCEEDED", "")),
     "stalled_after_message_3": Row([(3, faults.stall)], timeout=0.7, error=("DEADLINE_EXCEEDED", "")),
     # The server.
@@ -155,10 +182,17 @@ TABLE = {
     "a_fault_after_every_message": Row([(1, DRAINING)] * 7, calls=8),
     "four_calls_that_bring_nothing": Row([(3, DRAINING), *[NOTHING] * 4], calls=6),
     "five_calls_that_bring_nothing": Row([(3, DRAINING), NOTHING], forever=True, error=("UNAVAILABLE", "DRAINING"), calls=6),
+    "five_calls_that_bring_nothing_after_others": Row(
+        [(3, faults.trailers(Code.UNAVAILABLE)), *[(0, NOT_NOW)] * 4, (1, DRAINING), (0, NOT_NOW)],
+        forever=True, error=("UNAVAILABLE", "DRAINING"), calls=11,
+    ),
+    "five_calls_that_bring_the_end_again": Row([(-1, DRAINING), (-1, NOT_NOW)], forever=True, error=("UNAVAILABLE", "DRAINING"), calls=6),
+    "a_stream_that_ends_too_early": Row([(3, faults.trailers(Code.OK))], calls=2, **MULTIPLEXED),
     # Sessions.
     **{f"session_reset_after_message_{count}": Row([(count, faults.reset())], **IN_SESSION) for count in (0, 3, 8)},
     "session_half_open_before_the_first_message": Row([(0, faults.half_open)], **IN_SESSION),
     "session_draining_before_the_usage": Row([(-1, DRAINING)], calls=2, **IN_SESSION),
+    "session_wait_within_the_deadline": Row([(0, NOT_YET)], calls=2, **WAITED, **IN_SESSION),
     "session_moved_before_the_first_message": Row([(0, MOVED)], calls=2, **IN_SESSION),
     "session_moved_after_message_3": Row([(3, MOVED)], calls=2, **IN_SESSION),
     "session_draining_and_not_shared": Row([(3, DRAINING)], cookies=(HERE, AWAY, HERE), **WITH_COOKIE),
@@ -179,9 +213,10 @@ TABLE = {
     "samples_that_ended": Row([(9, DRAINING), (3, faults.reset()), (-2, DRAINING), (-1, DRAINING)], requests=(ENDING,)),
     "no_seed": Row([(3, DRAINING)], requests=(UNSEEDED,), calls=2),
     "no_seed_and_no_first_message": Row([NO_SERVER], requests=(UNSEEDED,), calls=2),
-    "side_by_side": Row([(4, faults.reset())], requests=(ONE, THREE, {**ONE, "prompt": [7], "seed": 6})),
+    "side_by_side": Row([(4, faults.reset())], requests=EIGHT),
     "resume_is_off": Row([(3, DRAINING)], resume=False, error=("UNAVAILABLE", "DRAINING"), calls=1),
     "resume_is_off_before_the_first_message": Row([NO_SERVER, NOTHING], resume=False, calls=3),
+    "resume_is_off_after_a_lost_call": Row([NO_SERVER, (3, DRAINING)], resume=False, error=("UNAVAILABLE", "DRAINING"), calls=2),
 }
 
 
@@ -239,105 +274,6 @@ def line(reply):
     return said
 
 
-class Driver:
-    """A program that makes the calls of jobs: a line of JSON each, on its stdin and stdout (python_driver.py)."""
-
-    def __init__(self, *command, **env):
-        self.command, self.env = [str(part) for part in command], os.environ | env
-        self.answers = {}
-        self.ids = itertools.count()
-
-    async def start(self):
-        pipe = asyncio.subprocess.PIPE
-        self.process = await asyncio.create_subprocess_exec(*self.command, stdin=pipe, stdout=pipe, env=self.env, limit=1 << 26)
-        self.reading = asyncio.create_task(self.read())
-
-    async def read(self):
-        async for text in self.process.stdout:
-            answer = json.loads(text)
-            if not (waiting := self.answers.pop(answer["id"])).done():
-                waiting.set_result(answer["replies"])
-        for answer in self.answers.values():
-            if not answer.done():
-                answer.set_exception(RuntimeError(f"{self.command} has ended"))
-
-    async def run(self, job):
-        id = next(self.ids)
-        self.answers[id] = asyncio.get_running_loop().create_future()
-        self.process.stdin.write(json.dumps({"id": id, **job}).encode() + b"\n")
-        return await self.answers[id]
-
-    async def stop(self):
-        self.process.stdin.close()
-        if self.answers:  # of a client that hangs
-            self.process.kill()
-        await self.reading
-        await self.process.wait()
-
-
-class Command:
-    """`rivulet generate --json`, a process for each job. Its errors say neither code nor reason."""
-
-    CODES = {2: ("INVALID_ARGUMENT", "FAILED_PRECONDITION"), 3: ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED"),
-             1: ("INTERNAL", "UNKNOWN")}  # fmt: skip
-
-    async def start(self):
-        pass
-
-    async def stop(self):
-        pass
-
-    async def run(self, job):
-        return await asyncio.gather(*(self.reply(job, request) for request in job["requests"]))
-
-    async def reply(self, job, request):
-        flags = ["--target", job["target"], "--deadline", f"{job['timeout']:g}", "--json"]
-        flags += ["--tokens", ",".join(map(str, request["prompt"]))]
-        flags += [] if job["resume"] else ["--no-resume"]
-        flags += ["--session", job["session"]] if job["session"] else []
-        flags += ["--cookie", job["cookie"]] if job["cookie"] else []
-        flags += ["--position", "0"] if "position" in job["messages"][0].get("session", ()) else []
-        for name, value in request.items():
-            flag = "--" + {"stop_token_ids": "stop-token"}.get(name, name.replace("_", "-"))
-            if value is True:
-                flags.append(flag)
-            elif name != "prompt":
-                flags += [flag, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(BIN_DIR / "rivulet", "generate", *flags, stdout=pipe, stderr=pipe)
-        out, error = await process.communicate()
-        parts = [json.loads(text) for text in out.splitlines()]
-        for part in parts:
-            if "finish" in part:
-                part["finish"] = part["finish"]["reason"]
-        return {"parts": parts, "error": None if process.returncode == 0 else {"exit": process.returncode, "said": error.decode()}}
-
-
-def typescript_client(folder):
-    """Builds the client of client/typescript in a folder, without a network."""
-    built = folder / "client/typescript"
-    shutil.copytree(SOURCE_DIR / "client/typescript", built, ignore=shutil.ignore_patterns("node_modules", "dist", "gen", "LICENSE"))
-    (built / "node_modules").symlink_to(MODULES)
-    for name in ("proto", "LICENSE"):
-        (folder / name).symlink_to(SOURCE_DIR / name)
-    done = subprocess.run(["npm", "run", "build"], cwd=built, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stdout + done.stderr)
-    return built
-
-
-def drivers(folder):
-    """The clients by name. None: what it needs is absent."""
-    python, cpp = (rivulet_wheel.PYTHON, DRIVERS / "python_driver.py"), BIN_DIR.parent / "tests/lost_replies_driver"
-    made = {f"python {kind}": Driver(*python, kind) for kind in ("sync", "async", "multiplex")}
-    made |= {f"c++ {kind}": Driver(cpp, kind) if cpp.exists() else None for kind in ("wait", "async", "multiplex")}
-    made["command"] = Command()
-    made["typescript"] = None
-    if shutil.which("npm") and shutil.which("protoc") and MODULES.is_dir():
-        made["typescript"] = Driver("node", DRIVERS / "typescript_driver.js", typescript_client(folder))
-    return made
-
-
 class LostRepliesTest(unittest.TestCase):
     maxDiff = None
 
@@ -351,7 +287,7 @@ class LostRepliesTest(unittest.TestCase):
         cls.loop = asyncio.new_event_loop()
         cls.addClassCleanup(cls.loop.close)
         cls.drivers = drivers(pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())))
-        cls.truths = {}
+        cls.truths, cls.drawn = {}, set()
         for driver in filter(None, cls.drivers.values()):
             cls.loop.run_until_complete(driver.start())
             cls.addClassCleanup(lambda driver=driver: cls.loop.run_until_complete(driver.stop()))
@@ -392,19 +328,27 @@ class LostRepliesTest(unittest.TestCase):
         asked = message(request)
         if "seed" not in request and reply["parts"]:
             asked.sampling.seed = int(reply["parts"][0]["seed"])
+            self.assertNotIn(asked.sampling.seed, self.drawn)
+            self.drawn.add(asked.sampling.seed)
         truth = self.truth(asked)
         expected, got = whole(truth), whole(reply["parts"])
         if row.error is None:
             self.assertIsNone(reply["error"])
             self.assertEqual(got, expected)
             self.assertLessEqual(truth[-1]["usage"].items(), reply["parts"][-1]["usage"].items())
+            if "session" in reply:
+                held = [*request["prompt"], *got[0]["tokens"]]
+                self.assertEqual(reply["session"], {"position": len(held), "sequence_hash": str(fnv1a(held))})
             return
         for index, sample in got.items():
             self.assertEqual(sample["tokens"], expected[index]["tokens"][: len(sample["tokens"])])
-        if "exit" in (reply["error"] or ()):
-            self.assertIn(row.error[0], Command.CODES[reply["error"]["exit"]], reply["error"])
+        error = reply["error"] or {}
+        if "exit" in error:
+            self.assertIn(row.error[0], Command.CODES[error["exit"]], error)
         else:
-            self.assertEqual(reply["error"], {"code": row.error[0], "reason": row.error[1]})
+            self.assertEqual((error.get("code"), error.get("reason")), row.error)
+            if row.elsewhere:
+                self.assertEqual(error.get("field", "resume.fingerprint"), "resume.fingerprint")
 
     def check_calls(self, row, proxy):
         """What the client has sent: the same request each time, with what it had received."""
@@ -413,15 +357,22 @@ class LostRepliesTest(unittest.TestCase):
             self.assertEqual(len(proxy.requests), row.calls)
         if row.cookies:
             self.assertEqual(tuple(proxy.cookies), row.cookies)
-        if len(row.requests) > 1:
-            return
-        seed, had, asked = None, None, message(row.requests[0])
-        for number, sent in enumerate(proxy.requests):
+        if row.waited:
+            self.assertLess(proxy.timeouts[-1], proxy.timeouts[0] - row.waited + 1.05)  # a call may round them up, to seconds
+        for request in row.requests:
+            same = [sent for sent in proxy.requests if sent.sampling.seed == request.get("seed", sent.sampling.seed)]
+            self.check_requests(row, request, same)
+
+    def check_requests(self, row, request, calls):
+        seed, had, session, asked = None, None, None, message(request)
+        for number, sent in enumerate(calls):
             if seed is None and sent.sampling.HasField("seed"):
                 seed = sent.sampling.seed
             self.assertEqual(sent.sampling.seed, seed)
             asked.sampling.seed = seed
             truth = self.truth(asked)
+            if row.calls is not None:
+                self.assertEqual(sent.HasField("resume"), number > 0)
             if sent.resume.HasField("fingerprint"):
                 if not row.session:  # there it is another one
                     self.assertEqual(sent.resume.fingerprint, truth[0]["fingerprint"])
@@ -433,9 +384,11 @@ class LostRepliesTest(unittest.TestCase):
                 had = [len(tokens) for tokens in samples]
             else:
                 self.assertIsNone(had)
-                self.assertFalse([list(sample.ids) for sample in sent.resume.samples if sample.ids])
+                self.assertEqual(len(sent.resume.samples), 0)
             self.assertEqual(sent.session.HasField("position"), row.session == "position")
             self.assertEqual(sent.session.position, 0)
+            session = session or copy.deepcopy(sent.session)
+            self.assertEqual(sent.session, session)
             for name in ("resume", "model", "session"):
                 sent.ClearField(name)
             self.assertEqual(sent, asked, f"call {number}")
@@ -479,7 +432,7 @@ class LostRepliesTest(unittest.TestCase):
         for name, outcome in zip(asked, outcomes, strict=True):
             with self.subTest(client=name):
                 if outcome is None:
-                    self.skipTest("not built: deploy/setup.sh --tests makes build/typescript, the build lost_replies_driver")
+                    self.skipTest("not built: deploy/setup.sh --tests makes build/typescript, the build contract_driver")
                 if isinstance(outcome, BaseException):
                     raise outcome
                 replies, proxy = outcome
