@@ -48,10 +48,10 @@ TARGETS = ("rivulet", "rivulet-server", "client_test", "client_e2e_test", "multi
 CLIENT = [f"client/{name}" for name in (
     "python_session_fake_test", "python_cookie_test", "python_token_text_test", "python_client_calls_test", "python_client_cancel_test",
     "python_multiplex_test", "python_text_test", "python_cache_test", "python_client_connection_test",
-    "python_hints_test SyncHintsTest AsyncHintsTest HelpTest", "python_session_test SyncSessionTest AsyncSessionTest", "python_resume_test", "python_durability_test", "contract/lost_replies_test",
+    "python_hints_test SyncHintsTest AsyncHintsTest HelpTest", "python_session_test SyncSessionTest AsyncSessionTest", "python_resume_test", "python_durability_test", "contract/contract_test", "contract/lost_replies_test",
 )]  # fmt: skip
 IMAGES = ["client/python_client_images_test"]
-TYPESCRIPT = ["client/typescript_test", "client/contract/lost_replies_test"]
+TYPESCRIPT = ["client/typescript_test", "client/contract/contract_test", "client/contract/lost_replies_test"]
 COMMAND = ["client_test", *(f"cli/{name}" for name in ("cli_hints_test", "keys_cli_test", "sessions_cli_test", "score_test", "text_test", "cli_test"))]
 TESTS = {
     "client/python/src/rivulet/core/admin.py": ["client/python_admin_test"],
@@ -67,7 +67,7 @@ TESTS = {
     "client/cli/options/": COMMAND,
     "client/cli/input/": COMMAND,
     "client/cli/output/": COMMAND,
-    "client/cpp/": ["client_test", "client_e2e_test", "multiplex_e2e_test", "client/contract/lost_replies_test"],
+    "client/cpp/": ["client_test", "client_e2e_test", "multiplex_e2e_test", "client/contract/contract_test", "client/contract/lost_replies_test"],
     "server/": ENGINE,
 }  # fmt: skip
 

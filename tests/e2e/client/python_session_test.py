@@ -272,6 +272,7 @@ class SessionTests:
                     (lambda: client.open_session(seed=-1), ValueError, "seed: must be 0 to 18446744073709551615; got -1"),
                     (lambda: client.open_session(idle_timeout="1"), TypeError, "^idle_timeout: must .*; got '1'"),
                     (lambda: client.open_session(idle_timeout=float("nan")), ValueError, "^idle_timeout: must .*; got nan"),
+                    (lambda: client.session("1" * 32, cookie="a\nb"), ValueError, "cookie"),
                     (lambda: client.restore_session("abc"), TypeError, "^snapshot: must .*; got 'abc'"),
                     (lambda: session.append(1.5), TypeError, r"^content: must .*; got 1\.5"),
                     (lambda: session.append([1], mark=3), TypeError, "^mark: must .*; got 3"),

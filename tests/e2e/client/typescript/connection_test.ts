@@ -12,7 +12,7 @@ import * as tls from 'node:tls';
 import { Metadata, status as codes } from '@grpc/grpc-js';
 import { Code, RivuletClient, RivuletError, type ClientOptions } from 'rivulet-client';
 
-import { status, withFake, type Handlers, type Message } from './fake_server.js';
+import { status, withFake, type Message } from './fake_server.js';
 
 const ID = '0123456789abcdef0123456789abcdef';
 const UNAVAILABLE = status(codes.UNAVAILABLE, 'the server drains', {
@@ -298,34 +298,6 @@ test('after a lost reply the next call first drops what was not seen', async () 
     assert.equal(rewinds.length, 1);
     const { position, sequenceHash } = generates[0].session;
     assert.deepEqual([position, BigInt(sequenceHash)], ['0', EMPTY]);
-  });
-});
-
-test('cookies of a balancer lead the calls of a session to its replica', async () => {
-  const handlers: Handlers = {
-    OpenSession: (_, __, headers) => {
-      headers.add('set-cookie', 'replica=b; Path=/; HttpOnly');
-      return { session: session(0, EMPTY) };
-    },
-    Append: () => ({ progress: { position: '1', sequenceHash: String(AFTER_ONE) } }),
-    ForkSession: () => ({ sessions: [session(1, AFTER_ONE)] }),
-    GetSession: () => ({ session: session(1, AFTER_ONE) }),
-  };
-  await withFake(handlers, async (client, { calls }) => {
-    const opened = await client.openSession(PATIENCE);
-    assert.equal(opened.cookie, 'replica=b');
-    await opened.append([1], PATIENCE);
-    const [fork] = await opened.fork(PATIENCE);
-    const same = await client.session(ID, { cookie: opened.cookie, ...PATIENCE });
-    for (const method of ['Append', 'ForkSession', 'GetSession']) {
-      assert.deepEqual(
-        calls[method]?.map((metadata) => metadata.get('cookie')),
-        [['replica=b']],
-        method,
-      );
-    }
-    assert.deepEqual([fork?.cookie, same.cookie], ['replica=b', 'replica=b']);
-    assert.deepEqual(calls['OpenSession']![0]!.get('cookie'), []);
   });
 });
 

@@ -4,7 +4,7 @@
 import { strict as assert } from 'node:assert';
 import { test } from 'node:test';
 
-import { Metadata, status as codes } from '@grpc/grpc-js';
+import { status as codes } from '@grpc/grpc-js';
 import {
   Code,
   RivuletClient,
@@ -369,92 +369,6 @@ test('a request that goes back is the same where its reply has begun', async () 
 });
 
 const MOVED = ended(codes.ABORTED, 'SESSION_MOVED');
-const UNKNOWN_THERE = ended(codes.NOT_FOUND, 'SESSION_NOT_FOUND');
-
-/**
- * The cookies of Generates, or Appends, on a session that "replica=a" leads to. They end with `ends`,
- * then well, and bring `gives`, also with an error. The last one: that of the session then.
- */
-async function cookiesOf(
-  method: 'Generate' | 'Append',
-  ends: object[],
-  fails?: [Code, string],
-  gives?: string,
-  clientOptions?: ClientOptions,
-): Promise<unknown[]> {
-  const left = [...ends];
-  const next = (headers: Metadata): void => {
-    if (gives !== undefined) headers.add('set-cookie', gives);
-    if (left.length > 0) throw left.shift();
-  };
-  let cookies: unknown[] = [];
-  await withWaits(() =>
-    withFake(
-      {
-        GetSession: () => ({ session: session(0) }),
-        async *Generate(_, call) {
-          const headers = new Metadata();
-          try {
-            next(headers);
-          } finally {
-            call.sendMetadata(headers);
-          }
-          yield { ...sessionPart(0, END), ...usage(1) };
-        },
-        Append: (_, __, headers) => {
-          next(headers);
-          return { progress: progress(1) };
-        },
-      },
-      async (client, { calls }) => {
-        const opened = await client.session('0', { cookie: 'replica=a', ...PATIENCE });
-        const run = async (): Promise<unknown> =>
-          method === 'Append' ? opened.append([1], PATIENCE) : opened.generate([], PATIENCE).collect();
-        if (fails === undefined) await run();
-        else await assert.rejects(run(), failsWith(...fails));
-        assert.equal(left.length, 0);
-        cookies = [...calls[method]!.map((metadata) => metadata.get('cookie')[0]), opened.cookie];
-      },
-      clientOptions ?? { maxAttempts: 5 },
-    ),
-  );
-  return cookies;
-}
-
-test('a reply goes on elsewhere where its replica drains or has lost the session', async () => {
-  const [a, b] = ['replica=a', 'replica=b'];
-  for (const error of [DRAINING, MOVED])
-    assert.deepEqual(await cookiesOf('Generate', [error], undefined, `${b}; path=/`), [a, undefined, b]);
-  assert.deepEqual(await cookiesOf('Generate', [OTHER]), [a, a, a]);
-  const lost = [OTHER, OTHER, OTHER];
-  assert.deepEqual(await cookiesOf('Generate', lost), [a, a, undefined, undefined, a]);
-});
-
-test('a session that another replica does not know is asked for with its cookie', async () => {
-  const [a, b] = ['replica=a', 'replica=b'];
-  const gone: [Code, string] = [Code.NOT_FOUND, 'SESSION_NOT_FOUND'];
-  const away = [DRAINING, UNKNOWN_THERE];
-  assert.deepEqual(await cookiesOf('Generate', away, undefined, b), [a, undefined, a, b]);
-  assert.deepEqual(await cookiesOf('Generate', [...away, DRAINING]), [a, undefined, a, a, a]);
-  assert.deepEqual(await cookiesOf('Generate', [...away, UNKNOWN_THERE], gone), [a, undefined, a, a]);
-  assert.deepEqual(await cookiesOf('Generate', [UNKNOWN_THERE], gone, b), [a, a]);
-  const first: [Code, string] = [Code.UNAVAILABLE, 'DRAINING'];
-  assert.deepEqual(await cookiesOf('Generate', away, first, b, { maxAttempts: 2 }), [a, undefined, a]);
-});
-
-test('a call on a session is made once more without the cookie', async () => {
-  const [a, b] = ['replica=a', 'replica=b'];
-  const once = { maxAttempts: 1 }; // of gRPC
-  for (const error of [DRAINING, MOVED, OTHER])
-    assert.deepEqual(await cookiesOf('Append', [error], undefined, b, once), [a, undefined, b]);
-  const fails: [object[], [Code, string]][] = [
-    [[DRAINING, UNKNOWN_THERE], [Code.UNAVAILABLE, 'DRAINING']],
-    [[DRAINING, MOVED], [Code.ABORTED, 'SESSION_MOVED']],
-  ];
-  for (const [ends, error] of fails)
-    assert.deepEqual(await cookiesOf('Append', ends, error, b, once), [a, undefined, a]);
-});
-
 test('another call of the session ends a wait, and drops what was not seen', LIMIT, async () => {
   const away = ended(codes.UNAVAILABLE, 'DRAINING', HOUR_MS / 1000);
   const script = new Script({ messages: [sessionPart(0, {})], error: away });

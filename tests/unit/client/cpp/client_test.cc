@@ -51,6 +51,13 @@ TEST(ClientTest, RefusesMetadataThatCannotBeSent) {
   EXPECT_EQ(metadata.entries().size(), 2u);
 }
 
+TEST(ClientTest, RefusesACookieThatCannotBeSent) {
+  const Client client = *Client::Connect("127.0.0.1:1");
+  EXPECT_TRUE(client.SetSessionCookie("known", "replica=d").ok());
+  EXPECT_EQ(client.SetSessionCookie("known", "a\nb").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(client.SessionCookie("known"), "replica=d");
+}
+
 TEST(ClientTest, AnswersUnavailableWhereNobodyListens) {
   absl::StatusOr<Client> client = Client::Connect("127.0.0.1:1");
   ASSERT_TRUE(client.ok());
