@@ -48,7 +48,7 @@ TARGETS = ("rivulet", "rivulet-server", "client_test", "client_e2e_test", "multi
 CLIENT = [f"client/{name}" for name in (
     "python_session_fake_test", "python_cookie_test", "python_token_text_test", "python_client_calls_test", "python_client_cancel_test",
     "python_multiplex_test", "python_text_test", "python_cache_test", "python_client_connection_test",
-    "python_hints_test SyncHintsTest AsyncHintsTest HelpTest", "python_session_test SyncSessionTest AsyncSessionTest", "python_resume_test", "python_durability_test", "contract/contract_test", "contract/lost_replies_test",
+    "python_hints_test SyncHintsTest AsyncHintsTest HelpTest", "python_session_test SyncSessionTest AsyncSessionTest", "python_resume_test", "contract/contract_test", "contract/lost_replies_test",
 )]  # fmt: skip
 IMAGES = ["client/python_client_images_test"]
 TYPESCRIPT = ["client/typescript_test", "client/contract/contract_test", "client/contract/lost_replies_test"]
@@ -382,7 +382,7 @@ class TypescriptProgram(Program):
         for model in ("text", "plain"):  # that a test writes
             shutil.rmtree(self.suite.root / model, ignore_errors=True)
         for name in (
-            "test_with_servers_that_fail_and_a_balancer", "test_with_a_server", "test_with_a_tokenizer", "test_durability", "test_lost_replies",
+            "test_with_servers_that_fail_and_a_balancer", "test_with_a_server", "test_with_a_tokenizer", "test_lost_replies",
         ):  # fmt: skip
             result = unittest.TestResult()
             self.suite(name).run(result)

@@ -114,9 +114,6 @@ class TypescriptTest(unittest.TestCase):
     def test_lost_replies(self):
         self.run_tests("resume_test", **PROTO)
 
-    def test_durability(self):
-        self.run_tests("durability_test", **PROTO)
-
     def test_the_examples_of_the_pages_run(self):
         self.assertEqual(set(self.blocks.values()), set(PAGES))
         with Server(*MODELS) as server:

@@ -15,13 +15,14 @@ from concurrent import futures
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 from drivers import drivers
-from fake_server import ScriptedServer, cut, fails, fnv1a, part
+from fake_server import ScriptedServer, cut, failing, fails, fnv1a, part
 from grpc import StatusCode as Code
 
 from rivulet.v1 import session_service_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PATIENCE = 100  # seconds that a step may take on a busy machine
+ID = "0123456789abcdef" * 2
 END = {"reason": "FINISH_REASON_LENGTH"}
 LOST = cut(Code.UNAVAILABLE, "gone")
 DRAINING, MOVED = fails(Code.UNAVAILABLE, "DRAINING", retry_seconds=0.01), fails(Code.ABORTED, "SESSION_MOVED")
@@ -306,6 +307,237 @@ class CookieTest(unittest.TestCase):
             session = peer.session("session", of="s0", options={"cookie": "replica=d"})
             session.append()
         self.assertEqual({cookie for _, cookie in server.cookies()}, {"replica=d"})
+
+
+NOT_DURABLE = {"durable": False, "position": 1}
+TEXT = [1, 2]  # the tokens of any text
+BEHIND = ("FAILED_PRECONDITION", "SESSION_HASH_MISMATCH")
+
+
+def wait_for_client(context):
+    """Until it has left the call, which draws no further token."""
+    left = threading.Event()
+    if context.add_callback(left.set):
+        left.wait()
+    context.abort(Code.CANCELLED, "")
+
+
+class Store(ScriptedServer):
+    """Holds one session. Every token that it draws is the one before it and one. durability: what it says of each request. cut: called
+    after the next drawn token, to end the call."""
+
+    def __init__(self, durability):
+        self.sequence, self.marks, self.said, self.cut = [], {}, {"durability": durability} if durability else {}, None
+        replies = session_service_pb2
+        super().__init__({
+            "OpenSession": lambda *_: replies.OpenSessionReply(session=self.session()),
+            "GetSession": lambda *_: replies.GetSessionReply(session=self.session()),
+            "Append": self.append,
+            "Generate": self.generate,
+            "ForkSession": self.fork,
+            "RewindSession": self.rewind,
+            "SnapshotSession": self.snapshot,
+        })  # fmt: skip
+
+    def progress(self):
+        return {"position": len(self.sequence), "sequence_hash": fnv1a(self.sequence)}
+
+    def session(self):
+        return {"session_id": ID, "model": "m", "progress": self.progress(), "seed": 7, "marks": self.marks}
+
+    def lose(self, position):
+        """What comes after it."""
+        del self.sequence[position:]
+        self.marks = {name: at for name, at in self.marks.items() if at <= position}
+
+    def check(self, context, position, sequence_hash=None):
+        if sequence_hash not in (None, fnv1a(self.sequence)):
+            failing(context, Code.FAILED_PRECONDITION, "SESSION_HASH_MISMATCH")
+        if position > len(self.sequence):
+            failing(context, Code.OUT_OF_RANGE, "POSITION_OUT_OF_RANGE")
+
+    def take(self, ref, kind, request):
+        self.lose(ref.position)
+        self.sequence += TEXT if kind == "text" else request.tokens.ids
+
+    def mark(self, name):
+        if name:
+            self.marks[name] = len(self.sequence)
+
+    def append(self, request, context):
+        self.check(context, request.session.position, request.session.sequence_hash)
+        self.take(request.session, request.WhichOneof("content"), request)
+        self.mark(request.session.mark)
+        return session_service_pb2.AppendReply(progress=self.progress(), **self.said)
+
+    def generate(self, request, context):
+        ref, came = request.session, [id for sample in request.resume.samples for id in sample.ids]
+        self.check(context, ref.position, None if came else ref.sequence_hash)
+        self.take(ref, request.WhichOneof("prompt"), request)
+        self.sequence += came
+        for index in range(len(came), request.max_tokens):
+            self.sequence.append(self.sequence[-1] + 1)
+            yield part(first_position=index, tokens=self.sequence[-1:], session=self.progress(), seed=7, fingerprint=11)
+            if self.cut:
+                cut, self.cut = self.cut, None
+                self.peer.wait_until_seen(1)
+                cut(context)
+        self.mark(ref.mark)
+        yield part(first_position=request.max_tokens, finish=END, session=self.progress(), usage={}, **self.said)
+
+    def fork(self, request, context):
+        self.check(context, request.session.position, request.session.sequence_hash)
+        return session_service_pb2.ForkSessionReply(sessions=[self.session()])
+
+    def rewind(self, request, context):
+        if request.mark and request.mark not in self.marks:
+            failing(context, Code.NOT_FOUND, "MARK_NOT_FOUND")
+        position = self.marks[request.mark] if request.mark else request.position
+        self.check(context, position)
+        self.lose(position)
+        return session_service_pb2.RewindSessionReply(session=self.session())
+
+    def snapshot(self, request, context):
+        self.check(context, request.position)
+        yield session_service_pb2.SnapshotSessionReply(chunk=bytes(self.sequence[: request.position]))
+
+
+class DurabilityTest(unittest.TestCase):
+    """The durability of a session is told, and what was not durable and is lost is given again: "Lost tokens" of client/README.md."""
+
+    @contextlib.contextmanager
+    def at(self, peer, durability=NOT_DURABLE):
+        """A store, and an empty session on it."""
+        server = Store(durability)
+        with peer.at(server):
+            yield server, peer.session(options={"seed": 7})
+
+    @for_each_client(*CPP)
+    def test_the_durability_of_a_reply_and_of_an_append_is_told(self, peer):
+        for durability in (NOT_DURABLE, {"durable": True, "position": 3, "other_numerics_id": "cpu"}, None):
+            expected = durability and {"other_numerics_id": "", **durability}
+            with self.at(peer, durability) as (_, session):
+                reply = session.generate([1], max_tokens=1)
+                self.assertEqual((reply["early"], reply["durability"]), (None, expected))
+                self.assertEqual(session.generate(max_tokens=1, take="all")["durability"], expected)
+                self.assertEqual(session.append([4])["durability"], expected)
+
+    def fill(self, session):
+        """[1, 2 | given 3 | 4, 5 | text 1, 2 | 3, 4], with marks."""
+        session.generate([1], max_tokens=1, mark="reply")
+        session.append([3], mark="given")
+        session.generate(max_tokens=2)
+        session.append("ab", mark="text")
+        session.generate(max_tokens=2)
+        self.assertEqual(session.place[0], 9)
+
+    @for_each_client(*CPP)
+    def test_every_call_gives_again_what_is_lost(self, peer):
+        whole = [1, 2, 3, 4, 5, 1, 2, 3, 4]
+        calls = (
+            (lambda session: session.generate([8], max_tokens=1), [*whole, 8, 9]),
+            (lambda session: session.append([8]), [*whole, 8]),
+            (lambda session: session.do("fork"), whole),
+            (lambda session: session.do("rewind", options={"position": 8}), whole[:8]),
+            (lambda session: session.do("rewind", options={"mark": "text"}), whole[:7]),
+            (lambda session: session.do("snapshot"), whole),
+            # What is given again is given, so it goes no further than where the reply begins.
+            (lambda session: session.generate(max_tokens=1, position=8), [*whole[:8], 4]),
+        )
+        for number, (call, expected) in enumerate(calls):
+            for found in (1, 2, 4, 5, 7):  # the durable position, and where more was written before the replica was lost
+                with self.at(peer) as (server, session):
+                    self.fill(session)
+                    server.lose(found)
+                    call(session)
+                    self.assertEqual(server.sequence, expected, (number, found))
+                    self.assertEqual(server.marks, {"reply": 2, "given": 3, "text": 7})
+                    self.assertEqual(session.place, (len(expected), fnv1a(expected)))
+
+    @for_each_client(*CPP)
+    def test_a_lost_reply_continues_where_what_came_before_it_is_lost_too(self, peer):
+        with self.at(peer) as (server, session):
+            session.append([1, 2, 3])
+
+            def cut(context):
+                server.lose(1)
+                context.abort(Code.UNAVAILABLE, "cut")
+
+            server.cut = cut
+            self.assertEqual(tokens_of(session.generate([5], max_tokens=3)), [6, 7, 8])
+            self.assertEqual(server.sequence, [1, 2, 3, 5, 6, 7, 8])
+
+    @for_each_client(*CPP)
+    def test_tokens_are_given_again_once_for_a_reply(self, peer):
+        with self.at(peer) as (server, session):
+            session.append([1, 2, 3])
+            held = server.progress()
+            server.lose(1)
+            server.answers["Append"] = lambda *_: session_service_pb2.AppendReply(progress=held)  # and forgets them
+            session.generate(max_tokens=1, fails=BEHIND)
+            self.assertEqual(len(server.asked("Append")), 2)
+
+    @for_each_client(*CPP)
+    def test_a_reply_that_was_left_is_given_again(self, peer):
+        with self.at(peer) as (server, session):
+            session.append([1, 2])
+            server.cut = wait_for_client
+            session.generate(max_tokens=3, take=1)
+            server.lose(1)
+            session.append([7])
+            self.assertEqual(server.sequence, [1, 2, 3, 7])
+        with self.at(peer, None) as (server, session):
+            server.cut = wait_for_client
+            session.generate([1], max_tokens=3, take=1)
+            server.lose(1)
+            session.append([7], fails=("OUT_OF_RANGE", "POSITION_OUT_OF_RANGE"))
+
+    @for_each_client(*CPP)
+    def test_what_was_dropped_is_not_given_again(self, peer):
+        with self.at(peer) as (server, session):
+            self.fill(session)
+            session.generate([30], max_tokens=1, position=8)
+            server.lose(7)
+            session.do("rewind", options={"position": 8})
+            self.assertEqual(server.sequence, [1, 2, 3, 4, 5, 1, 2, 3])
+            session.append([9])
+            server.lose(8)
+            session.append([10])
+            self.assertEqual(server.sequence, [1, 2, 3, 4, 5, 1, 2, 3, 9, 10])
+
+    @for_each_client(*CPP)
+    def test_other_sessions_are_left_as_they_are(self, peer):
+        for name, change, durability in (
+            ("cut within a text", lambda server: server.lose(6), NOT_DURABLE),
+            ("continued by another", lambda server: server.sequence.append(30), NOT_DURABLE),
+            ("rewound and continued by another", lambda server: server.sequence.__setitem__(slice(3, None), [30]), NOT_DURABLE),
+            ("lost though it was durable", lambda server: server.lose(3), {"durable": True, "position": 99}),
+            ("without a store", lambda server: server.lose(3), None),
+        ):
+            with self.at(peer, durability) as (server, session):
+                self.fill(session)
+                change(server)
+                found = list(server.sequence)
+                session.append([8], fails=BEHIND)
+                self.assertEqual(server.sequence, found, name)
+
+    @for_each_client(*CPP)
+    def test_a_reply_that_begins_within_a_text_is_not_repaired(self, peer):
+        with self.at(peer) as (server, session):
+            self.fill(session)
+            server.lose(3)
+            session.generate(position=6, fails=BEHIND)
+            self.assertEqual(server.sequence, [1, 2, 3])
+
+    @for_each_client(*CPP)
+    def test_tokens_that_the_server_takes_otherwise_are_data_loss(self, peer):
+        with self.at(peer) as (server, session):
+            session.append([1, 2])
+            session.append("ab")
+            server.lose(2)
+            server.answers["Append"] = lambda *_: session_service_pb2.AppendReply(progress={"position": 4, "sequence_hash": 5})
+            self.assertIn("hash", session.generate(max_tokens=1, fails=("DATA_LOSS", ""))["error"]["message"])
+            self.assertEqual(len(server.asked("Append")), 3)
 
 
 if __name__ == "__main__":
