@@ -216,6 +216,7 @@ class CallTests(OneServer):
             ({"timeout": 0}, ValueError, "^timeout: must .*; got 0"),
             ({"timeout": float("inf")}, ValueError, "^timeout: must .*; got inf"),
             ({"timeout": "1"}, TypeError, "^timeout: must .*; got '1'"),
+            ({"resume": 3}, TypeError, "^resume: must .*; got 3"),
             ({"metadata": {"Key": "a"}}, ValueError, "^metadata: a key must .*; got 'Key'"),
             ({"metadata": {"key": 3}}, TypeError, "^metadata: key: must .*; got 3"),
             ({"metadata": {"key-bin": "a"}}, TypeError, "^metadata: key-bin: must .*; got 'a'"),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client's connection, against a server made for each case: retries, statuses, TLS, metadata, sizes, a full queue."""
+"""The Python client's connection, against a server made for each case: statuses, TLS, metadata, sizes, a full queue. Retries are in
+contract/contract_test.py."""
 
 import asyncio
 import shutil
@@ -17,7 +18,7 @@ import grpc
 
 import rivulet
 from command import CONFORMANCE, Server
-from fake_server import WHOLE, ScriptedServer, failing, part
+from fake_server import WHOLE, ScriptedServer, failing
 from python_clients import Async, Sync
 from rivulet.v1 import inference_pb2
 
@@ -32,53 +33,7 @@ def collect(client):
     return client.generate([1]).collect()
 
 
-def score(client):
-    return client.score([1, 2])
-
-
 class ConnectionTests:
-    def failing(self, times, code=grpc.StatusCode.UNAVAILABLE):
-        """A Score that fails so often, then answers."""
-
-        def score(request, context):
-            if len(server.calls) <= times:
-                failing(context, code, "NOT_NOW")
-            return inference_pb2.ScoreReply(num_scored=2)
-
-        server = server_of(score=score)
-        return server
-
-    def test_unavailable_is_tried_again_until_there_is_an_answer(self):
-        with self.failing(2) as server:
-            self.assertEqual(self.call(server.target, score).num_scored, 2)
-            self.assertEqual([call.metadata.get("grpc-previous-rpc-attempts") for call in server.calls], [None, "1", "2"])
-
-    def test_four_attempts_are_made_and_no_more(self):
-        with self.failing(99) as server:
-            with self.assertRaises(rivulet.Unavailable) as caught:
-                self.call(server.target, score)
-            self.assertEqual((len(server.calls), caught.exception.reason), (4, "NOT_NOW"))
-
-    def test_max_attempts_one_does_not_try_again(self):
-        with self.failing(1) as server:
-            with self.assertRaises(rivulet.Unavailable):
-                self.call(server.target, score, max_attempts=1)
-            self.assertEqual(len(server.calls), 1)
-
-    def test_other_codes_are_not_tried_again(self):
-        for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL):
-            with self.failing(1, code) as server:
-                with self.assertRaises(rivulet.RivuletError) as caught:
-                    self.call(server.target, score)
-                self.assertEqual((len(server.calls), caught.exception.code), (1, code.value[0]))
-
-    def test_grpc_does_not_repeat_generate(self):
-        """The client does: python_resume_test.py."""
-        with server_of(lambda request, context: failing(context, grpc.StatusCode.UNAVAILABLE)) as server:
-            with self.assertRaises(rivulet.Unavailable):
-                self.call(server.target, collect)
-            self.assertEqual([call.metadata.get("grpc-previous-rpc-attempts") for call in server.calls], [None] * 4)
-
     def test_every_status_is_an_exception_of_its_own(self):
         def score(request, context):
             failing(context, next(code for code in grpc.StatusCode if code.value[0] == request.tokens.ids[0]), message="so it is")
@@ -92,27 +47,6 @@ class ConnectionTests:
                 self.assertEqual(type(caught.exception).__name__.lower(), code.name.replace("_", "").lower())
                 classes.add(type(caught.exception))
         self.assertEqual(len(classes), 16)
-
-    def test_a_stream_that_ends_without_a_status_of_the_server_is_unavailable(self):
-        """What a balancer makes of a replica that died, as clients see it."""
-        for code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL):
-            with server_of(score=lambda request, context, code=code: context.abort(code, "Stream removed")) as server:
-                with self.assertRaisesRegex(rivulet.Unavailable, "Stream removed"):
-                    self.call(server.target, score)
-
-    def test_a_reply_that_breaks_its_promises_is_internal(self):
-        usage = {"completion_tokens": 1}
-        end = {"reason": "FINISH_REASON_LENGTH"}
-        for messages, mention in (
-            ([part(seed=1, tokens=[1], finish=end)], "without seed or usage"),
-            ([part(seed=1, tokens=[1]), part(usage=usage)], "sample 0"),
-            ([part(seed=1, tokens=[1]), part(first_position=2, tokens=[1], finish=end, usage=usage)], "position 2 instead of 1"),
-            ([part(seed=1, tokens=[1], finish=end), part(sample_index=5, tokens=[1], usage=usage)], "sample 5 of 1"),
-        ):
-            with server_of(lambda request, context: iter(messages)) as server:
-                with self.assertRaises(rivulet.Internal) as caught:
-                    self.call(server.target, collect)
-                self.assertIn(mention, str(caught.exception))
 
     def test_large_replies_are_taken_up_to_the_limit(self):
         reply = inference_pb2.ScoreReply(num_scored=1 << 22, logprobs=[-1.5] * (1 << 22))  # 16 MiB

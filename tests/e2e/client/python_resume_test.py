@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies that are lost. With a server that follows a script: what the client asks again, and when. With real servers: the tokens are
-those that would have come; where a client does not go on by itself, the error's metadata say where to. Client and AsyncClient by the
-same tests."""
+"""Replies that are lost: where a client does not go on by itself, the error's metadata say where to. Client and AsyncClient by the same
+tests. contract/lost_replies_test.py has how a client goes on."""
 
 import asyncio
 import logging
@@ -11,106 +10,16 @@ import unittest.mock
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
-import grpc
-
 import rivulet
 from balancer import two_replicas
 from command import CONFORMANCE, Server
-from fake_server import ScriptedServer, cut, fails, follow, part
 from python_client_calls_test import ENDLESS, STREAM
-from python_client_test import BLOCKS
 from python_clients import Async, Sync, tokens_of
-from rivulet.core import reply_repeat, requests
-from rivulet.v1 import inference_pb2
+from rivulet import reply_repeat, requests
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PROMPT = [3, 1]
 BULKY = {"max_tokens": ENDLESS, "logprobs": True, "top_logprobs": 20}  # more than a connection holds for a client that does not read
-
-
-LOST = cut(grpc.StatusCode.UNAVAILABLE, "gone")
-END = {"reason": "FINISH_REASON_LENGTH"}
-BEGUN = part(seed=9, fingerprint=77, tokens=[1])
-
-
-class ContractTests:
-    """The rules of "Lost replies" in client/README.md."""
-
-    def setUp(self):
-        self.enterContext(unittest.mock.patch.object(reply_repeat, "_FIRST_WAIT", 0.001))
-
-    def replies(self, *script, begin=None, **options):
-        """The parts and the usage of a reply, and the requests that a server of this script got for it."""
-        script = list(script)
-
-        async def run(client):
-            stream = client.generate([5], **options)
-            return [part async for part in stream], stream.usage
-
-        with ScriptedServer({"Generate": follow(script)}) as server:
-            self.server = server
-            result = asyncio.run(self.with_client(run, **(begin or {})))
-        self.assertEqual(script, [])
-        return *result, self.requests()
-
-    async def with_client(self, function, **options):
-        async with self.client(self.server.target, **options) as client:
-            return await function(client)
-
-    def requests(self):
-        return [call.request for call in self.server.asked()]
-
-    def ends(self, error_type, *script, mention="", **options):
-        with self.assertRaisesRegex(error_type, mention) as caught:
-            self.replies(*script, **options)
-        self.assertEqual(len(self.requests()), len(script))
-        return caught.exception
-
-    def test_the_same_request_is_sent_with_what_came_and_nothing_comes_twice(self):
-        parts, usage, (first, again) = self.replies(
-            [BEGUN, part(sample_index=1, tokens=[5], text="x\ufffd", finish=END), LOST],
-            [part(seed=9, fingerprint=77, first_position=1, tokens=[2]), part(sample_index=1, first_position=1, text="\ufffd", finish=END),
-             part(first_position=2, tokens=[3], finish=END), part(usage={"completion_tokens": 4})],
-            num_samples=2, max_tokens=3, stop=["z"], seed=9,
-        )  # fmt: skip
-        self.assertEqual([(p.sample_index, p.first_position, p.tokens.tolist()) for p in parts], [(0, 0, [1]), (1, 0, [5]), (0, 1, [2]), (0, 2, [3])])
-        self.assertEqual([p.sample_index for p in parts if p.finish], [1, 0])
-        self.assertEqual([p.sample_index for p in parts if p.text], [1])
-        for field in ("seed", "fingerprint"):
-            self.assertEqual([p.proto.HasField(field) for p in parts], [True, False, False, False])
-        self.assertEqual(usage.completion_tokens, 4)
-        self.assertEqual(again.resume, inference_pb2.Resume(fingerprint=77, samples=[{"ids": [1]}, {"ids": [5]}]))
-        again.ClearField("resume")
-        self.assertEqual(again, first)
-
-    def test_a_call_that_is_lost_after_the_usage_has_ended_well(self):
-        whole = [part(seed=9, tokens=[1], finish=END, usage={"completion_tokens": 1})]
-        for end in (LOST, cut(grpc.StatusCode.UNKNOWN), cut(grpc.StatusCode.INTERNAL)):
-            for resume in (True, False):
-                parts, usage, _ = self.replies([*whole, end], resume=resume)
-                self.assertEqual(([p.tokens.tolist() for p in parts], usage.completion_tokens), ([[1]], 1))
-        self.ends(rivulet.Internal, [*whole, fails(grpc.StatusCode.INTERNAL, "A_BUG")])
-
-    def test_without_resume_or_a_fingerprint_a_reply_that_has_begun_ends(self):
-        self.ends(rivulet.Unavailable, [BEGUN, LOST], mention="gone", resume=False)
-        self.ends(rivulet.Unavailable, [part(seed=9, tokens=[1]), LOST], mention="gone")
-
-    def test_a_wait_beyond_the_timeout_ends_the_reply_at_once(self):
-        later = fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=3600)
-        for begin in ([], [BEGUN]):
-            self.ends(rivulet.DeadlineExceeded, [*begin, later], mention="timeout of 3600 s .* said by the server", timeout=3600)
-
-    def test_a_bad_option_is_named(self):
-        with self.assertRaisesRegex(TypeError, "^resume: must .*; got 3"):
-            self.replies(resume=3)
-
-
-class SyncContractTest(ContractTests, Sync, unittest.TestCase):
-    pass
-
-
-class AsyncContractTest(ContractTests, Async, unittest.TestCase):
-    pass
 
 
 class WaitTest(unittest.TestCase):

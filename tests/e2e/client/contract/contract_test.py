@@ -16,12 +16,14 @@ import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 from drivers import drivers
 from fake_server import ScriptedServer, cut, failing, fails, fnv1a, part
+from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode as Code
 
-from rivulet.v1 import session_service_pb2
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PATIENCE = 100  # seconds that a step may take on a busy machine
+HOUR = 3600
 ID = "0123456789abcdef" * 2
 END = {"reason": "FINISH_REASON_LENGTH"}
 LOST = cut(Code.UNAVAILABLE, "gone")
@@ -146,6 +148,109 @@ def for_each_client(*without):
         return test
 
     return make
+
+
+class Script(ScriptedServer):
+    """Opens one session of model "m" with seed 7 at `sequence`. Each Generate gives what the next of `replies` holds, messages and perhaps
+    an end, which comes when the client has seen the tokens before it."""
+
+    def __init__(self, *replies, sequence=()):
+        self.replies, self.sequence, self.sent = list(replies), list(sequence), 0
+        opened = lambda kind: lambda *_: kind(session={"session_id": ID, "model": "m", "progress": self.progress(), "seed": 7})
+        super().__init__({
+            "Generate": self.generate,
+            "OpenSession": opened(session_service_pb2.OpenSessionReply),
+            "RewindSession": opened(session_service_pb2.RewindSessionReply),
+            "ForkSession": lambda *_: session_service_pb2.ForkSessionReply(),
+            "Append": lambda *_: session_service_pb2.AppendReply(progress=self.progress()),
+        })  # fmt: skip
+
+    def progress(self):
+        return {"position": len(self.sequence), "sequence_hash": fnv1a(self.sequence)}
+
+    def generate(self, request, context):
+        if not self.replies:
+            failing(context, Code.INTERNAL, "SCRIPT_IS_OVER")
+        for entry in self.replies.pop(0):
+            if callable(entry):
+                self.peer.wait_until_seen(self.sent)
+                entry(context)
+            self.sent += bool(entry.tokens)
+            yield entry
+
+    def requests(self):
+        return [call.request for call in self.asked()]
+
+    def names(self):
+        return [call.name for call in self.calls]
+
+
+class ReplyTest(unittest.TestCase):
+    """Replies without a session: "Lost replies" of client/README.md."""
+
+    maxDiff = None
+
+    @for_each_client()
+    def test_a_lost_reply_goes_on_behind_what_came_and_nothing_comes_twice(self, peer):
+        again = {"seed": 4, "fingerprint": 4}  # no server sends others than before, so they show whose are kept
+        server = Script(
+            [part(seed=3, fingerprint=2**64 - 1, tokens=[1], text="a"), part(sample_index=1, tokens=[4], text="b\ufffd", finish=END),
+             part(first_position=1, tokens=[2, 3], text="c"), DRAINING],
+            [part(sample_index=1, first_position=1, text="\ufffd", finish=END), part(first_position=3, tokens=[5], text="d", **again), NOT_NOW],
+            [part(sample_index=1, first_position=1, finish=END, **again), part(first_position=4, tokens=[6], text="e", finish=END),
+             part(usage={"completion_tokens": 6})],
+        )  # fmt: skip
+        with peer.at(server):
+            parts = peer.generate(num_samples=2, seed=3)["parts"]
+        names = ("sample_index", "first_position", "tokens", "text")
+        told = [tuple(said[name] for name in names) for said in parts if said.get("tokens")]
+        self.assertEqual(told, [(0, 0, [1], "a"), (1, 0, [4], "b\ufffd"), (0, 1, [2, 3], "c"), (0, 3, [5], "d"), (0, 4, [6], "e")])
+        self.assertEqual([said["sample_index"] for said in parts if "finish" in said], [1, 0])
+        self.assertEqual([(index, str(said["seed"])) for index, said in enumerate(parts) if "seed" in said], [(0, "3")])
+        self.assertIn([said["fingerprint"] for said in parts if "fingerprint" in said], ([], [2**64 - 1]))
+        self.assertEqual((parts[-1]["usage"]["completion_tokens"], len(parts)), (6, 6))
+        first, *later = server.requests()
+        for request, tokens in zip(later, ([1, 2, 3], [1, 2, 3, 5]), strict=True):
+            self.assertEqual(request.resume, inference_pb2.Resume(fingerprint=2**64 - 1, samples=[{"ids": tokens}, {"ids": [4]}]))
+            request.ClearField("resume")
+            self.assertEqual(request, first)
+        self.assertEqual([call.metadata.get("grpc-previous-rpc-attempts") for call in server.asked()], [None] * 3)
+
+    @for_each_client()
+    def test_a_call_that_is_lost_after_the_usage_has_ended_well(self, peer):
+        whole = [part(seed=9, tokens=[1], finish=END, usage={"completion_tokens": 1})]
+        for end in (LOST, cut(Code.UNKNOWN), cut(Code.INTERNAL)):
+            for resume in (True, False):
+                with peer.at(Script([*whole, end])):
+                    outcome = peer.generate(resume=resume)
+                self.assertEqual((tokens_of(outcome), outcome["parts"][-1]["usage"]["completion_tokens"]), ([1], 1))
+        with peer.at(Script([*whole, fails(Code.INTERNAL, "A_BUG")])):
+            peer.generate(fails=("INTERNAL", "A_BUG"))
+
+    @for_each_client()
+    def test_without_a_fingerprint_a_reply_that_has_begun_ends(self, peer):
+        with peer.at(Script([NOT_NOW], [part(seed=9, tokens=[1]), DRAINING])):
+            self.assertEqual(tokens_of(peer.generate(fails=("UNAVAILABLE", "DRAINING"))), [1])
+
+    @for_each_client()
+    def test_where_a_wait_passes_the_deadline_the_error_says_what_was_lost(self, peer):
+        later = fails(Code.UNAVAILABLE, "DRAINING", retry_seconds=HOUR)
+        for begin in ([], [part(seed=9, fingerprint=7, tokens=[1])]):
+            with peer.at(Script([*begin, later])):
+                error = peer.generate(timeout=HOUR, fails=("DEADLINE_EXCEEDED", ""))["error"]
+            self.assertRegex(error["message"], "leaves no time to try again after: .*(said by the server|DRAINING)")
+
+    @for_each_client(*CPP)
+    def test_a_reply_that_breaks_its_promises_is_internal(self, peer):
+        usage = {"completion_tokens": 1}
+        for messages, mention in (
+            ([part(seed=1, tokens=[1], finish=END)], "without seed or usage"),
+            ([part(seed=1, tokens=[1]), part(usage=usage)], "sample 0"),
+            ([part(seed=1, tokens=[1]), part(first_position=2, tokens=[1], finish=END, usage=usage)], "position 2 instead of 1"),
+            ([part(seed=1, tokens=[1], finish=END), part(sample_index=5, tokens=[1], usage=usage)], "sample 5 of 1"),
+        ):
+            with peer.at(Script(messages)):
+                self.assertIn(mention, peer.generate(take="all", fails=("INTERNAL", ""))["error"]["message"])
 
 
 class Replica(ScriptedServer):
@@ -538,6 +643,277 @@ class DurabilityTest(unittest.TestCase):
             server.answers["Append"] = lambda *_: session_service_pb2.AppendReply(progress={"position": 4, "sequence_hash": 5})
             self.assertIn("hash", session.generate(max_tokens=1, fails=("DATA_LOSS", ""))["error"]["message"])
             self.assertEqual(len(server.asked("Append")), 3)
+
+
+def placed(first, tokens, sequence, **fields):
+    """A part of a reply, after which the session holds `sequence`."""
+    return part(first_position=first, tokens=tokens, session={"position": len(sequence), "sequence_hash": fnv1a(sequence)}, **fields)
+
+
+LAST = {"finish": END}
+BEGUN = {"seed": 7, "fingerprint": 11}
+USAGE = part(usage={"completion_tokens": 99})
+GOOD = placed(0, [3], [1, 2, 3], **BEGUN)
+WHOLE = [placed(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], **BEGUN, **LAST), USAGE]
+INVALID = fails(Code.INVALID_ARGUMENT, "INVALID_SAMPLING")
+DATA_LOSS = ("DATA_LOSS", "")
+
+
+class SessionTest(unittest.TestCase):
+    """Lost replies of a session, wrong hashes, and what is dropped of a reply that ended early."""
+
+    def reads(self, peer, server, *expected, **options):
+        """A reply of these parts, after which the session is behind it. The requests."""
+        with peer.at(server):
+            session = peer.session(options={"seed": 7})
+            parts = session.generate([1, 2], max_tokens=4, **options)["parts"]
+        self.assertEqual([(said["first_position"], said["tokens"]) for said in parts[:-1] if said["tokens"]], list(expected))
+        self.assertEqual(sum("finish" in said for said in parts), 1)
+        self.assertEqual(parts[-1]["usage"]["completion_tokens"], 99)  # as the server says
+        self.assertEqual(session.place, (6, fnv1a([1, 2, 3, 4, 5, 6])))
+        self.assertEqual(session.state["marks"], {options["mark"]: 6} if "mark" in options else {})
+        self.assertEqual(set(server.names()), {"OpenSession", "Generate"})
+        return server.requests()
+
+    @for_each_client(*CPP)
+    def test_a_lost_reply_is_asked_for_again_with_what_came(self, peer):
+        server = Script(
+            [NOT_NOW],
+            [GOOD, NOT_NOW],
+            [NOT_NOW],
+            [placed(1, [4, 5], [1, 2, 3, 4, 5], **BEGUN), NOT_NOW],
+            [placed(3, [6], [1, 2, 3, 4, 5, 6], usage=USAGE.usage, **BEGUN, **LAST)],
+        )
+        first, same, *again = self.reads(peer, server, (0, [3]), (1, [4, 5]), (3, [6]), mark="end", temperature=0.5)
+        self.assertEqual((first.session.position, list(first.tokens.ids), first.max_tokens), (0, [1, 2], 4))
+        self.assertEqual((first.session.sequence_hash, first.session.mark, first.sampling.temperature), (fnv1a([]), "end", 0.5))
+        self.assertEqual(same.resume, inference_pb2.Resume())
+        for request, tokens in zip(again, ([3], [3], [3, 4, 5]), strict=True):
+            self.assertEqual(request.resume, inference_pb2.Resume(fingerprint=11, samples=[{"ids": tokens}]))
+        for request in (same, *again):
+            self.assertTrue(request.HasField("resume"))
+            request.ClearField("resume")
+            self.assertEqual(request, first)
+
+    @for_each_client(*CPP)
+    def test_a_reply_of_which_only_the_usage_is_lost_ends_once(self, peer):
+        self.reads(peer, Script([WHOLE[0], NOT_NOW], [placed(4, [], [1, 2, 3, 4, 5, 6], **BEGUN, **LAST), USAGE]), (0, [3, 4, 5, 6]))
+
+    @for_each_client(*CPP)
+    def test_a_request_that_goes_back_is_sent_again_without_the_hash_of_what_it_dropped(self, peer):
+        server = Script([NOT_NOW], [placed(0, [3], [1, 3], seed=7, **LAST), USAGE], sequence=[1, 2])
+        with peer.at(server):
+            self.assertEqual(tokens_of(peer.session().generate(position=1, max_tokens=1)), [3])
+        first, again = server.requests()
+        self.assertEqual((first.session.position, first.session.sequence_hash), (1, fnv1a([1, 2])))
+        self.assertEqual((again.session.position, again.session.HasField("sequence_hash")), (1, False))
+
+    @for_each_client(*CPP)
+    def test_a_request_that_goes_back_is_the_same_where_its_reply_has_begun(self, peer):
+        server = Script([placed(0, [3], [1, 3], **BEGUN), NOT_NOW], [placed(1, [4], [1, 3, 4], **BEGUN, **LAST), USAGE], sequence=[1, 2])
+        with peer.at(server):
+            self.assertEqual(tokens_of(peer.session().generate(position=1, max_tokens=2)), [3, 4])
+        first, again = server.requests()
+        again.ClearField("resume")
+        self.assertEqual(again, first)
+
+    @for_each_client(*CPP)
+    def test_a_session_that_has_moved_is_a_lost_reply(self, peer):
+        rest = [placed(1, [4, 5, 6], [1, 2, 3, 4, 5, 6], **BEGUN, **LAST), USAGE]
+        self.reads(peer, Script([MOVED], [MOVED], [GOOD, *rest]), (0, [3]), (1, [4, 5, 6]))
+        self.reads(peer, Script([GOOD, MOVED], [MOVED], rest), (0, [3]), (1, [4, 5, 6]))
+
+    @for_each_client(*CPP)
+    def test_after_a_lost_reply_the_next_call_first_drops_what_was_not_seen(self, peer):
+        for replies, error, drops in (
+            ([[MOVED]], ("ABORTED", "SESSION_MOVED"), True),  # what it generated before may be there
+            ([[NOT_NOW]], ("UNAVAILABLE", "NOT_NOW"), True),
+            ([[INVALID]], ("INVALID_ARGUMENT", "INVALID_SAMPLING"), False),
+        ):
+            self.drops(peer, Script(*replies), error, drops, max_attempts=1)
+        refused = fails(Code.FAILED_PRECONDITION, "RESUME_MISMATCH")
+        self.drops(peer, Script([NOT_NOW], [refused]), ("FAILED_PRECONDITION", "RESUME_MISMATCH"), True)
+
+    def drops(self, peer, server, error, drops, **options):
+        with peer.at(server, **options):
+            session = peer.session()
+            session.generate(fails=error)
+            session.append()
+            session.append()
+        generates = ["Generate"] * len(server.requests())
+        self.assertEqual(server.names(), ["OpenSession", *generates, *["RewindSession"] * drops, "Append", "Append"])
+
+    @for_each_client(*CPP)
+    def test_each_lost_reply_is_dropped_behind_what_was_seen_of_it(self, peer):
+        server = Script(
+            [placed(0, [3], [1, 2, 3], seed=7), NOT_NOW],
+            [placed(0, [4], [1, 2, 3, 4], seed=7), NOT_NOW],
+            [placed(0, [8], [1, 2, 3, 4, 8], seed=7, **LAST), USAGE],
+        )
+        with peer.at(server):
+            session = peer.session()
+            for prompt, held in (([1, 2], [1, 2, 3]), ([], [1, 2, 3, 4])):
+                session.generate(prompt, resume=False, fails=("UNAVAILABLE", "NOT_NOW"))
+                self.assertEqual(session.place, (len(held), fnv1a(held)))
+                server.sequence = held
+            self.assertEqual(tokens_of(session.generate(max_tokens=1)), [8])
+            server.sequence = [1, 2, 3, 4, 8, 9]
+            session.append([9])
+        again = ["RewindSession", "Generate"]
+        self.assertEqual(server.names(), ["OpenSession", "Generate", *again, *again, "Append"])
+        self.assertEqual([(call.request.session_id, call.request.position) for call in server.calls[2:5:2]], [(ID, 3), (ID, 4)])
+
+    def ends(self, peer, error, *replies, mention=".", position, **options):
+        """A reply that ends in an error; its session must then be where the last good part left it."""
+        server = Script(*replies)
+        with peer.at(server):
+            session = peer.session()
+            message = session.generate([1, 2], fails=error, **options)["error"]["message"]
+            self.assertRegex(message, mention)
+            self.assertEqual(session.place, (position, fnv1a([1, 2, 3][:position])))
+        self.assertEqual(server.replies, [])
+
+    @for_each_client(*CPP)
+    def test_a_reply_that_is_lost_for_good_ends_with_its_error(self, peer):
+        self.ends(peer, GONE, [GOOD, NOT_NOW], [UNKNOWN_THERE], position=3)
+        for code in (Code.CANCELLED, Code.NOT_FOUND):
+            self.ends(peer, (code.name, ""), [GOOD, cut(code)], position=3)
+
+    @for_each_client(*CPP)
+    def test_tokens_that_differ_from_those_of_the_server_are_data_loss(self, peer):
+        self.ends(peer, DATA_LOSS, [placed(0, [3], [1, 9, 3], seed=7)], mention="hash", position=0)
+        self.ends(peer, DATA_LOSS, [placed(0, [3], [1, 2, 3, 4], seed=7)], mention="position 4", position=0)
+        self.ends(peer, DATA_LOSS, [GOOD, placed(1, [4], [1, 2, 3, 5])], mention="hash", position=3)
+        self.ends(peer, DATA_LOSS, [GOOD, placed(1, [4], [1, 2, 3, 3, 4])], mention="position 5", position=3)
+        # What a server gives that draws other tokens when it is asked again.
+        self.ends(peer, DATA_LOSS, [GOOD, NOT_NOW], [placed(1, [4], [1, 2, 8, 4], seed=7)], mention="hash", position=3)
+        # Before the end of a session the client knows no hash, but how many tokens there are.
+        with peer.at(Script([placed(0, [1], [1, 2, 3], seed=1)], sequence=[1])):
+            peer.session().generate(position=0, fails=DATA_LOSS)
+
+    @for_each_client(*CPP)
+    def test_an_append_that_the_server_hashes_otherwise_is_data_loss(self, peer):
+        server = Script()
+        with peer.at(server):
+            session = peer.session()
+            server.sequence = [1, 2]
+            session.append("two characters")  # whose tokens only the server knows
+            self.assertEqual(session.place, (2, fnv1a([1, 2])))
+            server.sequence = [1, 2, 3, 4]
+            session.append([3, 4])
+            server.sequence = [1, 2, 3, 4, 5]
+            self.assertIn("hash", session.append([6], fails=DATA_LOSS)["error"]["message"])
+
+    @for_each_client(*CPP)
+    def test_the_text_of_a_prompt_is_taken_on_trust_and_nothing_after_it(self, peer):
+        with peer.at(Script([placed(0, [3], [1, 2, 3], seed=7), placed(1, [4], [1, 2, 3, 9])])):
+            session = peer.session()
+            self.assertEqual(tokens_of(session.generate("ab", fails=DATA_LOSS)), [3])
+            self.assertEqual(session.place, (3, fnv1a([1, 2, 3])))
+
+    @for_each_client(*CPP)
+    def test_the_tenant_is_sent_with_every_call(self, peer):
+        server = Script(WHOLE)
+        with peer.at(server, tenant="team-1"):
+            peer.session().generate([1, 2])
+        self.assertEqual([call.metadata.get("rivulet-tenant") for call in server.calls], ["team-1"] * 2)
+
+
+class CallTest(unittest.TestCase):
+    """Calls that gRPC repeats, and how they fail."""
+
+    def failing(self, times, end):
+        """A Score that ends so, so often, then answers."""
+
+        def score(request, context):
+            if len(server.calls) <= times:
+                end(context)
+            return inference_pb2.ScoreReply(num_scored=7)
+
+        server = ScriptedServer({"Score": score})
+        return server
+
+    def score(self, peer, fails=None):
+        return peer.do("score", content=[1, 2], fails=fails)
+
+    @for_each_client()
+    def test_unavailable_is_tried_again_until_there_is_an_answer(self, peer):
+        server = self.failing(3, fails(Code.UNAVAILABLE, "NOT_NOW"))
+        with peer.at(server):
+            self.assertEqual(self.score(peer)["num_scored"], 7)
+        self.assertEqual([call.metadata.get("grpc-previous-rpc-attempts") for call in server.calls], [None, "1", "2", "3"])
+
+    @for_each_client()
+    def test_four_attempts_are_made_or_as_many_as_asked_for(self, peer):
+        for options, attempts in (({}, 4), ({"max_attempts": 1}, 1), ({"max_attempts": 2}, 2)):
+            server = self.failing(99, fails(Code.UNAVAILABLE, "NOT_NOW"))
+            with peer.at(server, **options):
+                self.score(peer, fails=("UNAVAILABLE", "NOT_NOW"))
+            self.assertEqual(len(server.calls), attempts)
+
+    @for_each_client()
+    def test_other_codes_are_not_tried_again_and_the_error_says_what_the_server_said(self, peer):
+        for code in (Code.RESOURCE_EXHAUSTED, Code.DEADLINE_EXCEEDED, Code.INTERNAL):
+            server = self.failing(1, fails(code, "FULL", "prompt.tokens[3]", 2.5, "so it is", queued="8"))
+            with peer.at(server):
+                error = self.score(peer, fails=(code.name, "FULL"))["error"]
+            self.assertEqual((len(server.calls), error["message"]), (1, "so it is"))
+            if "field" in error:
+                self.assertEqual((error["field"], error["retry_delay"], error["metadata"]), ("prompt.tokens[3]", 2.5, {"queued": "8"}))
+
+    @for_each_client(*CPP)
+    def test_an_end_without_a_status_of_the_server_is_unavailable(self, peer):
+        """What a balancer makes of a replica that died, as clients see it."""
+        for code in (Code.UNKNOWN, Code.INTERNAL):
+            for end in (cut(code, "Stream removed"), self.with_details(code, "Stream removed")):
+                with peer.at(self.failing(9, end), max_attempts=1):
+                    self.assertIn("Stream removed", self.score(peer, fails=("UNAVAILABLE", ""))["error"]["message"])
+            request = error_details_pb2.RequestInfo(request_id="1")
+            for end, reason in ((fails(code, "A_BUG"), "A_BUG"), (self.with_details(code, "a bug", request), "")):
+                with peer.at(self.failing(9, end), max_attempts=1):
+                    self.score(peer, fails=(code.name, reason))
+
+    def with_details(self, code, message, *details):
+        """An end with a google.rpc.Status of these details."""
+
+        def end(context):
+            status = status_pb2.Status(code=code.value[0], message=message)
+            for detail in details:
+                status.details.add().Pack(detail)
+            context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+            context.abort(code, message)
+
+        return end
+
+    @for_each_client()
+    def test_details_that_are_no_status_leave_code_and_text(self, peer):
+        def end(context):
+            context.set_trailing_metadata((("grpc-status-details-bin", b"\xff\xff"),))
+            context.abort(Code.ABORTED, "of a proxy")
+
+        with peer.at(self.failing(9, end)):
+            self.assertIn("of a proxy", self.score(peer, fails=("ABORTED", ""))["error"]["message"])
+
+    @for_each_client()
+    def test_calls_that_create_a_session_are_made_once_and_others_are_repeated(self, peer):
+        left = {"OpenSession": 1, "Append": 2, "ForkSession": 1}
+        server = Script()
+
+        def then(name, answer):
+            def answered(request, context):
+                left[name] -= 1
+                return NOT_NOW(context) if left[name] >= 0 else answer(request, context)
+
+            return answered
+
+        for name in left:
+            server.answers[name] = then(name, server.answers[name])
+        with peer.at(server):
+            peer.do("open_session", session="none", fails=("UNAVAILABLE", "NOT_NOW"))
+            session = peer.session()
+            session.append()
+            session.do("fork", fails=("UNAVAILABLE", "NOT_NOW"))
+        self.assertEqual(server.names(), ["OpenSession"] * 2 + ["Append"] * 3 + ["ForkSession"])
 
 
 if __name__ == "__main__":

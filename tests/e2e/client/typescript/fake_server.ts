@@ -14,7 +14,7 @@ const definition = protoLoader.loadSync([...files, ...details], {
 
 // Requests and replies are plain objects of proto-loader.
 export type Message = any;
-type Unary = (request: Message, metadata: grpc.Metadata, headers: grpc.Metadata) => Message;
+type Unary = (request: Message) => Message;
 type Streaming = (
   request: Message,
   call: grpc.ServerWritableStream<Message, Message>,
@@ -26,9 +26,7 @@ export interface Handlers {
   Score?: Unary;
   OpenSession?: Unary;
   Append?: Unary;
-  ForkSession?: Unary;
   RewindSession?: Unary;
-  GetSession?: Unary;
 }
 
 function packed(type: string, value: object): object {
@@ -84,11 +82,8 @@ export async function fake(
         done: grpc.sendUnaryData<Message>,
       ) => {
         note(method, call.metadata);
-        const headers = new grpc.Metadata();
         try {
-          const reply: Message = (handler as Unary)(call.request, call.metadata, headers);
-          call.sendMetadata(headers);
-          done(null, reply);
+          done(null, (handler as Unary)(call.request));
         } catch (error) {
           done(error as grpc.ServiceError);
         }
