@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Python client share: one interface to both clients, and a proxy that cuts connections."""
+"""What the tests of the Python client share: one interface to both clients."""
 
 import asyncio
-import socket
-import threading
 
 import rivulet_wheel  # makes rivulet what is imported below
 
@@ -105,68 +103,6 @@ class Async(Both):
                 return await function(client)
 
         return asyncio.run(run())
-
-
-class CutProxy:
-    """Passes connections on to `target`. While `left` is above 0, only PASSED bytes from there come through on a connection, more
-    than any part of a reply has; then it waits for cut(), or, with `at_once`, cuts itself. Each cut takes one off `left`."""
-
-    PASSED = 6000
-
-    def __init__(self, target):
-        host, port = target.split(":")
-        self.address = (host, int(port))
-        self.lock = threading.Lock()
-        self.left = 0
-        self.at_once = False
-        self.ends = []  # the sockets of the connections that are open
-
-    def __enter__(self):
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.target = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception):
-        self.listener.close()
-        self.cut()
-
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.address)
-            with self.lock:
-                self.ends += [near, far]
-            threading.Thread(target=self.pass_on, args=(near, far), daemon=True).start()
-            threading.Thread(target=self.pass_on, args=(far, near), daemon=True).start()
-
-    def cut(self):
-        """Ends all connections."""
-        with self.lock:
-            for end in self.ends:
-                try:
-                    end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # its peer was first
-                end.close()
-            self.left -= bool(self.ends)
-            self.ends = []
-
-    def pass_on(self, source, sink):
-        passed = 0
-        try:
-            while data := source.recv(64):
-                sink.sendall(data)
-                passed += len(data)
-                if passed >= self.PASSED and source.getpeername() == self.address and self.left > 0:
-                    if self.at_once:
-                        self.cut()
-                    return
-        except OSError:
-            return
 
 
 async def tokens_of(stream):

@@ -15,10 +15,10 @@ import rivulet
 from command import CONFORMANCE, Server
 from fake_server import fnv1a
 from python_client_calls_test import ALPHABET, ENDLESS, IMAGE, NO_BOS, STREAM, TEXT, write_text_model
-from python_clients import Async, CutProxy, Sync, tokens_of
+from python_clients import Async, Sync, tokens_of
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)  # which also writes of what an iterator of ours raises
-LONG = 24000  # tokens of a reply that is cut
+LONG = 24000  # tokens of a reply that is left
 
 
 class SessionTests:
@@ -292,59 +292,6 @@ class SessionTests:
                 self.client(self.server.target, tenant="a b")
 
         self.use(run)
-
-    def behind_proxy(self, function, cuts, at_once=False):
-        """`function` of a session and of a proxy that is to be cut so often."""
-        with CutProxy(self.server.target) as proxy:
-
-            async def run(client):
-                async with await client.open_session(model=STREAM, seed=5) as session:
-                    proxy.left, proxy.at_once = cuts, at_once
-                    await function(session, proxy)
-                    self.assertLessEqual(proxy.left, 0)
-
-            self.use(run, proxy.target)
-
-    def test_a_reply_that_is_cut_goes_on_without_gap_or_repetition(self):
-        async def run(session, proxy):
-            stream = session.generate([6, 5], max_tokens=LONG)
-            parts = []
-            async for part in stream:
-                parts.append(part)
-                if proxy.left > 0:
-                    proxy.cut()
-            position = 0
-            for part in parts:
-                self.assertEqual(part.first_position, position)
-                position += part.tokens.size
-            self.assertEqual(np.concatenate([part.tokens for part in parts]).tolist(), self.alone([6, 5], LONG))
-            self.assertEqual((session.position, stream.seed), (LONG + 2, 5))
-            self.assertEqual((stream.usage.prompt_tokens, stream.usage.completion_tokens), (2, LONG))
-
-        self.behind_proxy(run, 3)
-
-    def test_without_max_tokens_a_reply_that_is_cut_has_its_length(self):
-        async def run(session, proxy):
-            stream = session.generate([6, 5], top_logprobs=20, logprobs=True)  # about 200 bytes a token
-            length = self.plain.model(STREAM).limits.default_max_tokens
-            self.assertEqual((await stream.collect()).tokens.tolist(), self.alone([6, 5], length))
-
-        self.behind_proxy(run, 2, at_once=True)
-
-    def test_without_resume_the_user_asks_again_and_gets_the_rest(self):
-        async def run(session, proxy):
-            await session.append([6, 5])
-            seen = []
-            with self.assertRaises(rivulet.Unavailable):
-                async for part in session.generate(max_tokens=LONG, resume=False):
-                    seen += part.tokens.tolist()
-                    proxy.cut()
-            self.assertEqual(session.position, 2 + len(seen))
-            self.assertTrue(0 < len(seen) < LONG)
-            seen += await tokens_of(session.generate(max_tokens=LONG - len(seen)))
-            self.assertEqual(seen, self.alone([6, 5], LONG))
-
-        self.behind_proxy(run, 1)
 
 
 class SyncSessionTest(SessionTests, Sync, unittest.TestCase):

@@ -41,6 +41,7 @@ SAMPLED = {
 ONE = {"prompt": [3, 1], "seed": 2**63 + 5, **SAMPLED}
 UNSEEDED = {"prompt": [3, 1], **SAMPLED}
 THREE = {**ONE, "num_samples": 3}
+NO_LIMIT = {"prompt": [3, 1], "seed": 6, "ignore_eos": True, "logprobs": True}
 ENDING = {**THREE, "stop_token_ids": [15]}  # its samples have 8, 3 and no tokens
 EIGHT = tuple({**ONE, "prompt": [i], "seed": seed, "num_samples": 1 + i % 3} for i, seed in enumerate((0, 2**64 - 1, *range(1, 7))))
 LONG = {**ONE, "max_tokens": 3000, "top_logprobs": 20}  # more bytes than a connection holds that is not read
@@ -203,6 +204,7 @@ TABLE = {
     "session_lost_once": Row([(3, faults.no_trailers)], cookies=(HERE, HERE), **WITH_COOKIE),
     "session_lost_twice_and_not_shared": Row([(3, faults.no_trailers), NOTHING], cookies=(HERE, HERE, AWAY, HERE), **WITH_COOKIE),
     "session_lost_twice_and_shared": Row([(3, faults.no_trailers), NOTHING], cookies=(HERE, HERE, AWAY), knows=True, **WITH_COOKIE),
+    "session_without_max_tokens": Row([(3, DRAINING), (9, faults.reset())], requests=(NO_LIMIT,), **IN_SESSION),
     "session_without_a_server": Row([NO_SERVER, BAD_GATEWAY], calls=3, **IN_SESSION),
     "session_with_faults_in_a_row": Row([(3, faults.reset()), (2, faults.fin), (1, faults.no_trailers)], **IN_SESSION),
     "session_without_a_position": Row([(3, DRAINING)], error=("UNAVAILABLE", "DRAINING"), calls=1, **NO_POSITION),
