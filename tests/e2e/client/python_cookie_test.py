@@ -6,7 +6,7 @@ import unittest.mock
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
-from rivulet import cookies
+from rivulet.core import cookies
 
 
 class KeptCookiesTest(unittest.TestCase):

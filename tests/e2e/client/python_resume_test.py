@@ -15,7 +15,7 @@ from balancer import two_replicas
 from command import CONFORMANCE, Server
 from python_client_calls_test import ENDLESS, STREAM
 from python_clients import Async, Sync, tokens_of
-from rivulet import reply_repeat, requests
+from rivulet.core import reply_repeat, requests
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PROMPT = [3, 1]
