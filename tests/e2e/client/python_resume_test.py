@@ -149,7 +149,7 @@ class ResumeTests:
                 self.assertEqual(tokens, await self.alone(other, len(tokens)))
             self.assertEqual(error.metadata, {"session_id": session.id, "session_position": place[1]})
 
-        self.use(run, "--reader-timeout-seconds", "1")
+        self.use(run, "--reader-timeout-seconds", "3")
 
     def test_a_reply_goes_on_behind_haproxy(self):
         async def run(client, first, second):
