@@ -64,76 +64,6 @@ TEST_F(EngineCacheTest, AHitGivesTheTokensOfAMissAndFeedsTheRestAlone) {
   }
 }
 
-TEST_F(EngineCacheTest, NothingIsSharedBetweenTenantsOrSalts) {
-  Start();
-  const Tokens prompt = Counting(0, 30);
-  GenerateSpec spec = Cached(prompt, 3, "a");
-  EXPECT_EQ(Run(spec), 0);
-  EXPECT_EQ(Run(Cached(prompt, 3, "b")), 0);
-  EXPECT_EQ(Run(Cached(prompt, 3, "")), 0);
-  spec.cache.salt = "user 1";
-  EXPECT_EQ(Run(spec), 0);
-  EXPECT_EQ(Run(spec), 29);
-  spec.cache.salt = "user 2";
-  EXPECT_EQ(Run(spec), 0);
-  // Nor by way of a session.
-  const SessionRef session = Open("c");
-  AppendSpec append;
-  append.session = session;
-  append.tokens = prompt;
-  append.cache.enabled = true;
-  const auto appended = Await<ScoreResult>(
-      [&](Engine::ScoreDone done) { return engine_->Append(append, std::move(done)); });
-  ASSERT_TRUE(appended.ok());
-  EXPECT_EQ(appended->cached_tokens, 0);
-  EXPECT_EQ(Run(Cached(prompt, 3, "c")), 29);
-}
-
-TEST_F(EngineCacheTest, PenaltiesCountWhatWasNotFed) {
-  Start();
-  GenerateSpec spec = Cached({2, 3, 3, 4, 4, 4, 5}, 12);
-  spec.sampling.repetition_penalty = 1.5f;
-  spec.sampling.frequency_penalty = 0.5f;
-  EXPECT_EQ(Run(spec), 0);
-  EXPECT_EQ(Run(spec), 6);
-  spec.num_samples = 3;
-  EXPECT_EQ(Run(spec), 6);
-  spec.prompt = {2, 3, 3, 4, 4, 4, 5, 6, 7};
-  EXPECT_EQ(Run(spec), 6);
-  ExpectAtRest();
-}
-
-// A session that goes on where a token was generated feeds that token last, apart from the rest.
-TEST_F(EngineCacheTest, PenaltiesKnowThatTheLastTokenBeforeAReplyWasGenerated) {
-  Start();
-  GenerateSpec spec = SpecOf(Open(), 12, Counting(0, 20));
-  spec.cache.enabled = true;
-  spec.sampling.frequency_penalty = 0.5f;
-  const Tokens all = Generate(spec);
-  for (const int64_t drawn : {5, 3, 8}) {
-    GenerateSpec again = spec;
-    again.prompt = {};
-    again.session->position = 20 + drawn;
-    again.max_tokens = 12 - drawn;
-    EXPECT_EQ(Generate(again), Tokens(all.begin() + drawn, all.end())) << drawn;
-  }
-  ExpectAtRest();
-}
-
-TEST_F(EngineCacheTest, SeveralSamplesForkFromTheStateThatIsFound) {
-  Start();
-  GenerateSpec spec = Cached(Counting(0, 30), 4);
-  spec.num_samples = 4;
-  EXPECT_EQ(Run(spec), 0);
-  const int64_t before = TokensFed(), copied = probe_->copied();
-  EXPECT_EQ(Run(spec), 29);
-  EXPECT_EQ(TokensFed() - before, 4 * 4);
-  EXPECT_EQ(probe_->copied() - copied, 3);
-  spec.prompt = Join(spec.prompt, {1, 2, 3});
-  EXPECT_EQ(Run(spec), 29);
-  ExpectAtRest();
-}
-
 TEST_F(EngineCacheTest, WherePromptsPartAStateIsKeptForTheThird) {
   Start();
   const Tokens common = Counting(0, 20);
@@ -149,24 +79,6 @@ TEST_F(EngineCacheTest, AStateIsKeptWhereTheRequestAsks) {
   EXPECT_EQ(Run(spec), 0);
   EXPECT_EQ(Run(Cached(Join(Counting(0, 12), {45, 46}), 3)), 12);
   EXPECT_EQ(Run(Cached(Join(Counting(0, 9), {45, 46}), 3)), 7);
-}
-
-// The last token of a prompt is always fed: what is drawn next comes from its output.
-TEST_F(EngineCacheTest, AStateThatHasSeenAllOfAPromptIsTooDeepForIt) {
-  Start();
-  GenerateSpec longer = Cached(Counting(0, 30), 3);
-  longer.cache.positions = {20};
-  EXPECT_EQ(Run(longer), 0);
-  EXPECT_EQ(Run(Cached(Counting(0, 20), 3)), 0);
-  EXPECT_EQ(Run(Cached(Counting(0, 21), 3)), 20);
-  AppendSpec append;
-  append.session = Open();
-  append.tokens = Counting(0, 20);
-  append.cache.enabled = true;
-  const auto appended = Await<ScoreResult>(
-      [&](Engine::ScoreDone done) { return engine_->Append(append, std::move(done)); });
-  ASSERT_TRUE(appended.ok()) << appended.status();
-  EXPECT_EQ(appended->cached_tokens, 19);
 }
 
 TEST_F(EngineCacheTest, ALongPromptIsKeptInPartsSoThatAnyTokenIsNear) {
@@ -218,55 +130,6 @@ TEST_F(EngineCacheTest, ASessionBeginsWhereACachedPromptEnds) {
   EXPECT_EQ(TokensFed(), before);
   EXPECT_EQ(Generate(SpecOf(session, 5)), Alone(prompt, 5));
   EXPECT_EQ(TokensFed() - before, 5) << "the session has the state of its own now";
-  // A Generate that brings the prompt itself, and one that scores it: that feeds it.
-  GenerateSpec spec = SpecOf(Open(), 5, prompt);
-  spec.tenant = "t";
-  spec.cache.enabled = true;
-  EXPECT_EQ(Generate(spec), Alone(prompt, 5));
-  append.session = Open();
-  append.score = append.want_logprobs = true;
-  const auto scored = Await<ScoreResult>(
-      [&](Engine::ScoreDone done) { return engine_->Append(append, std::move(done)); });
-  const auto plain = Append(Open(), prompt, /*score=*/true);
-  ASSERT_TRUE(scored.ok() && plain.ok());
-  EXPECT_EQ(scored->cached_tokens, 0);
-  EXPECT_EQ(scored->logprobs, plain->logprobs);
-  ExpectAtRest();
-}
-
-TEST_F(EngineCacheTest, WithoutMemoryForStatesEverythingIsFedAndRight) {
-  options_.states.max_memory_bytes = 0;
-  Start();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(Run(Cached(Counting(0, 30), 3)), 0);
-}
-
-TEST_F(EngineCacheTest, KeptStatesStayWithinTheLimitAndTheOldestLeaveFirst) {
-  options_.prefix_cache.max_bytes = 3000;
-  Start();
-  for (int32_t first = 0; first < 30; ++first) {
-    Run(Cached(Counting(first, 30), 2));
-    EXPECT_LE(engine_->GetLoad().cache_bytes, 3000);
-  }
-  EXPECT_GT(Run(Cached(Counting(29, 30), 2)), 0);
-  EXPECT_EQ(Run(Cached(Counting(0, 30), 2)), 0);
-}
-
-TEST_F(EngineCacheTest, StatesOfPromptsGoToFilesAndBack) {
-  options_.states.max_memory_bytes = 2 * 64;
-  disk_ = std::make_shared<FakeDisk>();
-  Start();
-  for (int round = 0; round < 3; ++round) {
-    for (int32_t first = 0; first < 10; ++first) {
-      const int64_t cached = Run(Cached(Counting(first, 30), 2));
-      EXPECT_EQ(cached, round == 0 ? 0 : 29) << round << " " << first;
-      ASSERT_TRUE(Eventually([&] {
-        Advance(0);
-        return engine_->GetLoad().states.memory_bytes <= options_.states.max_memory_bytes;
-      }));
-    }
-  }
-  EXPECT_GT(disk_->With([](FakeDisk& disk) { return disk.reads; }), 0);
-  EXPECT_EQ(engine_->GetLoad().states.forgotten, 0);
   ExpectAtRest();
 }
 

@@ -92,28 +92,6 @@ TEST_F(ReaderTest, GivesItsSlotsToThoseWhoWaitAndGoesOnBitForBit) {
   ExpectAtRest();
 }
 
-TEST_F(ReaderTest, PenaltiesCountWhatWasFedBeforeItGaveUpItsSlot) {
-  Start();
-  for (const int samples : {1, 2}) {
-    ReplyCollector slow(ReplyCollector::Reading::kOnlyWhenAsked);
-    GenerateSpec spec = Prompt({1, 2, 3, 1}, 60);
-    spec.num_samples = samples;
-    spec.sampling.repetition_penalty = 1.5f;
-    spec.sampling.frequency_penalty = 0.5f;
-    StartUnread(&slow, spec);
-    TakeAllSlots();
-    slow.TakeNow();
-    AwaitPause(slow);
-    TakeAllSlots();
-    ReadToTheEnd(&slow);
-    EXPECT_EQ(slow.Wait(), absl::OkStatus());
-    for (int i = 0; i < samples; ++i) {
-      EXPECT_EQ(slow.sample(static_cast<size_t>(i)).tokens, Solo(spec, static_cast<uint32_t>(i)));
-    }
-  }
-  ExpectAtRest();
-}
-
 TEST_F(ReaderTest, OnlyAsManyGiveUpTheirSlotsAsAreNeeded) {
   fake_.limits.num_slots = 4;
   Start();
@@ -209,43 +187,6 @@ TEST_F(ReaderTest, WithoutATimeoutNobodyIsCut) {
   TakeAllSlots();
   EXPECT_FALSE(slow.reply().end());
   engine_.reset();
-}
-
-TEST_F(ReaderTest, EndsWithoutItsSlotsByCancelDeadlineAndDrain) {
-  Start();
-  for (const auto code : {absl::StatusCode::kCancelled, absl::StatusCode::kDeadlineExceeded,
-                          absl::StatusCode::kUnavailable}) {
-    for (const bool waits_again : {false, true}) {
-      engine_.reset();
-      Start();
-      ReplyCollector slow(ReplyCollector::Reading::kOnlyWhenAsked), other;
-      GenerateSpec spec = Prompt({1}, 500);
-      spec.deadline = absl::FromUnixMillis(clock_ms_ + 5000);
-      spec.num_samples = 2;
-      StartUnread(&slow, spec);
-      TakeAllSlots();
-      if (waits_again) {
-        const int64_t before = probe_->num_runs();
-        probe_->AllowRuns(0);
-        GenerateSpec all = Prompt({5}, 100);
-        all.num_samples = 2;
-        ASSERT_EQ(other.Start(engine_.get(), all), absl::OkStatus());
-        EXPECT_TRUE(Eventually([&] { return probe_->num_runs() > before; }));
-        slow.TakeNow();
-      }
-      if (code == absl::StatusCode::kCancelled) engine_->Cancel(slow.id());
-      if (code == absl::StatusCode::kDeadlineExceeded) Advance(5000);
-      probe_->AllowAll();
-      if (code == absl::StatusCode::kUnavailable) {
-        engine_->Drain(absl::FromUnixMillis(clock_ms_));
-      }
-      EXPECT_EQ(slow.Wait().code(), code);
-      if (waits_again) other.Wait().IgnoreError();
-      ExpectAtRest();
-      EXPECT_EQ(Load().parked, 0);
-      EXPECT_EQ(Load().tenants, 0);
-    }
-  }
 }
 
 TEST_F(ReaderTest, ASessionThatIsCutGoesOnWhereItSaysWithTheStateThatItHad) {

@@ -87,36 +87,6 @@ TEST_F(ResumeTest, FromEveryTokenOfALongReply) {
   ExpectEveryCutContinues(spec);
 }
 
-TEST_F(ResumeTest, WithoutAPrompt) { ExpectEveryCutContinues(Prompt({}, 6)); }
-
-TEST_F(ResumeTest, WhatTheClientHasCountsAsGenerated) {
-  GenerateSpec spec = Prompt({3, 1, 4, 1, 5}, 12);
-  spec.sampling.repetition_penalty = 1.5f;
-  spec.sampling.frequency_penalty = 0.5f;
-  ExpectEveryCutContinues(spec);
-}
-
-TEST_F(ResumeTest, EverySampleContinuesWhereItWas) {
-  config_.eos_token_id = 11;
-  fake_.limits.num_slots = 4;
-  for (const std::vector<int32_t>& prompt : {std::vector<int32_t>{}, {1}, {1, 2, 3, 4, 5, 6}}) {
-    GenerateSpec spec = Prompt(prompt, 30);
-    spec.num_samples = 4;
-    spec.sampling.presence_penalty = 0.5f;
-    ExpectEveryCutContinues(spec);
-  }
-}
-
-TEST_F(ResumeTest, ThePromptsStateMayComeFromTheCache) {
-  GenerateSpec spec = Prompt({3, 1, 4, 1, 5, 9, 2, 6}, 5);
-  spec.cache.enabled = true;
-  spec.num_samples = 2;
-  ExpectEveryCutContinues(spec);
-  spec.num_samples = 1;
-  spec.cache.positions = {7, 8};
-  ExpectEveryCutContinues(spec);
-}
-
 TEST_F(ResumeTest, StopStringsAcrossTheCut) {
   config_ = FakeConfig(30, true);
   const std::vector<std::string> pieces = {"a", ".\n", "\nUs", "er: b", "c", "\xC3", "\xA9"};
@@ -159,20 +129,6 @@ TEST_F(ResumeTest, InASessionFromItsPosition) {
   session = Open();
   session.position = 0;
   ExpectEveryCutContinues(SpecOf(session, 4));
-}
-
-TEST_F(ResumeTest, StopStringsAcrossTheCutInASession) {
-  config_ = FakeConfig(30, true);
-  tokenizer_ = std::make_unique<PieceTokenizer>(std::vector<std::string>{"a", "b", "c"});
-  fake_.script = [](uint32_t, int64_t position) { return static_cast<int32_t>(position % 3); };
-  Start();
-  SessionRef session = Open();
-  session.position = 0;
-  GenerateSpec spec = SpecOf(session, 30);
-  for (const char* const stop : {"bcab", "caca"}) {
-    spec.stop_strings = {stop};
-    ExpectEveryCutContinues(spec);
-  }
 }
 
 TEST_F(ResumeTest, ASessionThatAnotherHasChangedIsRefused) {

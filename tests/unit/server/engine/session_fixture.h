@@ -75,12 +75,6 @@ class EngineSessionTest : public EngineTest {
       return RewindSession(engine_.get(), session, absl::InfiniteFuture(), std::move(done));
     });
   }
-  absl::StatusOr<std::vector<SessionInfo>> Fork(const SessionRef& session, int count,
-                                                std::optional<uint64_t> seed) {
-    return Await<std::vector<SessionInfo>>([&](SessionsDone done) {
-      return ForkSession(engine_.get(), {session, count, seed}, std::move(done));
-    });
-  }
   absl::StatusOr<SessionInfo> Get(const SessionRef& session) {
     return Await<SessionInfo>([&](SessionDone done) {
       return GetSession(engine_.get(), session, absl::InfiniteFuture(), std::move(done));

@@ -73,16 +73,6 @@ TEST_F(SessionTableTest, FindsASessionForItsTenantOnly) {
   EXPECT_TRUE(table_.Of("b").empty());
 }
 
-TEST_F(SessionTableTest, RefusesMoreThanItsLimitAndCountsErasedOnesNoMore) {
-  Session* first = Open();
-  Open();
-  Open();
-  EXPECT_EQ(table_.Open("a", absl::Seconds(1), start_).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  table_.Close(first);
-  EXPECT_TRUE(table_.Open("a", absl::Seconds(1), start_).ok());
-}
-
 TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
   Session* idle = Open();
   Session* used = Open();
