@@ -126,35 +126,6 @@ TEST_P(EngineSlotTest, ARowsPlaceInARunSaysNothingOfWhoseItIs) {
   ExpectAtRest();
 }
 
-// A cancellation that comes after the end, or twice, or names a request of long ago, is nobody
-// else's.
-TEST_P(EngineSlotTest, ALateCancelHitsNobody) {
-  slots_ = 2;
-  Start();
-  std::vector<RequestId> ended;
-  for (int i = 0; i < 6; ++i) {
-    ReplyCollector &first = replies_.emplace_back(), &second = replies_.emplace_back();
-    ASSERT_EQ(first.Start(engine_.get(), SpecOf(i)), absl::OkStatus());
-    ASSERT_EQ(first.Wait(), absl::OkStatus());
-    ended.push_back(first.id());
-    GenerateSpec spec = SpecOf(i + 1);
-    spec.max_tokens = 20;
-    ASSERT_EQ(second.Start(engine_.get(), spec), absl::OkStatus());
-    EXPECT_GT(second.id(), first.id()) << "ids are never used again";
-    for (const RequestId id : ended) {
-      for (int again = 0; again < 5; ++again) engine_->Cancel(id);
-    }
-    engine_->Cancel(second.id() + 1);  // nobody's yet
-    ASSERT_EQ(second.Wait(), absl::OkStatus());
-    EXPECT_EQ(Of(second), Alone(spec));
-    ended.push_back(second.id());
-  }
-  // Not even of one that gets the id only later.
-  engine_->Cancel(ended.back() + 1);
-  EXPECT_EQ(Drawn(SpecOf(4)), Alone(SpecOf(4)));
-  ExpectAtRest();
-}
-
 INSTANTIATE_TEST_SUITE_P(All, EngineSlotTest, ::testing::ValuesIn(TestedAttention()),
                          [](const auto& param) { return param.param.name; });
 
