@@ -302,7 +302,7 @@ void Load::OnEnd(std::unique_ptr<Request> request, const absl::Status& status) {
       Count(*request, status, now);
     }
     if (options_.rate == 0 && stopped_at_ == kNever && !all_sent_) {
-      const int64_t pause = status.ok() ? Nanoseconds(options_.think_seconds) : kPauseAfterError;
+      const int64_t pause = status.ok() ? Nanoseconds(options_.think_ms / 1000) : kPauseAfterError;
       sends_again = pause == 0;
       if (!sends_again) due_.push(now + pause);
     }

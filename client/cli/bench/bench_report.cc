@@ -82,7 +82,7 @@ Json SettingsJson(const BenchOptions& options) {
     json["max_in_flight"] = options.max_in_flight;
   } else {
     json["concurrency"] = options.concurrency;
-    json["think_seconds"] = options.think_seconds;
+    json["think_seconds"] = options.think_ms / 1000;
   }
   SetIfGiven(&json, "requests", options.requests);
   SetIfGiven(&json, "duration_seconds", options.duration_seconds);
@@ -195,8 +195,8 @@ std::string DescribeLoad(const BenchOptions& options) {
   } else {
     absl::StrAppend(&text, "closed loop, ", options.concurrency,
                     options.concurrency == 1 ? " worker" : " workers");
-    if (options.think_seconds > 0) {
-      absl::StrAppend(&text, " thinking ", options.think_seconds * 1000, " ms");
+    if (options.think_ms > 0) {
+      absl::StrAppend(&text, " thinking ", options.think_ms, " ms");
     }
   }
   if (options.requests.has_value()) absl::StrAppend(&text, ", ", *options.requests, " requests");

@@ -2,10 +2,8 @@
 // The command line of `rivulet bench`.
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/options/option_parts.h"
-#include "client/cli/output/text.h"
 
 namespace rivulet {
 namespace {
@@ -14,17 +12,17 @@ constexpr int64_t kMost = 1'000'000'000;
 // What a server allows on a connection unless configured otherwise.
 constexpr int64_t kUsualStreams = 1000;
 
-void AddLoad(CLI::App* app, BenchOptions* options, RawValues* raw) {
+void AddSchedule(CLI::App* app, BenchOptions* options) {
   CLI::Option* const rate =
-      app->add_option("--rate", raw->rate,
-                      "Open loop: send this many requests per second, however long replies take");
+      AddNumber(app, "--rate", &options->rate, 1e-6, 1e6, "1e-6 to 1e6 requests/s",
+                "Open loop: send this many requests per second, however long replies take");
   CLI::Option* const concurrency =
       app->add_option("--concurrency", options->concurrency,
                       "Closed loop: workers, each with one request at a time; default 1")
           ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
           ->excludes(rate);
-  app->add_option("--think-ms", raw->think,
-                  "Closed loop: pause of a worker between two requests in milliseconds")
+  AddNumber(app, "--think-ms", &options->think_ms, 0, 1e9, "0 to 1e9 milliseconds",
+            "Closed loop: pause of a worker between two requests in milliseconds")
       ->excludes(rate);
   app->add_option_function<std::string>(
          "--arrivals", [options](const std::string& kind) { options->poisson = kind == "poisson"; },
@@ -38,11 +36,11 @@ void AddLoad(CLI::App* app, BenchOptions* options, RawValues* raw) {
       ->excludes(concurrency);
   app->add_option("--requests", options->requests, "Stop after this many measured requests")
       ->check(CLI::Range(int64_t{1}, kMost));
-  app->add_option(
-      "--duration", raw->duration,
+  AddSeconds(
+      app, "--duration", &options->duration_seconds,
       "Stop sending after this many measured seconds; default 10, unless --requests is given");
-  CLI::Option* const warmup =
-      app->add_option("--warmup", raw->warmup, "Seconds at the start that are not measured");
+  CLI::Option* const warmup = AddSeconds(app, "--warmup", &options->warmup_seconds,
+                                         "Seconds at the start that are not measured");
   app->add_option("--warmup-requests", options->warmup_requests,
                   "Requests at the start that are not measured")
       ->check(CLI::Range(int64_t{1}, kMost))
@@ -51,60 +49,32 @@ void AddLoad(CLI::App* app, BenchOptions* options, RawValues* raw) {
                   "Number of connections; default: one per 1000 requests in flight")
       ->check(CLI::Range(1, 10'000))
       ->needs(app->get_option("--target"));
-  app->add_option("--deadline", raw->deadline, "Maximum duration of a request in seconds");
+  AddSeconds(app, "--deadline", &options->deadline_seconds,
+             "Maximum duration of a request in seconds");
 }
 
-void AddWorkload(CLI::App* app, BenchOptions* options, RawValues* raw) {
+void AddWorkload(CLI::App* app, BenchOptions* options) {
   app->add_option_function<std::string>(
          "--kind", [options](const std::string& kind) { options->score = kind == "score"; },
          "Kind of request: generate (default) or score")
       ->check(CLI::IsMember({"generate", "score"}));
   CLI::Option_group* const prompt = app->add_option_group("Prompt", "The prompt, or what to score");
-  prompt->add_option("--prompt", options->prompt, "Text");
-  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
+  Utf8(prompt->add_option("--prompt", options->prompt, "Text"));
+  AddIds(prompt, "--tokens", &options->tokens, "Token ids: 1,2,3");
   prompt
       ->add_option("--prompt-length", options->prompt_length,
                    "Use this many random tokens, different for each request")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   prompt->require_option(0, 1);
-  AddSampling(app, &options->sampling, raw);
-  app->get_option("--seed")->description(
+  AddSampling(
+      app, &options->sampling,
       "Seed of send times, prompts and sampling (request i samples with seed + i); default 1");
-  app->add_option("--max-tokens", raw->max_tokens, "Maximum number of tokens of each reply");
+  AddMaxTokens(app, &options->max_tokens, "Maximum number of tokens of each reply");
   app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
 }
 
-absl::Status ParseTimes(const RawValues& raw, BenchOptions* options) {
-  const auto parse = [](const std::optional<std::string>& text, absl::string_view option,
-                        auto set) -> absl::Status {
-    if (!text.has_value()) return absl::OkStatus();
-    const absl::StatusOr<double> seconds = ParseSeconds(*text, option);
-    if (seconds.ok()) set(*seconds);
-    return seconds.status();
-  };
-  for (const absl::Status& status :
-       {parse(raw.duration, "--duration", [&](double s) { options->duration_seconds = s; }),
-        parse(raw.warmup, "--warmup", [&](double s) { options->warmup_seconds = s; }),
-        parse(raw.deadline, "--deadline", [&](double s) { options->deadline_seconds = s; })}) {
-    if (!status.ok()) return status;
-  }
-  double& rate = options->rate;
-  if (raw.rate.has_value() &&
-      !(absl::SimpleAtod(*raw.rate, &rate) && rate >= 1e-6 && rate <= 1e6)) {
-    return Usage(absl::StrCat("--rate must be 1e-6 to 1e6 requests/s; got \"", *raw.rate, "\""));
-  }
-  double think_ms = 0;
-  if (raw.think.has_value() &&
-      !(absl::SimpleAtod(*raw.think, &think_ms) && think_ms >= 0 && think_ms <= 1e9)) {
-    return Usage(
-        absl::StrCat("--think-ms must be 0 to 1e9 milliseconds; got \"", *raw.think, "\""));
-  }
-  options->think_seconds = think_ms / 1000;
-  return absl::OkStatus();
-}
-
 // Score samples nothing.
-absl::Status CheckScore(const BenchOptions& options) {
+void CheckScore(const BenchOptions& options) {
   const SamplingOptions& s = options.sampling;
   const std::pair<const char*, bool> given[] = {
       {"--temperature", s.temperature.has_value()},
@@ -119,22 +89,22 @@ absl::Status CheckScore(const BenchOptions& options) {
       {"--ignore-eos", options.ignore_eos},
   };
   for (const auto& [option, is_given] : given) {
-    if (is_given)
-      return Usage(absl::StrCat(option, " has no effect with --kind score, which does not sample"));
+    if (!is_given) continue;
+    throw UsageError(
+        absl::StrCat(option, " has no effect with --kind score, which does not sample"));
   }
   if (!options.prompt.has_value() && !options.tokens.has_value() && options.prompt_length == 0) {
-    return Usage("--kind score requires --prompt, --tokens or --prompt-length");
+    throw UsageError("--kind score requires --prompt, --tokens or --prompt-length");
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
 
-void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw) {
+void AddBench(CLI::App* app, BenchOptions* options) {
   options->connections = 0;  // not given
   AddTarget(app, &options->target);
-  AddLoad(app, options, raw);
-  AddWorkload(app, options, raw);
+  AddSchedule(app, options);
+  AddWorkload(app, options);
   app->add_option("--json", options->json,
                   "Write every setting and result to this JSON file; -: stdout")
       ->check(PathGiven());
@@ -144,17 +114,7 @@ void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw) {
                 "Fail if any request failed; otherwise the command fails only if all did");
 }
 
-absl::Status FinishBench(const RawValues& raw, BenchOptions* options) {
-  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("--prompt", options->prompt.value_or("")); !status.ok()) {
-    return status;
-  }
-  if (raw.tokens.has_value()) {
-    auto ids = ParseIds(*raw.tokens, "--tokens");
-    if (!ids.ok()) return ids.status();
-    options->tokens = *std::move(ids);
-  }
-  if (absl::Status status = ParseTimes(raw, options); !status.ok()) return status;
+void FinishBench(BenchOptions* options) {
   if (!options->requests.has_value() && !options->duration_seconds.has_value()) {
     options->duration_seconds = 10;
   }
@@ -164,13 +124,8 @@ absl::Status FinishBench(const RawValues& raw, BenchOptions* options) {
                                ? 1
                                : static_cast<int>((at_once + kUsualStreams - 1) / kUsualStreams);
   }
-  if (absl::Status status = ParseMaxTokens(raw, &options->max_tokens); !status.ok()) return status;
-  if (absl::Status status = FinishSampling(raw, &options->sampling); !status.ok()) return status;
-  if (options->score) {
-    if (absl::Status status = CheckScore(*options); !status.ok()) return status;
-  }
+  if (options->score) CheckScore(*options);
   if (!options->sampling.seed.has_value()) options->sampling.seed = 1;
-  return absl::OkStatus();
 }
 
 }  // namespace rivulet

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line of `rivulet keys`.
-#include <string>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/options/option_parts.h"
@@ -22,16 +19,15 @@ void AddKeys(CLI::App* app, KeysOptions* options) {
   };
   CLI::App* const fresh =
       add("new", "Make a key; prints it, once. The file holds only its SHA-256", KeysAction::kNew);
-  fresh->add_option("NAME", options->name, "Name of the key, for operators")->required();
-  fresh->add_option("--tenant", options->tenant, "Tenant of its calls; default: NAME");
-  fresh
-      ->add_option("--model-name", options->models,
-                   "A model that it may use; repeatable. Default: all models")
+  Utf8(fresh->add_option("NAME", options->name, "Name of the key, for operators"))->required();
+  Utf8(fresh->add_option("--tenant", options->tenant, "Tenant of its calls; default: NAME"));
+  Utf8(fresh->add_option("--model-name", options->models,
+                         "A model that it may use; repeatable. Default: all models"))
       ->expected(1)
       ->take_all();
   fresh->add_flag("--admin", options->admin, "It may load and unload models");
-  fresh->add_option("--expires", options->expires,
-                    "When it expires, for example 2027-01-31T00:00:00Z; default: never");
+  Utf8(fresh->add_option("--expires", options->expires,
+                         "When it expires, for example 2027-01-31T00:00:00Z; default: never"));
   for (const KeyLimit& limit : kKeyLimits) {
     fresh
         ->add_option(absl::StrCat("--", absl::StrReplaceAll(limit.name, {{"_", "-"}})),
@@ -41,21 +37,8 @@ void AddKeys(CLI::App* app, KeysOptions* options) {
   }
   add("list", "Print the keys' names, tenants, models, expiry and limits", KeysAction::kList)
       ->add_flag("--json", options->json, "Print each key as a line of JSON");
-  add("revoke", "Remove a key from the file", KeysAction::kRevoke)
-      ->add_option("NAME", options->name, "Name of the key")
-      ->required();
-}
-
-absl::Status FinishKeys(const KeysOptions& options) {
-  for (const auto& [option, text] :
-       {std::pair("NAME", &options.name), std::pair("--tenant", &options.tenant),
-        std::pair("--expires", &options.expires)}) {
-    if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
-  }
-  for (const std::string& model : options.models) {
-    if (absl::Status status = CheckUtf8("--model-name", model); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+  CLI::App* const revoke = add("revoke", "Remove a key from the file", KeysAction::kRevoke);
+  Utf8(revoke->add_option("NAME", options->name, "Name of the key"))->required();
 }
 
 }  // namespace rivulet

@@ -5,30 +5,24 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/output/text.h"
 
 namespace rivulet {
 namespace {
 
-absl::Status SetLogitBias(const std::vector<std::string>& entries, SamplingOptions* sampling) {
-  for (const std::string& entry : entries) {
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
-    int32_t id = 0;
-    float bias = 0;
-    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-      return Usage(absl::StrCat("--logit-bias must be ID:BIAS; got \"", entry, "\""));
-    }
-    for (const auto& [other, other_bias] : sampling->logit_bias) {
-      if (other == id) return Usage(absl::StrCat("--logit-bias names token ", id, " twice"));
-    }
-    sampling->logit_bias.emplace_back(id, bias);
+bool ReadLogitBias(const std::string& entry, SamplingOptions* sampling) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
+  int32_t id = 0;
+  float bias = 0;
+  if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) return false;
+  for (const auto& [other, other_bias] : sampling->logit_bias) {
+    if (other == id) throw UsageError(absl::StrCat("--logit-bias names token ", id, " twice"));
   }
-  return absl::OkStatus();
+  sampling->logit_bias.emplace_back(id, bias);
+  return true;
 }
 
 }  // namespace
@@ -39,9 +33,29 @@ CLI::Validator PathGiven() {
       [](const std::string& path) { return path.empty() ? "the path must not be empty" : ""; }, "");
 }
 
+CLI::Option* Utf8(CLI::Option* option) {
+  return option->each([option](const std::string& text) {
+    const size_t bad = FirstInvalidUtf8(text);
+    if (bad == text.size()) return;
+    throw UsageError(absl::StrCat(option->get_name(), " is not valid UTF-8 at byte ", bad));
+  });
+}
+
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& help,
+                       const std::string& allowed, std::function<bool(const std::string&)> read) {
+  const auto read_all = [=](const CLI::results_t& values) {
+    for (const std::string& value : values) {
+      if (read(value)) continue;
+      throw UsageError(absl::StrCat(name, " must be ", allowed, "; got \"", value, "\""));
+    }
+    return true;
+  };
+  return app->add_option(name, read_all, help)->type_name("TEXT");
+}
+
 CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote =
-      app->add_option("--target", target->target, "Address of a running server, HOST:PORT");
+      Utf8(app->add_option("--target", target->target, "Address of a running server, HOST:PORT"));
   app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
   app->add_option(
          "--tls-ca", target->tls_ca,
@@ -70,6 +84,11 @@ CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
   return remote;
 }
 
+CLI::Option* AddModelName(CLI::App* app, TargetOptions* target) {
+  return Utf8(app->add_option("--model-name", target->model_name,
+                              "Name of the model; needed if the server serves several"));
+}
+
 CLI::Option* AddTenant(CLI::App* app, TargetOptions* target) {
   return app->add_option("--tenant", target->tenant,
                          "Tenant, if no proxy sets it; sent as rivulet-tenant");
@@ -84,21 +103,27 @@ void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* positio
                      const char* mark_help) {
   app->add_option("--position", session->position, position_help)
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  if (mark_help != nullptr) app->add_option("--mark", session->mark, mark_help);
+  if (mark_help != nullptr) Utf8(app->add_option("--mark", session->mark, mark_help));
   AddCookie(app, session);
 }
 
-void AddSequenceHash(CLI::App* app, RawValues* raw) {
-  app->add_option("--sequence-hash", raw->sequence_hash,
-                  "The session's sequence_hash, as the last --json printed it: refuse if it holds "
-                  "other tokens, and continue also while its store cannot be reached");
+void AddSequenceHash(CLI::App* app, SessionOptions* session) {
+  AddParsed(app, "--sequence-hash",
+            "The session's sequence_hash, as the last --json printed it: refuse if it holds "
+            "other tokens, and continue also while its store cannot be reached",
+            "16 hexadecimal digits", [session](const std::string& hash) {
+              return hash.size() == 16 &&
+                     std::all_of(hash.begin(), hash.end(), absl::ascii_isxdigit) &&
+                     absl::SimpleHexAtoi(hash, &session->sequence_hash.emplace());
+            });
 }
 
-void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValues* raw) {
+void AddPrompt(CLI::App* app, const char* help, PromptOptions* options) {
   CLI::Option_group* const prompt = app->add_option_group("Prompt", help);
-  prompt->add_option("--prompt", options->prompt, "Text");
-  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
-  prompt->add_option("--values", raw->values, "Values of an image: 0,12,...");
+  Utf8(prompt->add_option("--prompt", options->prompt, "Text"));
+  AddIds(prompt, "--tokens", &options->tokens, "Token ids: 1,2,3");
+  AddIntegers<std::string>(prompt, "--values", &options->values, 255,
+                           "Values of an image: 0,12,...");
   prompt->add_option("--values-file", options->values_file, "Values of an image, one byte each")
       ->check(PathGiven());
   prompt->require_option(0, 1);
@@ -122,7 +147,7 @@ void AddCache(CLI::App* app, CacheOptions* cache) {
   CLI::Option* const enabled = app->add_flag(
       "--cache", cache->enabled,
       "Share the states of a common prefix with other requests; the tokens are the same");
-  app->add_option("--cache-salt", cache->salt, "Share only with requests of the same salt")
+  Utf8(app->add_option("--cache-salt", cache->salt, "Share only with requests of the same salt"))
       ->needs(enabled);
   app->add_option("--cache-position", cache->positions,
                   "Also keep the state after this many tokens; repeatable")
@@ -131,10 +156,8 @@ void AddCache(CLI::App* app, CacheOptions* cache) {
       ->needs(enabled);
 }
 
-void AddPriority(CLI::App* app, std::string* priority) {
-  app->add_option("--priority", *priority,
-                  "Order among the tenant's own requests: low, normal or high")
-      ->check(CLI::IsMember({"low", "normal", "high"}));
+void AddPriority(CLI::App* app, std::string* priority, const char* help) {
+  app->add_option("--priority", *priority, help)->check(CLI::IsMember({"low", "normal", "high"}));
 }
 
 void AddTarget(CLI::App* app, TargetOptions* target) {
@@ -142,9 +165,7 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
   CLI::Option* const local = app->add_option(
       "--model", target->model_dir,
       "Model directory or GGUF file, served in this process; NAME=DIR names the model");
-  app->add_option("--model-name", target->model_name,
-                  "Name of the model; needed if the server serves several")
-      ->needs(remote);
+  AddModelName(app, target)->needs(remote);
   app->add_option("--backend", target->backend, "Backend: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->needs(local);
@@ -174,7 +195,12 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
       ->needs(local);
 }
 
-void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw) {
+void AddSeed(CLI::App* app, std::optional<uint64_t>* seed, const char* help) {
+  AddParsed(app, "--seed", help, "an integer from 0 to 2^64-1",
+            [seed](const std::string& text) { return absl::SimpleAtoi(text, &seed->emplace()); });
+}
+
+void AddSampling(CLI::App* app, SamplingOptions* sampling, const char* seed_help) {
   app->add_option("--temperature", sampling->temperature,
                   "0 takes the most likely token; default 1");
   app->add_option("--top-k", sampling->top_k, "Sample from the k most likely tokens; 0: all");
@@ -188,114 +214,22 @@ void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw) {
                   "-2 to 2; per occurrence of a token in the output; default 0");
   app->add_option("--presence-penalty", sampling->presence_penalty,
                   "-2 to 2; once for each token in the output; default 0");
-  app->add_option("--logit-bias", raw->logit_bias,
-                  "ID:BIAS: add BIAS to the logit of token ID; repeatable")
-      ->expected(1)
-      ->take_all();
-  app->add_option("--seed", raw->seed, "Equal seeds give equal tokens; default: a random seed");
+  AddParsed(app, "--logit-bias", "ID:BIAS: add BIAS to the logit of token ID; repeatable",
+            "ID:BIAS",
+            [sampling](const std::string& entry) { return ReadLogitBias(entry, sampling); })
+      ->take_all()
+      ->allow_extra_args();
+  AddSeed(app, &sampling->seed, seed_help);
 }
 
-absl::Status Usage(absl::string_view message) {
-  return absl::InvalidArgumentError(OneLine(message));
+void AddMaxTokens(CLI::App* app, std::optional<int64_t>* max_tokens, const char* help) {
+  AddParsed(app, "--max-tokens", help, "an integer of 64 bits", [=](const std::string& text) {
+    return absl::SimpleAtoi(text, &max_tokens->emplace());
+  });
 }
 
-absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
-  const size_t bad = FirstInvalidUtf8(text);
-  if (bad == text.size()) return absl::OkStatus();
-  return Usage(absl::StrCat(option, " is not valid UTF-8 at byte ", bad));
-}
-
-absl::Status CheckTarget(TargetOptions* target) {
-  if (absl::Status status = CheckUtf8("--target", target->target); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("--model-name", target->model_name); !status.ok()) {
-    return status;
-  }
-  if (target->target.empty() && target->model_dir.empty()) {
-    return Usage("--target HOST:PORT (or RIVULET_TARGET) or --model DIR is required");
-  }
-  if (!target->target.empty() && !target->model_dir.empty()) {
-    return Usage(
-        "--target and --model exclude each other: --target calls a running server, --model DIR "
-        "serves a model in this process; --model-name names a model of the server");
-  }
-  if (!target->tls_ca.empty() || !target->tls_cert.empty() || !target->tls_server_name.empty()) {
-    target->tls = true;
-  }
-  if (!target->target.empty()) {
-    if (absl::StrContains(target->target, "://")) {
-      return Usage(absl::StrCat("--target must be HOST:PORT, with --tls for TLS; got the URL \"",
-                                target->target, "\""));
-    }
-    const size_t colon = target->target.rfind(':');
-    uint32_t port = 0;
-    if (colon == std::string::npos || colon == 0 ||
-        !absl::SimpleAtoi(absl::string_view(target->target).substr(colon + 1), &port) ||
-        port == 0 || port > 65535) {
-      return Usage(absl::StrCat("--target must be HOST:PORT with a port from 1 to 65535; got \"",
-                                target->target, "\""));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt) {
-  if (absl::Status status = CheckUtf8("--prompt", prompt->prompt.value_or("")); !status.ok()) {
-    return status;
-  }
-  if (raw.tokens.has_value()) {
-    auto ids = ParseIds(*raw.tokens, "--tokens");
-    if (!ids.ok()) return ids.status();
-    prompt->tokens = *std::move(ids);
-  }
-  if (raw.values.has_value()) {
-    auto values = ParseIntegers(*raw.values, "--values", 0, 255);
-    if (!values.ok()) return values.status();
-    prompt->values.emplace();
-    for (const int64_t value : *values) prompt->values->push_back(static_cast<char>(value));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FinishSession(const RawValues& raw, SessionOptions* session) {
-  for (const auto& [option, text] :
-       {std::make_pair("SESSION", &session->id), std::make_pair("--mark", &session->mark)}) {
-    if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
-  }
-  if (!raw.sequence_hash.has_value()) return absl::OkStatus();
-  const std::string& hash = *raw.sequence_hash;
-  if (hash.size() == 16 && std::all_of(hash.begin(), hash.end(), absl::ascii_isxdigit) &&
-      absl::SimpleHexAtoi(hash, &session->sequence_hash.emplace())) {
-    return absl::OkStatus();
-  }
-  return Usage(absl::StrCat("--sequence-hash must be 16 hexadecimal digits; got \"", hash, "\""));
-}
-
-absl::Status FinishCache(const CacheOptions& cache) {
-  return CheckUtf8("--cache-salt", cache.salt);
-}
-
-absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view option) {
-  double seconds = 0;
-  // No more than 1e9, so that now and the deadline can be added.
-  if (absl::SimpleAtod(text, &seconds) && seconds > 0 && seconds <= 1e9) return seconds;
-  return Usage(
-      absl::StrCat(option, " must be above 0 and at most 1e9 seconds; got \"", text, "\""));
-}
-
-absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens) {
-  if (!raw.max_tokens.has_value() || absl::SimpleAtoi(*raw.max_tokens, &max_tokens->emplace())) {
-    return absl::OkStatus();
-  }
-  return Usage(
-      absl::StrCat("--max-tokens must be an integer of 64 bits; got \"", *raw.max_tokens, "\""));
-}
-
-absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling) {
-  if (raw.seed.has_value() && !absl::SimpleAtoi(*raw.seed, &sampling->seed.emplace())) {
-    return Usage(
-        absl::StrCat("--seed must be an integer from 0 to 2^64-1; got \"", *raw.seed, "\""));
-  }
-  return SetLogitBias(raw.logit_bias, sampling);
+void AddStop(CLI::App* app, std::vector<std::string>* stop, const char* help) {
+  Utf8(app->add_option("--stop", *stop, help))->expected(1)->take_all();
 }
 
 }  // namespace rivulet

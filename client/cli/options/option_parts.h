@@ -4,68 +4,107 @@
 // `sessions` (sessions_options.cc).
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "absl/strings/numbers.h"
 #include "client/cli/options/options.h"
+#include "client/cli/output/text.h"
 
 namespace rivulet {
 
-// What CLI11 does not parse into its final form, or not strictly: it wraps a negative seed, takes
-// the nearest integer for one of more than 64 bits, and knows inf and nan.
-struct RawValues {
-  std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
-  std::optional<std::string> sequence_hash;
-  std::optional<std::string> rate, think, duration, warmup, idle, drain, patience, pause;
-  std::vector<std::string> logit_bias;
+// A command line that is refused: thrown within the parse of CLI11. `message` names the flag, the
+// value and what is allowed.
+struct UsageError : CLI::ParseError {
+  explicit UsageError(const std::string& message)
+      : ParseError(message, CLI::ExitCodes::ValidationError) {}
 };
 
 // Refuses the empty path.
 CLI::Validator PathGiven();
+// Refuses a value of `option` that is not valid UTF-8. Returns `option`.
+CLI::Option* Utf8(CLI::Option* option);
+
+// CLI11 reads numbers less strictly than we do: it wraps a negative seed, takes the nearest integer
+// for one of more than 64 bits, and knows inf and nan. So these read the text of a flag themselves.
+// `read` returns false for what is not `allowed`, which ends the sentence "--flag must be".
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& help,
+                       const std::string& allowed, std::function<bool(const std::string&)> read);
+
+// A number from `min` to `max`.
+template <typename Number>
+CLI::Option* AddNumber(CLI::App* app, const char* name, Number* number, double min, double max,
+                       const char* allowed, const char* help) {
+  return AddParsed(app, name, help, allowed, [=](const std::string& text) {
+    double value = 0;
+    if (!absl::SimpleAtod(text, &value) || !(value >= min && value <= max)) return false;
+    *number = value;
+    return true;
+  });
+}
+
+// A time that ends: no more than 1e9 seconds, so that now and the time can be added.
+template <typename Seconds>
+CLI::Option* AddSeconds(CLI::App* app, const char* name, Seconds* seconds, const char* help) {
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  return AddNumber(app, name, seconds, kLeast, 1e9, "above 0 and at most 1e9 seconds", help);
+}
+
+// Integers from 0 to `max` with commas between them, as a List.
+template <typename List, typename Integers>
+CLI::Option* AddIntegers(CLI::App* app, const char* name, Integers* integers, int64_t max,
+                         const char* help) {
+  const auto read = [=](const std::string& text) {
+    const auto values = ParseIntegers(text, name, 0, max);
+    if (!values.ok()) throw UsageError(std::string(values.status().message()));
+    *integers = List(values->begin(), values->end());
+  };
+  return app->add_option_function<std::string>(name, read, help);
+}
+
+template <typename Ids>
+CLI::Option* AddIds(CLI::App* app, const char* name, Ids* ids, const char* help) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  return AddIntegers<std::vector<int32_t>>(app, name, ids, kMost, help);
+}
 
 void AddTarget(CLI::App* app, TargetOptions* target);
 // Only a running server will do. Returns --target.
 CLI::Option* AddRemote(CLI::App* app, TargetOptions* target);
+CLI::Option* AddModelName(CLI::App* app, TargetOptions* target);
 CLI::Option* AddTenant(CLI::App* app, TargetOptions* target);
 // --position, --mark and --cookie.
 void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* position_help,
                      const char* mark_help);
 void AddCookie(CLI::App* app, SessionOptions* session);
-void AddSequenceHash(CLI::App* app, RawValues* raw);
-void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt, RawValues* raw);
+void AddSequenceHash(CLI::App* app, SessionOptions* session);
+void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt);
 // --add-special-tokens and --parse-special-tokens.
 void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special);
 void AddCache(CLI::App* app, CacheOptions* cache);
 void AddChatTemplate(CLI::App* app, std::string* file);
-void AddPriority(CLI::App* app, std::string* priority);
-void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);
-void AddChat(CLI::App* app, ChatOptions* options, RawValues* raw);
+void AddPriority(CLI::App* app, std::string* priority,
+                 const char* help = "Order among the tenant's own requests: low, normal or high");
+void AddSeed(CLI::App* app, std::optional<uint64_t>* seed, const char* help);
+void AddSampling(CLI::App* app, SamplingOptions* sampling,
+                 const char* seed_help = "Equal seeds give equal tokens; default: a random seed");
+void AddMaxTokens(CLI::App* app, std::optional<int64_t>* max_tokens, const char* help);
+void AddStop(CLI::App* app, std::vector<std::string>* stop, const char* help);
+
+// The parsers of commands.
+void AddBatch(CLI::App* app, BatchOptions* options);
+void AddBench(CLI::App* app, BenchOptions* options);
+void AddChat(CLI::App* app, ChatOptions* options);
 void AddKeys(CLI::App* app, KeysOptions* options);
-void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw);
-void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw);
-void AddBatch(CLI::App* app, BatchOptions* options, RawValues* raw);
+void AddSessions(CLI::App* app, SessionsOptions* options);
 
-// The error of a command line, on one line. INVALID_ARGUMENT.
-absl::Status Usage(absl::string_view message);
-
-// Each checks its part after CLI11. Errors: INVALID_ARGUMENT naming option and value.
-absl::Status CheckUtf8(absl::string_view option, absl::string_view text);
-absl::Status CheckTarget(TargetOptions* target);
-absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view option);
-absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens);
-absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling);
-absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt);
-absl::Status FinishSession(const RawValues& raw, SessionOptions* session);
-absl::Status FinishCache(const CacheOptions& cache);
-absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options);
-absl::Status FinishChat(const RawValues& raw, ChatOptions* options);
-absl::Status FinishKeys(const KeysOptions& options);
-absl::Status FinishBatch(const RawValues& raw, BatchOptions* options);
-absl::Status FinishBench(const RawValues& raw, BenchOptions* options);
+// What is left to check and to set after all flags of a command. Each throws UsageError.
+void FinishBench(BenchOptions* options);
+void FinishSessions(SessionsOptions* options);
 
 }  // namespace rivulet

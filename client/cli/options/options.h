@@ -120,7 +120,7 @@ struct ScoreOptions {
   std::optional<int64_t> window;
   std::string priority;       // as in GenerateOptions
   bool keep_going = false;    // of `input`: a line that is wrong does not end the run
-  bool summary_only = false;  // of RunQuantize: no line for each item
+  bool summary_only = false;  // of `quantize`: no line for each item
 };
 
 struct BatchOptions {
@@ -158,12 +158,12 @@ struct DetokenizeOptions {
 struct BenchOptions {
   TargetOptions target;
   // Above 0: open loop, requests/s whatever the answers take. 0: closed loop of `concurrency`
-  // workers, each sending when its last request has ended and `think_seconds` have passed.
+  // workers, each sending when its last request has ended and `think_ms` have passed.
   double rate = 0;
   bool poisson = true;  // open loop: exponential gaps between requests; else equal ones
   int64_t max_in_flight = 10000;
   int64_t concurrency = 1;
-  double think_seconds = 0;
+  double think_ms = 0;
   // The run ends at whichever comes first; at least one is set. Neither counts the warm-up.
   std::optional<int64_t> requests;
   std::optional<double> duration_seconds;

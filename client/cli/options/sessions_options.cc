@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line of `rivulet sessions`.
-#include <string>
-
 #include "client/cli/options/option_parts.h"
 
 namespace rivulet {
@@ -10,52 +8,50 @@ namespace {
 struct Actions {
   CLI::App* app;
   SessionsOptions* options;
-  RawValues* raw;
 
   CLI::App* Add(const char* name, const char* help, SessionsAction action) const {
     CLI::App* const sub = app->add_subcommand(name, help);
     SessionsOptions* const to = options;
     sub->callback([to, action] { to->action = action; });
     AddRemote(sub, &options->target)->required();
-    sub->add_option("--model-name", options->target.model_name,
-                    "Name of the model; needed if the server serves several");
+    AddModelName(sub, &options->target);
     AddTenant(sub, &options->target);
     return sub;
   }
   CLI::App* AddOnSession(const char* name, const char* help, SessionsAction action) const {
     CLI::App* const sub = Add(name, help, action);
-    sub->add_option("SESSION", options->session.id, "Id of the session")->required();
+    Utf8(sub->add_option("SESSION", options->session.id, "Id of the session"))->required();
     return sub;
   }
   void Json(CLI::App* sub) const {
     sub->add_flag("--json", options->json, "Print each session as a line of JSON");
   }
   void IdleTimeout(CLI::App* sub) const {
-    sub->add_option(
-        "--idle-timeout", raw->idle,
+    AddSeconds(
+        sub, "--idle-timeout", &options->idle_seconds,
         "Seconds without a request after which the session is closed; default: the server's");
   }
 };
 
 }  // namespace
 
-void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
+void AddSessions(CLI::App* app, SessionsOptions* options) {
   app->require_subcommand(1);
-  const Actions actions{app, options, raw};
+  const Actions actions{app, options};
 
   CLI::App* const open =
       actions.Add("open", "Open a session; prints its id", SessionsAction::kOpen);
-  open->add_option("--seed", raw->seed, "Seed of the session; default: a random seed");
+  AddSeed(open, &options->seed, "Seed of the session; default: a random seed");
   actions.IdleTimeout(open);
   actions.Json(open);
 
   CLI::App* const append = actions.AddOnSession(
       "append", "Feed tokens without generating; prints the position", SessionsAction::kAppend);
-  AddPrompt(append, "The tokens to feed", options, raw);
+  AddPrompt(append, "The tokens to feed", options);
   AddSessionPlace(append, &options->session,
                   "Append at this position; tokens given there before are not fed twice",
                   "Set a mark at the position after the tokens, for rewind");
-  AddSequenceHash(append, raw);
+  AddSequenceHash(append, &options->session);
   AddCache(append, &options->cache);
   AddPriority(append, &options->priority);
   append->add_flag("--score", options->score,
@@ -66,10 +62,10 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
       "fork", "Open sessions that continue from this one; prints their ids", SessionsAction::kFork);
   fork->add_option("--count", options->count, "Number of forks; default 1")
       ->check(CLI::Range(1, 256));
-  fork->add_option("--seed", raw->seed, "Fork i gets seed + i; default: random seeds");
+  AddSeed(fork, &options->seed, "Fork i gets seed + i; default: random seeds");
   AddSessionPlace(fork, &options->session, "Fork at this position; default: the session's end",
                   nullptr);
-  AddSequenceHash(fork, raw);
+  AddSequenceHash(fork, &options->session);
   actions.Json(fork);
 
   CLI::App* const rewind = actions.AddOnSession(
@@ -99,24 +95,11 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
             &options->session);
 }
 
-absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options) {
-  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
-  if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
-  if (absl::Status status = FinishSession(raw, &options->session); !status.ok()) return status;
-  if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
+void FinishSessions(SessionsOptions* options) {
   if (options->action == SessionsAction::kRewind && !options->session.position.has_value() &&
       options->session.mark.empty()) {
-    return Usage("--position or --mark is required");
+    throw UsageError("--position or --mark is required");
   }
-  SamplingOptions sampling;
-  if (absl::Status status = FinishSampling(raw, &sampling); !status.ok()) return status;
-  options->seed = sampling.seed;
-  if (raw.idle.has_value()) {
-    const absl::StatusOr<double> seconds = ParseSeconds(*raw.idle, "--idle-timeout");
-    if (!seconds.ok()) return seconds.status();
-    options->idle_seconds = *seconds;
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace rivulet

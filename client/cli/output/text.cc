@@ -73,15 +73,6 @@ absl::StatusOr<std::vector<int64_t>> ParseIntegers(absl::string_view text, absl:
   return values;
 }
 
-absl::StatusOr<std::vector<int32_t>> ParseIds(absl::string_view text, absl::string_view what) {
-  auto values = ParseIntegers(text, what, 0, std::numeric_limits<int32_t>::max());
-  if (!values.ok()) return values.status();
-  std::vector<int32_t> ids;
-  ids.reserve(values->size());
-  for (const int64_t value : *values) ids.push_back(static_cast<int32_t>(value));
-  return ids;
-}
-
 size_t FirstInvalidUtf8(absl::string_view text) {
   size_t i = 0;
   while (i < text.size()) {

@@ -25,9 +25,6 @@ void AppendNumber(int64_t value, std::string* out);
 absl::StatusOr<std::vector<int64_t>> ParseIntegers(absl::string_view text, absl::string_view what,
                                                    int64_t min, int64_t max);
 
-// The same for token ids.
-absl::StatusOr<std::vector<int32_t>> ParseIds(absl::string_view text, absl::string_view what);
-
 // Byte offset of the first byte that is not part of well-formed UTF-8; text.size() where all is.
 size_t FirstInvalidUtf8(absl::string_view text);
 

@@ -104,7 +104,7 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
   const auto options = Parsed<GenerateOptions>(
       Words("generate --target localhost:50051 --model-name m --prompt ROMEO: --temperature 0.8 "
             "--top-k 40 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --frequency-penalty -0.5 "
-            "--presence-penalty -1 --logit-bias 3:-1.5 --logit-bias 4:2 "
+            "--presence-penalty -1 --logit-bias 3:-1.5 5:0 --logit-bias 4:2 "
             "--seed 18446744073709551615 --num-samples 3 --max-tokens 10 --stop a,b --stop c "
             "--stop-token 1,2 --json --logprobs --top-logprobs 5 --deadline 1.5 --no-resume"));
   EXPECT_EQ(options.target.target, "localhost:50051");
@@ -114,7 +114,8 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
   EXPECT_EQ(options.sampling.top_k, 40);
   EXPECT_FLOAT_EQ(*options.sampling.frequency_penalty, -0.5f);
   EXPECT_FLOAT_EQ(*options.sampling.presence_penalty, -1.0f);
-  EXPECT_THAT(options.sampling.logit_bias, ElementsAre(std::pair(3, -1.5f), std::pair(4, 2.0f)));
+  EXPECT_THAT(options.sampling.logit_bias,
+              ElementsAre(std::pair(3, -1.5f), std::pair(5, 0.0f), std::pair(4, 2.0f)));
   EXPECT_EQ(options.sampling.seed, UINT64_MAX);
   EXPECT_EQ(options.num_samples, 3);
   EXPECT_EQ(options.max_tokens, 10);
@@ -132,6 +133,17 @@ TEST(OptionsTest, TellsAnEmptyPromptFromNone) {
   const auto empty = Parsed<GenerateOptions>({"generate", "--model", "d", "--tokens", ""});
   ASSERT_TRUE(empty.tokens.has_value());
   EXPECT_TRUE(empty.tokens->empty());
+}
+
+TEST(OptionsTest, TokenIdsHaveThirtyOneBits) {
+  EXPECT_THAT(Parsed<DetokenizeOptions>(Words("detokenize --model d --tokens 0,2147483647")).tokens,
+              ElementsAre(0, 2147483647));
+  EXPECT_THAT(Refusal(Words("detokenize --model d --tokens 0,2147483648")),
+              HasSubstr("--tokens: entry 1 must be an integer from 0 to 2147483647"));
+}
+
+TEST(OptionsTest, HelpIsShownWhateverAValueIs) {
+  EXPECT_THAT(Parsed<ShowText>(Words("generate --seed -1 --help")).text, HasSubstr("--max-tokens"));
 }
 
 TEST(OptionsTest, ReadsImageValuesAsBytes) {

@@ -45,11 +45,6 @@ TEST(ParseIntegersTest, ReadsAListAndNamesTheBadEntry) {
   }
 }
 
-TEST(ParseIdsTest, AllowsIdsOfThirtyOneBits) {
-  EXPECT_THAT(*ParseIds("0,2147483647", "--tokens"), ElementsAre(0, 2147483647));
-  EXPECT_FALSE(ParseIds("2147483648", "--tokens").ok());
-}
-
 TEST(Utf8Test, FindsTheFirstByteThatIsWrong) {
   EXPECT_EQ(FirstInvalidUtf8(""), 0u);
   const std::string good = "a\u00e9\u20ac\U0001f600";
