@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstdio>
 #include <mutex>
 #include <optional>
@@ -23,6 +22,7 @@
 #include "client/cli/chat/chat_template.h"
 #include "client/cli/chat/conversation.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/interruption.h"
 #include "client/cli/input/line_reader.h"
 #include "client/cli/input/request_fields.h"
 #include "client/cli/output/exit_code.h"
@@ -48,28 +48,6 @@ A line that ends with \ continues on the next one. Ctrl-C stops an answer or
 drops a question that is not asked yet.
 )";
 
-volatile std::sig_atomic_t last_signal = 0;
-
-// While it lives, SIGINT and SIGTERM set `last_signal`.
-class SignalWatch {
- public:
-  SignalWatch() {
-    struct sigaction action = {};
-    action.sa_handler = [](int number) { last_signal = number; };
-    sigaction(SIGINT, &action, &old_int_);
-    sigaction(SIGTERM, &action, &old_term_);
-  }
-  SignalWatch(const SignalWatch&) = delete;
-  SignalWatch& operator=(const SignalWatch&) = delete;
-  ~SignalWatch() {
-    sigaction(SIGINT, &old_int_, nullptr);
-    sigaction(SIGTERM, &old_term_, nullptr);
-  }
-
- private:
-  struct sigaction old_int_ = {}, old_term_ = {};
-};
-
 // While it lives, its token is told of an interruption: a handler of a signal must not do that.
 class StopOnInterrupt {
  public:
@@ -78,10 +56,10 @@ class StopOnInterrupt {
           std::mutex mutex;
           std::condition_variable_any ended;  // only `end` wakes it
           std::unique_lock lock(mutex);
-          while (!end.stop_requested() && last_signal == 0) {
+          while (!end.stop_requested() && !Interruption::came()) {
             ended.wait_for(lock, end, std::chrono::milliseconds(20), [] { return false; });
           }
-          if (last_signal != 0) source_.request_stop();
+          if (Interruption::came()) source_.request_stop();
         }) {}
   std::stop_token token() const { return source_.get_token(); }
 
@@ -159,12 +137,12 @@ absl::Status Chat::Run() {
 
 absl::StatusOr<std::optional<std::string>> Chat::ReadLine() {
   // Not within a read: that would go on after a signal.
-  while (last_signal == 0 && !lines_.ready()) {
+  while (!Interruption::came() && !lines_.ready()) {
     pollfd waiting = {STDIN_FILENO, POLLIN, 0};
     constexpr int kMilliseconds = 100;
     poll(&waiting, 1, kMilliseconds);
   }
-  if (last_signal != 0) return std::optional<std::string>();
+  if (Interruption::came()) return std::optional<std::string>();
   const auto line = lines_.Next();
   if (!line.ok()) return line.status();
   if (!line->has_value()) return std::optional<std::string>();
@@ -184,8 +162,7 @@ absl::StatusOr<std::optional<std::string>> Chat::ReadQuestion() {
     }
     absl::StatusOr<std::optional<std::string>> line = ReadLine();
     // The terminal drops what was typed of the line.
-    if (interactive_ && line.ok() && !line->has_value() && last_signal == SIGINT) {
-      last_signal = 0;
+    if (interactive_ && line.ok() && !line->has_value() && Interruption::TakeInt()) {
       text.clear();
       Say("");
       continue;
@@ -217,8 +194,8 @@ absl::Status Chat::Ask(const std::string& question) {
         },
         stop.token());
   }
-  const bool stopped = last_signal != 0;
-  if (last_signal == SIGINT) last_signal = 0;
+  const bool stopped = Interruption::came();
+  Interruption::TakeInt();
   if (begun && printed.ok()) printed = WriteOut("\n");
   if (!printed.ok()) return printed;
   if (stopped && !answer.ok()) {
@@ -364,7 +341,7 @@ absl::StatusOr<std::string> RunChat(const ChatOptions& options) {
   if (!first.ok()) return first.status();
   first->SetSystem(options.system);
   if (isatty(STDIN_FILENO) == 1) Say("/help lists the commands");
-  const SignalWatch watch;
+  const Interruption interruption(/*flags=*/0);
   Chat chat(options, setup, *std::move(first));
   const absl::Status status = chat.Run();
   chat.Close();
