@@ -31,51 +31,19 @@ absl::StatusOr<std::string> NameDeadline(absl::StatusOr<std::string> summary,
 }
 
 struct Runner {
+  template <typename Options>
+  absl::StatusOr<std::string> operator()(const Options& options) const {
+    return RunCommand(options);
+  }
   absl::StatusOr<std::string> operator()(const ShowText& show) const {
     if (absl::Status status = WriteOut(show.text); !status.ok()) return status;
     return std::string();
   }
   absl::StatusOr<std::string> operator()(const GenerateOptions& options) const {
-    return NameDeadline(RunGenerate(options), options.deadline_seconds);
-  }
-  absl::StatusOr<std::string> operator()(const ChatOptions& options) const {
-    return RunChat(options);
-  }
-  absl::StatusOr<std::string> operator()(const ScoreOptions& options) const {
-    return RunScore(options);
-  }
-  absl::StatusOr<std::string> operator()(const TokenizeOptions& options) const {
-    return RunTokenize(options);
-  }
-  absl::StatusOr<std::string> operator()(const DetokenizeOptions& options) const {
-    return RunDetokenize(options);
-  }
-  absl::StatusOr<std::string> operator()(const BenchOptions& options) const {
-    return RunBench(options);
-  }
-  absl::StatusOr<std::string> operator()(const BatchOptions& options) const {
-    return RunBatch(options);
-  }
-  absl::StatusOr<std::string> operator()(const ModelsOptions& options) const {
-    return RunModels(options);
-  }
-  absl::StatusOr<std::string> operator()(const SessionsOptions& options) const {
-    return RunSessions(options);
+    return NameDeadline(RunCommand(options), options.deadline_seconds);
   }
   absl::StatusOr<std::string> operator()(const HealthOptions& options) const {
-    return NameDeadline(RunHealth(options), options.deadline_seconds);
-  }
-  absl::StatusOr<std::string> operator()(const LoadOptions& options) const {
-    return RunLoad(options);
-  }
-  absl::StatusOr<std::string> operator()(const QuantizeOptions& options) const {
-    return RunQuantize(options);
-  }
-  absl::StatusOr<std::string> operator()(const LogLevelOptions& options) const {
-    return RunLogLevel(options);
-  }
-  absl::StatusOr<std::string> operator()(const KeysOptions& options) const {
-    return RunKeys(options);
+    return NameDeadline(RunCommand(options), options.deadline_seconds);
   }
 };
 

@@ -383,7 +383,7 @@ std::string Summary(const BatchTotals& totals, int64_t before, int64_t tokens,
 
 }  // namespace
 
-absl::StatusOr<std::string> RunBatch(const BatchOptions& options) {
+absl::StatusOr<std::string> RunCommand(const BatchOptions& options) {
   ChatPrompts chats;
   RIVULET_RETURN_IF_ERROR(chats.ReadFile(options.chat_template));
   TargetUse use;

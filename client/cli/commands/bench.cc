@@ -114,7 +114,7 @@ absl::Status Verdict(const BenchOptions& options, const Measurements& measured) 
 
 }  // namespace
 
-absl::StatusOr<std::string> RunBench(const BenchOptions& options) {
+absl::StatusOr<std::string> RunCommand(const BenchOptions& options) {
   if (absl::Status status = CheckOutputs(options); !status.ok()) return status;
   const absl::StatusOr<std::vector<Target>> targets = OpenTargets(options);
   if (!targets.ok()) return targets.status();

@@ -321,7 +321,7 @@ absl::StatusOr<v1::GenerateRequest> RequestOf(const ChatOptions& options,
 
 }  // namespace
 
-absl::StatusOr<std::string> RunChat(const ChatOptions& options) {
+absl::StatusOr<std::string> RunCommand(const ChatOptions& options) {
   const absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());

@@ -12,29 +12,29 @@
 
 namespace rivulet {
 
-absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
-absl::StatusOr<std::string> RunChat(const ChatOptions& options);
-absl::StatusOr<std::string> RunScore(const ScoreOptions& options);
-absl::StatusOr<std::string> RunTokenize(const TokenizeOptions& options);
-absl::StatusOr<std::string> RunDetokenize(const DetokenizeOptions& options);
-absl::StatusOr<std::string> RunBench(const BenchOptions& options);
-absl::StatusOr<std::string> RunBatch(const BatchOptions& options);
-absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
-absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);
-absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
-absl::StatusOr<std::string> RunKeys(const KeysOptions& options);
-absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options);
-absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
-absl::StatusOr<std::string> RunLogLevel(const LogLevelOptions& options);
+absl::StatusOr<std::string> RunCommand(const GenerateOptions& options);
+absl::StatusOr<std::string> RunCommand(const ChatOptions& options);
+absl::StatusOr<std::string> RunCommand(const ScoreOptions& options);
+absl::StatusOr<std::string> RunCommand(const TokenizeOptions& options);
+absl::StatusOr<std::string> RunCommand(const DetokenizeOptions& options);
+absl::StatusOr<std::string> RunCommand(const BenchOptions& options);
+absl::StatusOr<std::string> RunCommand(const BatchOptions& options);
+absl::StatusOr<std::string> RunCommand(const ModelsOptions& options);
+absl::StatusOr<std::string> RunCommand(const SessionsOptions& options);
+absl::StatusOr<std::string> RunCommand(const HealthOptions& options);
+absl::StatusOr<std::string> RunCommand(const KeysOptions& options);
+absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options);
+absl::StatusOr<std::string> RunCommand(const LoadOptions& options);
+absl::StatusOr<std::string> RunCommand(const LogLevelOptions& options);
 
-// Part of RunGenerate: how it calls Client::Generate, with a deadline that counts from now.
+// Part of `generate`: how it calls Client::Generate, with a deadline that counts from now.
 CallOptions GenerateCall(const GenerateOptions& options);
 
-// Part of RunGenerate, for --out: draws the images that `request` (model, prompt, sampling) begins.
+// Part of `generate --out`: draws the images that `request` (model, prompt, sampling) begins.
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
                                     const v1::GetModelReply& model, v1::GenerateRequest request);
 
-// Part of RunModels, for --model without --backend: from the headers of the directory alone.
+// Part of `models --model DIR` without --backend: from the headers of the directory alone.
 absl::StatusOr<std::string> DescribeDirectory(const ModelsOptions& options);
 
 // Writes to stdout and flushes. Errors: INVALID_ARGUMENT (stdout is closed or full).

@@ -160,7 +160,7 @@ CallOptions GenerateCall(const GenerateOptions& options) {
   return call;
 }
 
-absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
+absl::StatusOr<std::string> RunCommand(const GenerateOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   if (absl::Status status = UseCookie(options.session, target->client()); !status.ok()) {

@@ -105,7 +105,7 @@ absl::StatusOr<std::string> Revoke(const KeysOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunKeys(const KeysOptions& options) {
+absl::StatusOr<std::string> RunCommand(const KeysOptions& options) {
   switch (options.action) {
     case KeysAction::kNew:
       return New(options);

@@ -96,7 +96,7 @@ std::string Summary(const v1::ServerLoad& load) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunLoad(const LoadOptions& options) {
+absl::StatusOr<std::string> RunCommand(const LoadOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   const absl::StatusOr<v1::GetLoadReply> reply = target->client().GetLoad(target->model_name());

@@ -22,7 +22,7 @@ std::string NameOf(v1::LogLevel level) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunLogLevel(const LogLevelOptions& options) {
+absl::StatusOr<std::string> RunCommand(const LogLevelOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   if (options.level.empty()) {

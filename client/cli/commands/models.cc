@@ -144,7 +144,7 @@ absl::StatusOr<std::string> Unload(const ModelsOptions& options, const Target& t
 
 }  // namespace
 
-absl::StatusOr<std::string> RunModels(const ModelsOptions& options) {
+absl::StatusOr<std::string> RunCommand(const ModelsOptions& options) {
   if (!options.target.model_dir.empty() && options.target.backend == "auto") {
     return DescribeDirectory(options);
   }
@@ -174,7 +174,7 @@ absl::StatusOr<std::string> RunModels(const ModelsOptions& options) {
   return std::string();
 }
 
-absl::StatusOr<std::string> RunHealth(const HealthOptions& options) {
+absl::StatusOr<std::string> RunCommand(const HealthOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   const CallOptions call = {.deadline = absl::Now() + absl::Seconds(options.deadline_seconds)};

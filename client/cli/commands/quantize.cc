@@ -21,13 +21,13 @@ absl::StatusOr<std::string> Loss(const std::string& directory, const std::string
   score.target.backend = "cpu";
   score.text = text;
   score.summary_only = true;
-  RIVULET_ASSIGN_OR_RETURN(const std::string summary, RunScore(score));
+  RIVULET_ASSIGN_OR_RETURN(const std::string summary, RunCommand(score));
   return absl::StrCat(directory, ": ", summary);
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options) {
+absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options) {
   std::string loss;
   if (!options.check.empty()) {  // before anything is written: the text may be no text
     RIVULET_ASSIGN_OR_RETURN(loss, Loss(options.model_dir, options.check));

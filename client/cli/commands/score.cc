@@ -232,7 +232,7 @@ std::string Summary(const Totals& totals, const v1::ModelContent& content, int64
 
 }  // namespace
 
-absl::StatusOr<std::string> RunScore(const ScoreOptions& options) {
+absl::StatusOr<std::string> RunCommand(const ScoreOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());

@@ -177,7 +177,7 @@ absl::StatusOr<std::string> Close(const SessionsOptions& options, const Target& 
 
 }  // namespace
 
-absl::StatusOr<std::string> RunSessions(const SessionsOptions& options) {
+absl::StatusOr<std::string> RunCommand(const SessionsOptions& options) {
   const absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   if (absl::Status status = UseCookie(options.session, target->client()); !status.ok()) {

@@ -45,7 +45,7 @@ absl::StatusOr<std::string> TokensJson(const v1::TokenizeReply& reply) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RunTokenize(const TokenizeOptions& options) {
+absl::StatusOr<std::string> RunCommand(const TokenizeOptions& options) {
   absl::StatusOr<std::string> text = ReadInput(options);
   if (!text.ok()) return text.status();
   absl::StatusOr<Target> target = OpenTarget(options.target);
@@ -64,7 +64,7 @@ absl::StatusOr<std::string> RunTokenize(const TokenizeOptions& options) {
   return absl::StrCat(reply->ids_size(), " tokens, ", bytes, " bytes");
 }
 
-absl::StatusOr<std::string> RunDetokenize(const DetokenizeOptions& options) {
+absl::StatusOr<std::string> RunCommand(const DetokenizeOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   v1::DetokenizeRequest request;
