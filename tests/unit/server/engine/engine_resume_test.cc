@@ -6,7 +6,6 @@
 
 #include "model/base/error.h"
 #include "model/text/text_decoder.h"
-#include "server/engine/reply_fingerprint.h"
 #include "tests/support/piece_tokenizer.h"
 #include "tests/unit/server/engine/session_fixture.h"
 
@@ -228,26 +227,6 @@ TEST_F(ResumeTest, AnotherReplyIsRefused) {
     EXPECT_EQ(GetErrorDetail(status).reason, "RESUME_MISMATCH") << i;
     EXPECT_EQ(GetErrorDetail(status).field, "resume.fingerprint") << i;
   }
-}
-
-TEST_F(ResumeTest, TheFingerprintNamesModelAndNumerics) {
-  const GenerateSpec spec = Prompt({1}, 5);
-  const StateStamp stamp{"weights", "config", "numerics", "owner"};
-  const uint64_t ours = ReplyFingerprint(ModelFingerprint(stamp), spec, 5);
-  for (std::string StateStamp::*field :
-       {&StateStamp::weights_sha256, &StateStamp::config_sha256, &StateStamp::numerics_id}) {
-    StateStamp other = stamp;
-    (other.*field) += "x";
-    EXPECT_NE(ReplyFingerprint(ModelFingerprint(other), spec, 5), ours);
-  }
-  StateStamp other = stamp;
-  other.owner = "another process";
-  EXPECT_EQ(ReplyFingerprint(ModelFingerprint(other), spec, 5), ours);
-  GenerateSpec biased = spec, turned = spec;
-  biased.sampling.logit_bias = {{1, 1.0f}, {2, 2.0f}};
-  turned.sampling.logit_bias = {{2, 2.0f}, {1, 1.0f}};
-  EXPECT_EQ(ReplyFingerprint(ModelFingerprint(stamp), biased, 5),
-            ReplyFingerprint(ModelFingerprint(stamp), turned, 5));
 }
 
 TEST_F(ResumeTest, AServerWithAnotherContextContinuesAReply) {
