@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <set>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
@@ -38,30 +39,22 @@ class Checker {
 };
 
 absl::Status CheckMixture(const SamplingParams& params, const Checker& check) {
-  constexpr char kAllowed[] =
-      "its default, because the model's head is a mixture of logistics: only temperature and seed "
-      "may be set";
-  if (params.top_k != 0) return check.Bad("top_k", absl::StrCat(params.top_k), kAllowed);
-  const SamplingParams unset;
-  const struct {
-    const char* name;
-    float value, unset;
-  } fields[] = {
-      {"top_p", params.top_p, unset.top_p},
-      {"min_p", params.min_p, unset.min_p},
-      {"repetition_penalty", params.repetition_penalty, unset.repetition_penalty},
-      {"frequency_penalty", params.frequency_penalty, unset.frequency_penalty},
-      {"presence_penalty", params.presence_penalty, unset.presence_penalty},
-  };
-  for (const auto& field : fields) {
-    if (field.value != field.unset) {
-      return check.Bad(field.name, absl::StrCat(field.value), kAllowed);
+  absl::Status status;
+  const auto visit = [&](absl::string_view name, const auto& value, const auto& unset) {
+    if (!status.ok() || name == "temperature" || name == "seed" || value == unset) return;
+    std::string held;
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>) {
+      held = absl::StrCat(value);
+    } else {
+      held = absl::StrCat(value.size(), " entries");
     }
-  }
-  if (!params.logit_bias.empty()) {
-    return check.Bad("logit_bias", absl::StrCat(params.logit_bias.size(), " entries"), kAllowed);
-  }
-  return absl::OkStatus();
+    status = check.Bad(name, held,
+                       "its default, because the model's head is a mixture of logistics: only "
+                       "temperature and seed may be set");
+  };
+  const SamplingParams unset;
+  VisitFields(visit, params, unset);
+  return status;
 }
 
 absl::Status CheckLogitBias(const SamplingParams& params, const ModelConfig& config,

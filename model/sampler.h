@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "model/base/fields.h"
 #include "model/config.h"
 
 namespace rivulet {
@@ -32,7 +33,11 @@ struct SamplingParams {
   bool has_penalties() const {
     return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
   }
+  bool operator==(const SamplingParams&) const = default;
 };
+// The order is that of ReplyFingerprint; a new field goes last.
+RIVULET_FIELDS(SamplingParams, seed, top_k, temperature, top_p, min_p, repetition_penalty,
+               frequency_penalty, presence_penalty, logit_bias)
 
 // OK, or INVALID_ARGUMENT naming `field_prefix` + the field, its value and the allowed range, for
 // `config`'s head.

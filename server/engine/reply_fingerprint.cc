@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "server/sessions/sequence_hash.h"
 
@@ -20,17 +22,27 @@ class Fingerprint {
 
   void Add(int32_t value) { hash_ = HashToken(hash_, value); }
   void Add(float value) { Add(std::bit_cast<int32_t>(value)); }
-  void AddLong(uint64_t value) {
+  void Add(uint64_t value) {
     Add(static_cast<int32_t>(value & 0xffffffffu));
     Add(static_cast<int32_t>(value >> 32));
   }
+  void Add(int64_t value) { Add(static_cast<uint64_t>(value)); }
   void Add(absl::string_view text) {
-    AddLong(text.size());
+    Add(uint64_t{text.size()});
     for (const char byte : text) Add(int32_t{byte});
   }
-  void Add(const std::vector<int32_t>& tokens) {
-    AddLong(tokens.size());
-    hash_ = HashTokens(hash_, tokens);
+  template <typename Item>
+  void Add(const std::vector<Item>& list) {
+    Add(uint64_t{list.size()});
+    for (const Item& item : list) Add(item);
+  }
+  void Add(std::vector<std::pair<int32_t, float>> map) {
+    std::sort(map.begin(), map.end());  // it has no order
+    Add(uint64_t{map.size()});
+    for (const auto& [token, bias] : map) {
+      Add(token);
+      Add(bias);
+    }
   }
   uint64_t value() const { return hash_; }
 
@@ -38,20 +50,30 @@ class Fingerprint {
   uint64_t hash_;
 };
 
-void AddSampling(const SamplingParams& params, Fingerprint* of) {
-  of->AddLong(params.seed);
-  of->Add(params.top_k);
-  for (const float value :
-       {params.temperature, params.top_p, params.min_p, params.repetition_penalty,
-        params.frequency_penalty, params.presence_penalty}) {
+// The fields of the first version count at any value.
+bool IsOfFirstVersion(absl::string_view field) {
+  constexpr absl::string_view kNames =
+      "prompt num_samples stop_ids stop_strings seed temperature top_k top_p min_p "
+      "repetition_penalty frequency_penalty presence_penalty logit_bias";
+  return absl::c_linear_search(absl::StrSplit(kNames, ' '), field);
+}
+
+// Adds a field unless kNotInFingerprint names it. A later field counts with its name, and only
+// where it is set: so the replies of servers without the field can be resumed.
+template <typename T>
+void AddField(absl::string_view name, const T& value, const T& unset, Fingerprint* of) {
+  if constexpr (std::is_same_v<T, SamplingParams>) {
+    const auto add = [of](absl::string_view inner, const auto& field, const auto& unset_field) {
+      AddField(inner, field, unset_field, of);
+    };
+    VisitFields(add, value, unset);
+  } else if constexpr (requires { of->Add(value); }) {
+    if (absl::c_linear_search(kNotInFingerprint, name)) return;
+    if (!IsOfFirstVersion(name)) {
+      if (value == unset) return;
+      of->Add(name);
+    }
     of->Add(value);
-  }
-  std::vector<std::pair<int32_t, float>> biases = params.logit_bias;
-  std::sort(biases.begin(), biases.end());  // a map has no order
-  of->AddLong(biases.size());
-  for (const auto& [token, bias] : biases) {
-    of->Add(token);
-    of->Add(bias);
   }
 }
 
@@ -68,21 +90,24 @@ uint64_t ModelFingerprint(const StateStamp& stamp) {
 uint64_t SessionFingerprint(uint64_t model, const SessionId& id, int64_t position, uint64_t hash) {
   Fingerprint of(model);
   of.Add(id.ToString());
-  of.AddLong(static_cast<uint64_t>(position));
-  of.AddLong(hash);
+  of.Add(position);
+  of.Add(hash);
   return of.value();
 }
 
 uint64_t ReplyFingerprint(uint64_t before, const GenerateSpec& spec, int64_t max_new) {
   Fingerprint of(before);
-  of.Add(spec.prompt);
-  AddSampling(spec.sampling, &of);
-  of.Add(spec.num_samples);
-  of.AddLong(static_cast<uint64_t>(max_new));
-  of.Add(spec.stop_ids);
-  of.Add(int32_t{spec.ignore_eos} | int32_t{spec.include_stop_string} << 1);
-  of.AddLong(spec.stop_strings.size());
-  for (const std::string& stop : spec.stop_strings) of.Add(stop);
+  const auto add = [&](absl::string_view name, const auto& value, const auto& unset) {
+    if (name == "max_tokens") {
+      of.Add(max_new);
+    } else if (name == "ignore_eos") {  // in one word with the other flag
+      of.Add(int32_t{spec.ignore_eos} | int32_t{spec.include_stop_string} << 1);
+    } else if (name != "include_stop_string") {
+      AddField(name, value, unset, &of);
+    }
+  };
+  const GenerateSpec unset;
+  VisitFields(add, spec, unset);
   return of.value();
 }
 

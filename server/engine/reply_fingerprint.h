@@ -9,11 +9,24 @@
 
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
 #include "server/engine/request.h"
 #include "server/sessions/session.h"
 #include "server/sessions/store/state_file.h"
 
 namespace rivulet {
+
+// The fields of GenerateSpec and SamplingParams that ReplyFingerprint leaves out, because none of
+// them changes which tokens follow.
+inline constexpr absl::string_view kNotInFingerprint[] = {
+    "tenant",        "key",               // who pays
+    "priority",      "deadline",          // when the tokens come, and how long the client waits
+    "session",       "session_seed",      // `before` covers it; sampling.seed is the seed in force
+    "cache",                              // saves time alone
+    "start_tokens",                       // where they do not belong, they are no longer in prompt
+    "want_logprobs", "num_top_logprobs",  // what is sent beside the tokens
+    "resume",                             // what the client has of the reply
+};
 
 // Of the model alone. Thread, of all: any.
 uint64_t ModelFingerprint(const StateStamp& stamp);

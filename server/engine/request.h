@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "model/base/fields.h"
 #include "model/sampler.h"
 #include "server/base/key_account.h"
 #include "server/sessions/session.h"
@@ -57,6 +58,7 @@ struct SessionRef {
   // The request was sent before and got no answer, so it may have had its effect already. `hash` is
   // then that at `position`.
   bool repeated = false;
+  bool operator==(const SessionRef&) const = default;
 };
 
 // The state of a session after the tokens of a delta; in the last one, after the whole reply.
@@ -90,12 +92,14 @@ struct PromptCacheSpec {
   bool enabled = false;
   std::string salt;                // shared with requests of the same tenant and salt alone
   std::vector<int64_t> positions;  // also keep the states after these counts of tokens
+  bool operator==(const PromptCacheSpec&) const = default;
 };
 
 // How many of the given tokens, at their beginning and end, a text has only at position 0 of a
 // sequence. With a session the position is known only when the request's turn comes.
 struct StartTokens {
   size_t before = 0, behind = 0;
+  bool operator==(const StartTokens&) const = default;
 };
 
 // What a client has of a reply that a Generate continues: its fingerprint (reply_fingerprint.h),
@@ -104,6 +108,7 @@ struct StartTokens {
 struct LostReply {
   uint64_t fingerprint = 0;
   std::vector<std::vector<int32_t>> tokens;
+  bool operator==(const LostReply&) const = default;
 };
 
 // Generate: feed a prompt, then stream sampled tokens.
@@ -128,6 +133,10 @@ struct GenerateSpec {
   std::optional<LostReply> resume;  // absent: a new reply
   absl::Time deadline = absl::InfiniteFuture();
 };
+// The order is that of ReplyFingerprint; a new field goes last.
+RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
+               start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
+               include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline)
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {

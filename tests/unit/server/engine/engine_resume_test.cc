@@ -193,22 +193,8 @@ TEST_F(ResumeTest, AnotherReplyIsRefused) {
   const uint64_t fingerprint = Run(spec)->fingerprint();
   const std::vector<std::function<void(GenerateSpec*)>> changes = {
       [](GenerateSpec* s) { s->prompt[1] = 7; },
-      [](GenerateSpec* s) { s->prompt.push_back(7); },
       [](GenerateSpec* s) { s->sampling.seed = 2; },
-      [](GenerateSpec* s) { s->sampling.temperature = 0.5f; },
-      [](GenerateSpec* s) { s->sampling.top_k = 3; },
-      [](GenerateSpec* s) { s->sampling.top_p = 0.5f; },
-      [](GenerateSpec* s) { s->sampling.min_p = 0.5f; },
-      [](GenerateSpec* s) { s->sampling.repetition_penalty = 2; },
-      [](GenerateSpec* s) { s->sampling.frequency_penalty = 1; },
-      [](GenerateSpec* s) { s->sampling.presence_penalty = 1; },
-      [](GenerateSpec* s) {
-        s->sampling.logit_bias = {{3, 1.0f}};
-      },
       [](GenerateSpec* s) { s->max_tokens = 6; },
-      [](GenerateSpec* s) { s->stop_ids = {3}; },
-      [](GenerateSpec* s) { s->ignore_eos = true; },
-      [](GenerateSpec* s) { s->include_stop_string = true; },
       [](GenerateSpec* s) {
         s->num_samples = 2;
         s->resume->tokens.resize(2);

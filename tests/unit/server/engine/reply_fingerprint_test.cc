@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace rivulet {
@@ -13,6 +16,37 @@ const StateStamp kStamp{"weights", "config", "numerics", "owner"};
 
 uint64_t Of(const GenerateSpec& spec) {
   return ReplyFingerprint(ModelFingerprint(kStamp), spec, spec.max_tokens);
+}
+
+// Changes a field of a kind that a fingerprint can cover.
+template <typename T>
+void Change(T* field) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    *field = static_cast<T>(*field == T{} ? 1 : 0);
+  } else if constexpr (requires { field->resize(1); }) {
+    field->resize(1);
+  }
+}
+
+TEST(ReplyFingerprintTest, EveryFieldCountsThatIsNotSaidToBeLeftOut) {
+  GenerateSpec spec;
+  std::set<std::string> left_out;
+  std::set<uint64_t> seen = {Of(spec)};
+  const auto change = [&](absl::string_view name, auto& field) {
+    const auto unset = field;
+    Change(&field);
+    if (Of(spec) == Of(GenerateSpec())) {
+      left_out.emplace(name);
+    } else {
+      EXPECT_TRUE(seen.insert(Of(spec)).second) << name << " counts as another field";
+    }
+    field = unset;
+  };
+  VisitFields(change, spec);
+  VisitFields(change, spec.sampling);
+  left_out.erase("sampling");  // its fields are changed
+  const std::set<std::string> said(std::begin(kNotInFingerprint), std::end(kNotInFingerprint));
+  EXPECT_EQ(left_out, said);
 }
 
 // Clients keep fingerprints while servers are replaced. A new field must not change these values.
