@@ -2,9 +2,12 @@
 #include "server/grpc/wire/convert.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "model/base/error.h"
 #include "server/grpc/wire/wire_field.h"
@@ -19,8 +22,8 @@ namespace {
 using ::testing::ElementsAre;
 using testing::ExpectField;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::LoadModel;
-using ::testing::Pair;
 
 class ConvertTest : public ::testing::Test {
  protected:
@@ -29,78 +32,92 @@ class ConvertTest : public ::testing::Test {
   const std::shared_ptr<const Model> text_ = LoadModel("model/zoo/shakespeare-rfa");
 };
 
+std::set<std::string> FieldsThatDiffer(const GenerateSpec& a, const GenerateSpec& b) {
+  std::set<std::string> names;
+  const auto compare = [&](absl::string_view name, const auto& of_a, const auto& of_b) {
+    if (!(of_a == of_b)) names.emplace(name);
+  };
+  VisitFields(compare, a, b);
+  return names;
+}
+
 TEST_F(ConvertTest, AbsentFieldsLeaveTheDefaults) {
   v1::GenerateRequest request;
   request.mutable_tokens();
   const auto spec = ToGenerateSpec(request, *tokens_);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_TRUE(spec->prompt.empty());
-  EXPECT_EQ(spec->num_samples, 1);
-  EXPECT_EQ(spec->max_tokens, 0);
-  const SamplingParams defaults;
-  EXPECT_EQ(spec->sampling.temperature, defaults.temperature);
-  EXPECT_EQ(spec->sampling.top_p, defaults.top_p);
-  EXPECT_EQ(spec->sampling.repetition_penalty, defaults.repetition_penalty);
+  EXPECT_THAT(FieldsThatDiffer(*spec, GenerateSpec()), IsEmpty());
   EXPECT_FALSE(spec->sampling.has_penalties());
-  EXPECT_FALSE(spec->want_logprobs);
-  EXPECT_EQ(spec->priority, Priority::kNormal);
+}
+
+// Text formats of a message: each sets one field alone, or one field of a message in it.
+std::vector<std::string> EachFieldAlone(const google::protobuf::Descriptor& message) {
+  std::vector<std::string> all;
+  for (int i = 0; i < message.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *message.field(i);
+    if (field.message_type() != nullptr) {
+      for (const std::string& inner : EachFieldAlone(*field.message_type())) {
+        all.push_back(absl::StrCat(field.name(), " { ", inner, " }"));
+      }
+    } else {
+      const bool is_text = field.cpp_type() == field.CPPTYPE_STRING;
+      const bool is_bool = field.cpp_type() == field.CPPTYPE_BOOL;
+      all.push_back(absl::StrCat(field.name(), ": ", is_text ? "'3'" : is_bool ? "true" : "3"));
+    }
+  }
+  return all;
+}
+
+TEST_F(ConvertTest, NoFieldOfGenerateIsIgnored) {
+  v1::GenerateRequest plain;
+  plain.mutable_tokens();
+  plain.mutable_sampling()->set_seed(9);
+  plain.mutable_session()->set_session_id("0123456789abcdef0123456789abcdef");
+  const auto unset = ToGenerateSpec(plain, *tokens_);
+  for (const std::string& field : EachFieldAlone(*v1::GenerateRequest::descriptor())) {
+    v1::GenerateRequest request = plain;
+    ASSERT_TRUE(google::protobuf::TextFormat::MergeFromString(field, &request)) << field;
+    const auto spec = ToGenerateSpec(request, *tokens_);
+    const bool is_ignored = spec.ok() && FieldsThatDiffer(*spec, *unset).empty();
+    // The name of the model has chosen the model before.
+    EXPECT_EQ(is_ignored, field == "model: '3'") << field;
+  }
 }
 
 TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   v1::GenerateRequest request;
-  for (const int id : {3, 1, 2}) request.mutable_tokens()->add_ids(id);
-  v1::SamplingParams* sampling = request.mutable_sampling();
-  sampling->set_temperature(0);
-  sampling->set_top_k(7);
-  sampling->set_top_p(0.5f);
-  sampling->set_min_p(0.25f);
-  sampling->set_repetition_penalty(1.5f);
-  sampling->set_frequency_penalty(0.125f);
-  sampling->set_presence_penalty(-1);
-  (*sampling->mutable_logit_bias())[9] = 2;
-  (*sampling->mutable_logit_bias())[4] = -3;
-  sampling->set_seed(~uint64_t{0});
-  request.mutable_stop()->add_token_ids(5);
-  request.mutable_stop()->add_strings("end");
-  request.mutable_stop()->set_include_string(true);
-  request.mutable_stop()->set_ignore_eos(true);
-  request.set_max_tokens(int64_t{1} << 40);
-  request.set_num_samples(6);
-  request.mutable_logprobs()->set_enabled(true);
-  request.mutable_logprobs()->set_top_n(2);
-  request.set_priority(v1::PRIORITY_HIGH);
-  request.mutable_resume()->set_fingerprint(~uint64_t{0});
-  request.mutable_resume()->add_samples();
-  request.mutable_resume()->add_samples()->add_ids(8);
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"(tokens { ids: [ 3, 1, 2 ] }
+         sampling {
+           temperature: 0 top_k: 7 top_p: 0.5 min_p: 0.25 repetition_penalty: 1.5
+           frequency_penalty: 0.125 presence_penalty: -1 seed: 18446744073709551615
+           logit_bias { key: 9 value: 2 } logit_bias { key: 4 value: -3 }
+         }
+         stop { token_ids: 5 strings: "end" include_string: true ignore_eos: true }
+         max_tokens: 1099511627776 num_samples: 6 logprobs { enabled: true top_n: 2 }
+         priority: PRIORITY_HIGH
+         resume { fingerprint: 18446744073709551615 samples {} samples { ids: 8 } })",
+      &request));
+  GenerateSpec want;
+  want.prompt = {3, 1, 2};
+  want.sampling = {0, 7, 0.5f, 0.25f, 1.5f, 0.125f, -1, {{4, -3.0f}, {9, 2.0f}}, ~uint64_t{0}};
+  want.stop_ids = {5};
+  want.stop_strings = {"end"};
+  want.include_stop_string = want.ignore_eos = want.want_logprobs = true;
+  want.max_tokens = int64_t{1} << 40;
+  want.num_samples = 6;
+  want.num_top_logprobs = 2;
+  want.priority = Priority::kHigh;
+  want.resume = {~uint64_t{0}, {{}, {8}}};
   const auto spec = ToGenerateSpec(request, *tokens_);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_THAT(spec->prompt, ElementsAre(3, 1, 2));
-  EXPECT_EQ(spec->sampling.temperature, 0);
-  EXPECT_EQ(spec->sampling.top_k, 7);
-  EXPECT_EQ(spec->sampling.top_p, 0.5f);
-  EXPECT_EQ(spec->sampling.min_p, 0.25f);
-  EXPECT_EQ(spec->sampling.repetition_penalty, 1.5f);
-  EXPECT_EQ(spec->sampling.frequency_penalty, 0.125f);
-  EXPECT_EQ(spec->sampling.presence_penalty, -1);
-  EXPECT_THAT(spec->sampling.logit_bias, ElementsAre(Pair(4, -3), Pair(9, 2)));
-  EXPECT_EQ(spec->sampling.seed, ~uint64_t{0});
-  EXPECT_THAT(spec->stop_ids, ElementsAre(5));
-  EXPECT_THAT(spec->stop_strings, ElementsAre("end"));
-  EXPECT_TRUE(spec->include_stop_string);
-  EXPECT_TRUE(spec->ignore_eos);
-  EXPECT_EQ(spec->max_tokens, int64_t{1} << 40);
-  EXPECT_EQ(spec->num_samples, 6);
-  EXPECT_TRUE(spec->want_logprobs);
-  EXPECT_EQ(spec->num_top_logprobs, 2);
-  EXPECT_EQ(spec->priority, Priority::kHigh);
-  EXPECT_EQ(spec->resume->fingerprint, ~uint64_t{0});
-  EXPECT_THAT(spec->resume->tokens, ElementsAre(ElementsAre(), ElementsAre(8)));
+  EXPECT_THAT(FieldsThatDiffer(*spec, want), IsEmpty());
   request.mutable_resume()->clear_fingerprint();
   ExpectField(ToGenerateSpec(request, *tokens_).status(), "RESUME_NEEDS_FINGERPRINT",
               "resume.fingerprint");
   request.mutable_resume()->mutable_samples(1)->clear_ids();
   EXPECT_FALSE(ToGenerateSpec(request, *tokens_)->resume.has_value());
-  sampling->clear_seed();
+  request.mutable_sampling()->clear_seed();
   ExpectField(ToGenerateSpec(request, *tokens_).status(), "RESUME_NEEDS_SEED", "sampling.seed");
 }
 
