@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/grpc/wire/wire_field.h"
 #include "tests/support/load_model.h"

@@ -165,19 +165,19 @@ TEST_F(PrefixCacheTest, FindsWhatASearchThroughAllPromptsFinds) {
 
 TEST(KeepPlanTest, PointsAreMetExactlyAndTheRestBySpacing) {
   KeepPlan plan(10, {15, 18}, 0);
-  EXPECT_EQ(plan.Room(10), 5);
-  EXPECT_EQ(plan.Room(15), 3);
-  EXPECT_GT(plan.Room(18), 1000000);
+  EXPECT_EQ(plan.DistanceToNextPoint(10), 5);
+  EXPECT_EQ(plan.DistanceToNextPoint(15), 3);
+  EXPECT_GT(plan.DistanceToNextPoint(18), 1000000);
   EXPECT_TRUE(plan.Due(15));
   EXPECT_FALSE(plan.Due(16));
   KeepPlan spaced(10, {15}, 4);
-  EXPECT_EQ(spaced.Room(10), 4);
+  EXPECT_EQ(spaced.DistanceToNextPoint(10), 4);
   EXPECT_FALSE(spaced.Due(13));
   EXPECT_TRUE(spaced.Due(14));
   spaced.NoteKept(14);
-  EXPECT_EQ(spaced.Room(14), 1);
+  EXPECT_EQ(spaced.DistanceToNextPoint(14), 1);
   EXPECT_TRUE(spaced.Due(15));
-  EXPECT_EQ(spaced.Room(30), 1) << "late: as soon as can be";
+  EXPECT_EQ(spaced.DistanceToNextPoint(30), 1) << "late: as soon as can be";
 }
 
 TEST(CachedPromptTest, KeepsTheEndWhatIsAskedForWherePromptsPartAndAFewBetween) {
