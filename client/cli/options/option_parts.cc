@@ -42,7 +42,8 @@ CLI::Option* Utf8(CLI::Option* option) {
 }
 
 CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& help,
-                       const std::string& allowed, std::function<bool(const std::string&)> read) {
+                       const std::string& allowed,
+                       const std::function<bool(const std::string&)>& read) {
   const auto read_all = [=](const CLI::results_t& values) {
     for (const std::string& value : values) {
       if (read(value)) continue;

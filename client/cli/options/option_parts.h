@@ -34,7 +34,8 @@ CLI::Option* Utf8(CLI::Option* option);
 // for one of more than 64 bits, and knows inf and nan. So these read the text of a flag themselves.
 // `read` returns false for what is not `allowed`, which ends the sentence "--flag must be".
 CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& help,
-                       const std::string& allowed, std::function<bool(const std::string&)> read);
+                       const std::string& allowed,
+                       const std::function<bool(const std::string&)>& read);
 
 // A number from `min` to `max`.
 template <typename Number>
