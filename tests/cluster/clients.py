@@ -9,7 +9,7 @@ import time
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 import rivulet
-from python_clients import fnv1a
+from fake_server import fnv1a
 
 PATIENCE = 120  # seconds that anything awaited may take
 
