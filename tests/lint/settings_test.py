@@ -123,7 +123,7 @@ def gateway_listing(rows):
 
 
 def gateway_rows():
-    return [row for path in sorted(GATEWAY.glob("*.py")) for row in flags(path.read_text(encoding="utf-8"))]
+    return [row for path in sorted(GATEWAY.rglob("*.py")) for row in flags(path.read_text(encoding="utf-8"))]
 
 
 class SettingsTest(unittest.TestCase):
