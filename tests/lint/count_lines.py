@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Lines and files of source code by folder, product and tests apart, as a Markdown table: count_lines.py [REF] of a commit (HEAD
-unless given), count_lines.py FROM TO with the difference between two."""
+unless given), count_lines.py FROM TO with the difference between two. count_lines.py --write sets the ceilings of the folders
+(line_ceilings.tsv, which lint_test.py holds) to what the working tree has."""
 import collections
 import subprocess
 import sys
 
-from lint_test import CODE, ROOT
+from lint_test import CEILINGS, CODE, ROOT, TEXTS, lines_by_folder, relative
 
 
 def counts(ref):
@@ -44,6 +45,10 @@ def table(refs):
 
 def main():
     refs = sys.argv[1:] or ["HEAD"]
+    if refs == ["--write"]:
+        lines = lines_by_folder({relative(path): text for path, text in TEXTS.items()})
+        CEILINGS.write_text("".join(f"{folder}\t{-(-count // 50) * 50}\n" for folder, count in sorted(lines.items())), encoding="utf-8")
+        return
     if len(refs) > 2 or refs[0].startswith("-"):
         raise SystemExit(__doc__)
     for row, cells in enumerate(table(refs)):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Rules of the house that a compiler does not check. Each rule is proved on a small bad example before it judges the tree."""
+import collections
 import pathlib
 import re
 import shutil
@@ -104,6 +105,18 @@ def layering_errors(name, text):
         if re.match(r"cu(da|blas)", include) and not re.search(r"_cuda\.(cu|h)$|model/cuda/", name):
             errors.append(f"{name} includes {include}: only _cuda files know CUDA")
     return errors
+
+
+CEILINGS = pathlib.Path(__file__).with_name("line_ceilings.tsv")
+
+
+def lines_by_folder(texts):
+    """{folder of two levels: lines} of {name: text}."""
+    lines = collections.Counter()
+    for name, text in texts.items():
+        if "/" in name:
+            lines["/".join(name.split("/")[:-1][:2])] += text.count("\n")
+    return lines
 
 
 def includes(text):
@@ -255,6 +268,13 @@ class LintTest(unittest.TestCase):
         package = {name.removesuffix(".py").replace("/", "."): imports(text, "rivulet") for name, text in texts.items()}
         self.assertIn("threads.session", package["threads.client"])
         self.assertEqual(circle(package), [])
+
+    def test_folders_grow_in_a_commit_that_says_so(self):
+        self.assertEqual(lines_by_folder({"a/b/c/d.cc": "1\n2\n", "a/b/e.h": "3\n", "f.py": "4\n"}), {"a/b": 3})
+        ceilings = dict(row.split("\t") for row in CEILINGS.read_text(encoding="utf-8").splitlines())
+        lines = lines_by_folder({relative(path): text for path, text in TEXTS.items()})
+        above = [f"{folder}: {n} lines, at most {ceilings.get(folder, 0)}" for folder, n in lines.items() if n > int(ceilings.get(folder, 0))]
+        self.assertEqual(above, [], "tests/lint/count_lines.py --write raises a ceiling; the commit says why")
 
     def test_functions_stay_small(self):
         self.assertEqual(function_lengths("int F() {\n  x;\n}\n"), [(1, 3)])
