@@ -7,7 +7,7 @@ import collections
 import subprocess
 import sys
 
-from lint_test import CEILINGS, CODE, ROOT, TEXTS, lines_by_folder, relative
+from lint_test import CEILINGS, ROOT, counted_folder, tree_lines
 
 
 def counts(ref):
@@ -16,8 +16,7 @@ def counts(ref):
     found = collections.Counter(), collections.Counter()
     for row in out.splitlines():
         name, _, lines = row.removeprefix(f"{ref}:").rpartition(":")
-        if name.endswith((*CODE, "CMakeLists.txt")) and "/" in name:
-            folder = "/".join(name.split("/")[:-1][:2])
+        if folder := counted_folder(name):
             found[0][folder] += int(lines)
             found[1][folder] += 1
     return {folder: (found[0][folder], found[1][folder]) for folder in found[0]}
@@ -46,8 +45,7 @@ def table(refs):
 def main():
     refs = sys.argv[1:] or ["HEAD"]
     if refs == ["--write"]:
-        lines = lines_by_folder({relative(path): text for path, text in TEXTS.items()})
-        CEILINGS.write_text("".join(f"{folder}\t{-(-count // 50) * 50}\n" for folder, count in sorted(lines.items())), encoding="utf-8")
+        CEILINGS.write_text("".join(f"{folder}\t{-(-count // 50) * 50}\n" for folder, count in sorted(tree_lines().items())), encoding="utf-8")
         return
     if len(refs) > 2 or refs[0].startswith("-"):
         raise SystemExit(__doc__)
