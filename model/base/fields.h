@@ -8,7 +8,7 @@
 
 // Behind `struct Struct`, in its namespace: defines VisitFields(visit, object, others...), which
 // calls visit("name", object.name, others.name...) for each field, in this order. It compiles only
-// if each field of Struct is named here once.
+// if each field of Struct is named here once, and there are at most 64.
 #define RIVULET_FIELDS(Struct, ...)                                    \
   template <typename Visit, typename Object, typename... Others>       \
   requires std::is_same_v<std::remove_const_t<Object>, Struct>         \

@@ -451,7 +451,7 @@ void ReplicatedSessions::OnWrite(Session* session, const Answer& answer) {
 void ReplicatedSessions::OnNoBytes(Session* session, const absl::Status& status) {
   ReplicatedCopy* const copy = session->replicated.get();
   // One that was taken over may have grown where it was: nothing of it is to be written here.
-  if (copy->life.Is(Life::kNew) || copy->life.Is(Life::kTakenOver)) return Lose(session, status);
+  if (copy->life.unwritten()) return Lose(session, status);
   copy->wants_write = true;  // without the request, what it had before may be written
   if (copy->claiming != nullptr) Claimed(session, status);
   Advance(session);
@@ -465,7 +465,7 @@ void ReplicatedSessions::OnWritten(Session* session) {
   copy->leased_until =
       copy->sent.lease ? copy->sent.at + options_.lease : -absl::InfiniteDuration();
   copy->unconfirmed_claims.clear();
-  if (copy->life.Is(Life::kNew) || copy->life.Is(Life::kTakenOver)) copy->life.Go(Life::kOwn);
+  if (copy->life.unwritten()) copy->life.Go(Life::kOwn);
   if (copy->claiming != nullptr && copy->sent.lease && copy->life.Is(Life::kOwn)) {
     copy->life.Go(Life::kClaimed);
     Claimed(session, absl::OkStatus());

@@ -81,13 +81,14 @@ class CopyLife {
   };
   static bool Allowed(State from, State to);
 
-  State state() const { return state_; }
   bool Is(State state) const { return state_ == state; }
-  // REQUIRES: Allowed(state(), to).
+  // REQUIRES: the step from the present state is Allowed.
   void Go(State to);
   // The session may be used and written here.
   bool known() const { return state_ != State::kUnread; }
   bool claimed() const { return state_ == State::kClaimed; }
+  // No write of it has been answered yet: the store has nothing of this replica.
+  bool unwritten() const { return state_ == State::kNew || state_ == State::kTakenOver; }
 
  private:
   State state_ = State::kUnread;
