@@ -85,7 +85,7 @@ def _known(source: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
 
 
 def read_map(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The objects `tensors` and `settings` of a map file."""
+    """The objects `tensors` and `settings` of a map file. Raises BadInput for another file, and for one that cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
