@@ -2,12 +2,12 @@
 // The head of token models: logits over a vocabulary, and how a token is drawn from them.
 //
 // Order: penalties and bias (AdjustLogit), temperature, top_k, top_p, min_p. The filters need no
-// sort: the threshold of "the k largest" and of "the smallest set with mass p" is found by
-// bisection over the bits of a non-negative float, whose order is that of its bits. Kept tokens are
-// then drawn in the order of their ids, so a filter that removes nothing changes nothing.
+// sort: non-negative floats sort like their bits, so a bisection over the bits finds the threshold
+// of "the k largest" or of "the smallest set with mass p". A draw goes through the kept tokens in
+// the order of their ids, so a filter that removes nothing changes nothing.
 //
-// Inline and free of containers: the CPU and the CUDA backend compile these very lines. What the
-// CPU does to every id of a large vocabulary has functions with vectors besides, at the end.
+// Inline and free of containers: the CPU and the CUDA backend compile these very lines. For large
+// vocabularies the CPU also has vectorised functions, at the end.
 // Tested by: tests/parity/sampling_test.cc, tests/parity/categorical_test.cc
 #pragma once
 
@@ -58,15 +58,15 @@ RIVULET_HOST_DEVICE inline double LogSumExp(const float* logits, int32_t n) {
   return static_cast<double>(max) + log(sum);
 }
 
-// The float32 with these bits. Of those that are not negative a larger one has larger bits.
+// The float32 with these bits. Of two non-negative floats the larger one has the larger bits.
 RIVULET_HOST_DEVICE inline float FloatOfBits(uint32_t bits) {
   float value;
   memcpy(&value, &bits, sizeof value);
   return value;
 }
 
-// Zeroes the weights below `threshold`. Of those equal to it, the ones with the lowest ids stay
-// until `measure`, at first that of the weights above, reaches `target`.
+// Zeroes the weights below `threshold`. Weights equal to it stay in the order of their ids until
+// the measure reaches `target`; `measure` is the measure of the weights above the threshold.
 RIVULET_HOST_DEVICE inline void CutAtThreshold(float* weights, int32_t n, bool by_count,
                                                double target, float threshold, double measure) {
   for (int32_t i = 0; i < n; ++i) {
@@ -80,8 +80,8 @@ RIVULET_HOST_DEVICE inline void CutAtThreshold(float* weights, int32_t n, bool b
 }
 
 // Zeroes all but the smallest set of largest weights whose measure reaches `target`. The measure is
-// the number of weights (`by_count`) or their sum. Among equal weights at the edge those with the
-// lowest ids stay.
+// the number of weights (`by_count`) or their sum. Among equal weights at the edge the lowest ids
+// stay.
 // weights: [n] in [0, 1].
 RIVULET_HOST_DEVICE inline void KeepLargest(float* weights, int32_t n, bool by_count,
                                             double target) {
@@ -113,9 +113,9 @@ RIVULET_HOST_DEVICE inline double SumOfWeights(const float* weights, int32_t n) 
   return sum;
 }
 
-// Draws from weights relative to the one of the `likeliest` id: w[i] = e^((logit[i] - max) /
-// temperature), 0 for what is banned. Applies the filters to them: keep_largest(weights, n,
-// by_count, target) does what KeepLargest does. weights: [n] in [0, 1]. Random words 0, 1.
+// Filters the weights, then draws an id. w[i] = e^((logit[i] - max) / temperature), with max the
+// logit of the `likeliest` id; the banned id has 0. keep_largest(weights, n, by_count, target) does
+// what KeepLargest does. weights: [n] in [0, 1]. Random words 0, 1.
 template <class KeepLargestFn>
 RIVULET_HOST_DEVICE inline int32_t SampleWeights(const CategoricalParams& p, float* weights,
                                                  int32_t n, int32_t likeliest, PhiloxWords random,
@@ -152,7 +152,7 @@ RIVULET_HOST_DEVICE inline int32_t SampleCategorical(const CategoricalParams& p,
   return SampleWeights(p, logits, n, likeliest, random, &KeepLargest);
 }
 
-// With vectors, on the CPU. Logits are finite and [n]; n is at least 1. Thread: any.
+// Vectorised for the CPU. Logits are finite, [n]; n is at least 1. Thread: any.
 
 // ArgMax and LogSumExp.
 int32_t ArgMaxCpu(const float* logits, int32_t n, int32_t banned);
@@ -168,7 +168,8 @@ void KeepLargestCpu(float* weights, int32_t n, bool by_count, double target, flo
 
 // weights[i] = e^((logits[i] - max) / temperature), and 1 for a logit above `max`. The exponential
 // is within 0.51 units in the last place, with the same bits on every target that fuses
-// multiply-adds: those of glibc 2.36's expf there, for every argument. weights: may be logits.
+// multiply-adds: there they are the bits of glibc 2.36's expf, for every argument. weights: may be
+// logits.
 void RelativeWeightsCpu(const float* logits, int32_t n, float max, float temperature,
                         float* weights);
 

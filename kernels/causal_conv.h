@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal convolution of each channel by itself, the short one before Mamba-2's and the delta rules'
-// state update [Gu & Dao 2023, 3.4]: tokens of one sequence, in order.
+// Causal convolution of each channel by itself: the short convolution before the state update of
+// Mamba-2 and the delta rules [Gu & Dao 2023, 3.4]. Tokens of one sequence, in order.
 //
 //   y[t][c] = f(bias[c] + sum_{j = 0 .. width - 1} weight[j][c] x[t - width + 1 + j][c])
 //
-// The last tap is the current token's. f is the identity or SiLU. x before this call's first token
-// is the state: the last width - 1 inputs of earlier calls, oldest first, zero at the start.
+// The last tap weighs the current token. f is the identity or SiLU. The state holds x before this
+// call's first token: the last width - 1 inputs of earlier calls, oldest first, zero at the start.
 //
 // Numerics: the sum starts at the bias and takes j in ascending order with fused multiply-adds, so
 // the bits depend on the channel's own inputs alone; several tokens in one call give the same bits

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The factor by which a token lets the state fade:
+// The factor by which the state decays at a token:
 //
 //   w = exp(max(floor, -scale[c] f(z))),   z = x + bias[c],  or  -x - bias[c] where `negate`
 //

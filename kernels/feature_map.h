@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feature maps phi of linear attention: what replaces softmax's exp(q.k) by phi(q).phi(k).
+// Feature maps phi of linear attention, which replaces softmax's exp(q.k) by phi(q).phi(k).
 //
 //   elu                      x + 1 for x > 0, else exp(x)  [Katharopoulos 2020, eq. 7]
 //   random_fourier           u = (sqrt(t) x) omega;  [cos u, sin u] sqrt(2 / n)  [Rahimi 2007]
@@ -33,7 +33,7 @@ struct FeatureMapArgs {
   int columns = 0;    // columns of omega; 0 for elu
   float x_scale = 1;  // sqrt(softmax_temp); unused by elu and rfa
   float out_scale =
-      1;  // factor on the features: sqrt(2/n) or 1/sqrt(n); for favor ln(n_dims)/2, added to h
+      1;  // factor of the features: sqrt(2/n) or 1/sqrt(n); for favor ln(n_dims)/2, added to h
   float smoothing = 0;           // the extra feature of smoothed_random_fourier
   const float* omega = nullptr;  // [key_dim, columns]; for rfa already multiplied by sigma
 };

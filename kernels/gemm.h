@@ -23,7 +23,7 @@ constexpr int NumPanels(int n) { return (n + kPanelColumns - 1) / kPanelColumns;
 // panel.
 constexpr int PaddedColumns(int n) { return NumPanels(n) * kPanelColumns; }
 
-// From kInt8 on: integers in groups with scales, multiplied with rows of 8 bits
+// kInt8 and later types: integers in groups with scales, multiplied with rows of 8 bits
 // (kernels/quantized.h).
 enum class WeightType : uint8_t { kF32, kF16, kBF16, kInt8, kInt4, kQ4K, kQ5K, kQ6K };
 constexpr bool IsQuantized(WeightType type) { return type >= WeightType::kInt8; }
@@ -52,7 +52,7 @@ size_t PackedSize(WeightType type, int k, int n);
 [[nodiscard]] bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin,
                                void* panels);
 
-// Column `column` of a packed matrix as float32, [k]: a row of the matrix as it was given.
+// Column `column` of a packed matrix as float32, [k]: a row of the matrix before packing.
 void UnpackColumn(const PackedMatrix& w, int column, float* out);
 
 // The inputs that are not 0 in every row, in ascending order. Borrowed.
@@ -64,8 +64,8 @@ struct NonzeroInputs {
 struct GemmArgs {
   PackedMatrix w;
   const float* bias = nullptr;        // [PaddedColumns(n)], zero padded
-  const float* x = nullptr;           // [rows, ldx]; of quantized weights unused
-  const void* quantized_x = nullptr;  // of quantized weights: [rows] of QuantizedRowLayout(k)
+  const float* x = nullptr;           // [rows, ldx]; unused with quantized weights
+  const void* quantized_x = nullptr;  // with quantized weights: [rows] of QuantizedRowLayout(k)
   float* y = nullptr;  // [rows, ldy], ldy >= PaddedColumns(n); padding columns are written too
   const float* residual = nullptr;  // [rows, ldy] for kResidual; may be y
   int rows = 0, ldx = 0, ldy = 0;
@@ -83,9 +83,9 @@ void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // KiB.
 void GemmCpu(const GemmArgs& args);
 
-// The same, but only the weights of `nonzero` are read; for few rows, where reading weights is the
-// limit. A product with 0 changes no sum but -0, which products reach only by underflow: the bits
-// are those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most
+// GemmCpu that reads only the weights of the inputs `nonzero`: for few rows, where reading weights
+// is the limit. The bits are the same: a product with 0 changes no sum but -0, which products reach
+// only by underflow. REQUIRES: finite weights, not quantized; no bias is -0; at most
 // kMostSparseRows.
 inline constexpr int kMostSparseRows = 4;
 void SparseGemmCpu(const GemmArgs& args);

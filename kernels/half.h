@@ -30,7 +30,7 @@ inline float F16ToF32(uint16_t h) {
 inline uint16_t F32ToF16(float f) {
   const uint32_t u = std::bit_cast<uint32_t>(f), sign = (u >> 16) & 0x8000u, m = u & 0x7FFFFFFFu;
   const uint32_t normal = (m + 0xFFFu + ((m >> 13) & 1u) - (112u << 23)) >> 13;
-  // Below 2^-14 the spacing is 2^-24, as that of float32 from 0.5 on: the sum rounds.
+  // F16 below 2^-14 has the spacing 2^-24, like float32 from 0.5 on: the addition rounds.
   const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(m) + 0.5f) - 0x3F000000u;
   const uint32_t finite = m < (113u << 23) ? subnormal : normal;
   const uint32_t infinite = m > 0x7F800000u ? 0x7E00u : 0x7C00u;

@@ -28,8 +28,8 @@ struct LinearAttentionArgs {
   float* s = nullptr;            // [features, value_dim] in-out
   float* z = nullptr;            // [features] in-out
   float* scratch = nullptr;      // [2 * RoundUp(features, 16)]
-  // The S that the caller's next call will use: fetched ahead, since heads lie a page apart and the
-  // processor's own prefetch stops at pages. Any address will do; null: none.
+  // The S of the caller's next call, to prefetch: heads lie a page apart, and the processor's own
+  // prefetch stops at pages. Any address will do; null: none.
   const float* next_s = nullptr;
   size_t ld = 0, ld_out = 0;
   int tokens = 0, features = 0, value_dim = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What single kinds of the family do to token rows around the state update (recurrence.h), where no
-// operation of several kinds does it. All arrays are [rows, ..] float32; no array overlaps another.
-// A row's bits depend on that row alone.
+// Operations on token rows around the state update (recurrence.h) that only one or two kinds of
+// model need. All arrays are [rows, ..] float32; no array overlaps another. A row's bits depend on
+// that row alone.
 //
 // RotateHeads, RetNet and softmax attention [Su 2021, half-split]: with c, s the cosine and sine of
 // position p times frequency i, times factor, in q and k of each head

@@ -52,8 +52,8 @@ RIVULET_HOST_DEVICE inline float LogisticBinLogProb(float mean, float log_scale,
 // ln p(level) under the mixture; `head` = [3K] raw outputs.
 RIVULET_HOST_DEVICE inline float MixtureLogProb(const MixtureHead& m, const float* head,
                                                 int level) {
-  // Logits are taken relative to the largest before anything is added to them: a large common part
-  // would swallow the digits of ln p_k. The sum of the joint terms streams with a running maximum.
+  // The largest logit is subtracted first: a large common part would swallow the digits of ln p_k.
+  // The sum of the joint terms streams with a running maximum.
   float max_logit = head[0];
   for (int k = 1; k < m.mixtures; ++k) max_logit = head[k] > max_logit ? head[k] : max_logit;
   float sum_logit = 0, max_joint = -INFINITY, sum_joint = 0;

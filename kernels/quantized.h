@@ -6,7 +6,7 @@
 //   weights  W[c][k] = s[c][g] q[c][k] - m[c][g]
 //            kInt8   q in -127 .. 127, s in F16, no m
 //            kInt4   q in 0 .. 15, s and m in F16
-//            kQ4K    q in 0 .. 15, s and m in float32; what GGUF's Q4_K holds
+//            kQ4K    q in 0 .. 15, s and m in float32; holds GGUF's Q4_K
 //            kQ5K    q in 0 .. 31, s and m in float32; Q5_K
 //            kQ6K    q in -32 .. 31, an s in float32 for each half of a group, no m; Q6_K
 //   rows     x[r][k] ~ t[r][g] p[r][k], p in -127 .. 127, t = max|x| / 127 in float32
@@ -44,7 +44,7 @@ struct QuantizedFormat {
   int scale_bytes;  // of s and m: 2 or 4
   bool minimum;     // whether there is an m
 
-  // Where a block's parts begin, in bytes; s at 0.
+  // Where m and q begin in a block, in bytes; s begins at 0.
   constexpr size_t minima() const { return size_t(kPanelColumns * halves * scale_bytes); }
   constexpr size_t values() const {
     return minima() + size_t(minimum ? kPanelColumns * scale_bytes : 0);
@@ -69,16 +69,16 @@ constexpr QuantizedFormat FormatOf(WeightType type) {
   }
 }
 
-// Of a row and group.
+// The scale of one group of one row.
 struct QuantizedScale {
   float scale = 0;   // t
   float offset = 0;  // -(t * float(sum of p))
-  // -128 * sum of p, of each half: corrects weights that are raised by 128.
+  // -128 * sum of p, for each half: corrects weights that are raised by 128.
   int32_t raised[2] = {0, 0};
 };
 
-// A quantized row: p [groups * 32] int8; then of each four p0 p1 p2 p3 the pairs p0 p2, p1 p3 as
-// int16; then QuantizedScale [groups].
+// A quantized row: p [groups * 32] int8; then, for every four p0 p1 p2 p3, the pairs p0 p2, p1 p3
+// as int16; then QuantizedScale [groups].
 struct QuantizedRowLayout {
   explicit constexpr QuantizedRowLayout(int k)
       : groups(QuantizedGroups(k)),
@@ -94,8 +94,8 @@ struct QuantizeRowsArgs {
   void* y = nullptr;         // [rows] of QuantizedRowLayout(k), 64-byte aligned
   int rows = 0, ldx = 0, k = 0;
 };
-// A group with a value that is not finite has scale NaN and zeros; one whose values are all below
-// 2^-100 has scale 0. Thread: any; disjoint rows may be quantized at once.
+// A group with a value that is not finite gets scale NaN and zeros; a group of values below 2^-100
+// gets scale 0. Thread: any; disjoint rows may be quantized at once.
 void QuantizeRowsCpu(const QuantizeRowsArgs& args);
 void QuantizeRowsRef(const QuantizeRowsArgs& args);  // tests only
 
@@ -103,7 +103,7 @@ void QuantizeRowsRef(const QuantizeRowsArgs& args);  // tests only
 void QuantizedGemmCpu(const GemmArgs& args);
 void QuantizedGemmRef(const GemmArgs& args);  // the same bits, plainly; tests only
 
-// A column's group.
+// One group of a column.
 struct QuantizedGroup {
   float scale[2] = {0, 0};           // s of inputs 0 .. 15 and 16 .. 31
   float minimum = 0;                 // m

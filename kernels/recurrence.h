@@ -7,17 +7,18 @@
 //   kRankOne  S <- diag(w) S + b (S^T a)^T + k v^T                    RWKV-7
 //   then      y = S^T q
 //
-// The state is updated BEFORE it is read: a token attends to itself. kDelta corrects what the
-// DECAYED state answers to k; kRankOne reads the state before its decay. What a kind does to q, k,
-// v, w before, and to y after, is not done here (scale of q, dt of Mamba-2, norms, gates, bonus).
+// The state is updated BEFORE it is read: a token attends to itself. kDelta corrects the answer of
+// the DECAYED state to k; kRankOne reads the state before its decay. Not part of this: what a kind
+// does before to q, k, v, w, and after to y (scale of q, dt of Mamba-2, norms, gates, bonus).
 // [RetNet: Sun 2023, eq. 6; GLA: Yang 2024, eq. 3; HGRN2: Qin 2024; Mamba-2: Dao & Gu 2024;
 // DeltaNet: Schlag 2021, Yang 2024; Gated DeltaNet: Yang 2025, eq. 10; KDA: Kimi Linear 2025;
 // RWKV-7: Peng 2025]
 //
 // Memory traffic: S is read once and written once a call, in blocks of columns that stay in the
 // first-level cache for all tokens. Numerics: a column of S and its y depend on that column alone;
-// sums over keys run in index order, even and odd keys in an accumulator each. Several tokens in
-// one call give the same bits as calls of one token each, so prefill equals stepping.
+// sums over keys run in index order, with one accumulator for even keys and one for odd keys.
+// Several tokens in one call give the same bits as calls of one token each, so prefill equals
+// stepping.
 // Thread: any; calls on different states may run at once.
 // Tested by: tests/parity/recurrence_test.cc
 #pragma once
@@ -29,7 +30,8 @@ namespace rivulet::kernels {
 
 enum class UpdateRule : uint8_t { kDecay, kDelta, kRankOne };
 
-// One vector a token: token t's begins at data + t * stride. Stride 0: all tokens have the same.
+// One vector per token; the vector of token t begins at data + t * stride. Stride 0: all tokens
+// share one.
 struct TokenVectors {
   const float* data = nullptr;
   size_t stride = 0;

@@ -3,8 +3,8 @@
 //
 //   y = x / sqrt(mean(x^2) + eps) * weight                               [Zhang & Sennrich 2019]
 //
-// A row is `groups` groups of `size` values: one group for a norm of the whole row, one a head for
-// a norm of heads, n_groups for Mamba-2. Columns from groups * size on are left alone.
+// A row is `groups` groups of `size` values: one group for a norm of the whole row, one per head
+// for a norm of heads, n_groups for Mamba-2. Columns from groups * size on are left alone.
 // Sums run over 16 virtual lanes in a fixed tree, so a group's bits depend on the group alone.
 // Thread: any. Tested by: tests/parity/rms_norm_test.cc
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal softmax attention over kept keys and values: tokens of one sequence, one head of keys and
-// values with the heads of queries that share it, in order.
+// Causal softmax attention over cached keys and values: tokens of one sequence, in order; one head
+// of keys and values with the heads of queries that share it.
 //
 //   y_t = sum_i p_i v_i / sum_i p_i     p_i = exp(scale q_t . k_i - max)     [Vaswani 2017, eq. 1]
 //
@@ -8,12 +8,12 @@
 //
 // Keys and values lie in blocks of 64 positions, counted from position 0. A block holds, for one
 // head, k [key_dim, 64] (transposed) and then v [64, value_dim]. With a window the blocks are a
-// ring: block b is number b % ring. Keys and values of 16 bits are rounded to nearest even when
-// they are kept, also those of the tokens of the call, and are float32 in every product.
+// ring: block b is number b % ring. Keys and values of 16 bits, including those of this call's
+// tokens, are rounded to nearest even when they are stored; every product is float32.
 //
 // Numerics: a block has its own maximum, sum and weighted values, and blocks are joined from the
-// first to the last [Milakov & Gimelshein 2018]. Products sum in index order, the sum of a block
-// in a fixed tree, and a position that a token does not see changes nothing, whatever it holds, NaN
+// first to the last [Milakov & Gimelshein 2018]. Products sum in index order, the sum of a block in
+// a fixed tree. A position that a token does not see changes nothing, whatever it holds, NaN
 // included. So the bits depend on position and values alone: several tokens in one call give the
 // same bits as calls of one token each, on every instruction set with fused multiply-adds.
 // Thread: any; calls on different caches may run at once.
@@ -29,7 +29,7 @@ namespace rivulet::kernels {
 
 inline constexpr int kCacheBlock = 64;  // positions
 
-// Of keys and values, as they are kept.
+// The type in which keys and values are cached.
 enum class CacheType : uint8_t { kF32, kF16, kBf16 };
 
 // Room of one head in one block, in floats of 4 bytes.
@@ -43,8 +43,8 @@ constexpr int64_t CacheBlocks(int64_t positions) {
   return (positions + kCacheBlock - 1) / kCacheBlock;
 }
 
-// Blocks of the ring for a window of `window` >= 1 positions: those that a token sees stay while
-// the block with its own position is written.
+// Blocks of the ring for a window of `window` >= 1 positions: enough that all blocks that a token
+// sees stay while the block with its own position is written.
 constexpr int64_t RingBlocks(int64_t window) {
   return (window - 2 + 2 * kCacheBlock) / kCacheBlock;
 }
@@ -58,9 +58,8 @@ struct SoftmaxAttentionArgs {
   TokenVectors q;  // [queries, key_dim]
   TokenVectors k;  // [key_dim]
   TokenVectors v;  // [value_dim]
-  // The head's part of block 0, which those of `position` - 1 and before have filled; block b is
-  // block_stride * (b, or b % ring) floats behind it. All of a block is read, also what was never
-  // written.
+  // The head's part of block 0; positions before `position` are filled. Block b is block_stride *
+  // (b, or b % ring) floats behind it. All of a block is read, also places that were never written.
   float* cache = nullptr;
   CacheType type = CacheType::kF32;
   size_t block_stride = 0;
@@ -80,18 +79,18 @@ void SoftmaxAttentionRef(const SoftmaxAttentionArgs& args);  // double; tests on
 // up to blocks. A call reads each block once for every 64 tokens.
 void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args);
 
-// The same of one token without a window, cut so that several threads can share its blocks: the
-// token is kept, then the part of each block computed, by any thread in any order, then each query
-// joins the parts of blocks `first` to `end` - 1 to those before, in this order. REQUIRES: one
-// token, window 0.
+// Softmax attention of one token without a window, in three steps, so that several threads can
+// share its blocks: Keep stores the token; Part computes the part of one block, by any thread in
+// any order; Join adds the parts of blocks `first` to `end` - 1 to one query, in this order.
+// REQUIRES: one token, window 0.
 void SoftmaxKeepCpu(const SoftmaxAttentionArgs& args);
 // A part: maxima [queries], sums [queries], weighted values [queries, value_dim].
 constexpr size_t SoftmaxPartFloats(int queries, int value_dim) {
   return size_t(queries) * (2 + size_t(value_dim));
 }
 void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part);
-// `parts`: of these blocks, side by side. `so_far`: two floats of the query's own; what they hold
-// before block 0 does not matter. After the last block the query's y is complete.
+// `parts`: the parts of these blocks, side by side. `so_far`: two floats for this query alone;
+// their values before block 0 do not matter. After the last block the query's y is complete.
 void SoftmaxJoinCpu(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,
                     const float* parts, float* so_far);
 

@@ -3,9 +3,9 @@
 //
 //   y[m][t] = x[t] + (x[t - 1] - x[t]) * mix[m]                                    [Peng 2025]
 //
-// x before this call's first token is the state: the last x of earlier calls, zero at the start. A
-// row's bits depend on x[t - 1], x[t] and mix alone; several tokens in one call give the same bits
-// as calls of one token each. Thread: any; calls on different states may run at once.
+// The state holds x before this call's first token: the last x of earlier calls, zero at the start.
+// A row's bits depend on x[t - 1], x[t] and mix alone; several tokens in one call give the same
+// bits as calls of one token each. Thread: any; calls on different states may run at once.
 // Tested by: tests/parity/token_shift_test.cc
 #pragma once
 

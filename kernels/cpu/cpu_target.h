@@ -13,12 +13,12 @@ std::string CpuTargetName();
 // Whether the chosen target fuses multiply-adds. All targets that do give the same bits.
 bool CpuTargetFuses();
 
-// The same of the best target of this machine, whatever SetCpuTargetForTest chose.
+// Whether this machine's best target fuses multiply-adds, whatever SetCpuTargetForTest chose.
 bool CpuFuses();
 
-// For tests: restricts the kernels to `name` ("AVX3_DL", "AVX3", "AVX2" or "SCALAR"), and those
-// that are not compiled for it to the next below; "" lifts that. Returns false where this machine
-// or build lacks it. Thread: no kernel may be running.
+// For tests: restricts the kernels to `name` ("AVX3_DL", "AVX3", "AVX2" or "SCALAR"); a kernel that
+// is not compiled for it uses the next lower target. "" lifts the restriction. Returns false where
+// this machine or build lacks it. Thread: no kernel may be running.
 bool SetCpuTargetForTest(const std::string& name);
 
 }  // namespace rivulet::kernels

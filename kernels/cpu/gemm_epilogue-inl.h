@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What matrix products share: how loops over tiles are unrolled, and what happens to finished
-// outputs. Per-target include: see Highway's `-inl.h` convention.
+// Shared by the matrix products: how loops over tiles are unrolled, and the epilogue of outputs.
+// Per-target include: see Highway's `-inl.h` convention.
 #if defined(RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_
 #undef RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_

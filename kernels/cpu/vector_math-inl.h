@@ -110,10 +110,9 @@ HWY_INLINE float SumLanes(const float* HWY_RESTRICT lanes) {
   return s[0];
 }
 
-// Adds f(block) of every whole block of 16 indices and g(i) of the rest to 16 virtual lanes: index
-// i goes to lane i % 16, so the sum is the same at every vector width.
-//   vector(i): FloatVec of addends' factors (a, b) folded as MulAdd(a, b, acc); scalar(i, acc)
-//   likewise.
+// Adds the addends 0 .. n - 1 to 16 virtual lanes: addend i goes to lane i % 16, so the sum is the
+// same at every vector width. vector(i, acc) returns `acc` plus the addends from i on, one per lane
+// of a vector; scalar(i, acc) returns `acc` plus addend i.
 template <class VectorFn, class ScalarFn>
 HWY_INLINE float FoldLanes(size_t n, const VectorFn& vector, const ScalarFn& scalar) {
   const FloatTag d;

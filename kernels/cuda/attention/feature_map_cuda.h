@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The feature maps of feature_map.h inside kernels: one thread computes the features that one
-// column of omega gives. Sums run over k in ascending order. Included by linear_attention*_cuda.cu
-// only.
+// The feature maps of feature_map.h inside kernels: one thread computes the features of one column
+// of omega. Sums run over k in ascending order. Included by linear_attention*_cuda.cu only.
 #pragma once
 
 #include <cmath>
@@ -32,7 +31,7 @@ __device__ __forceinline__ SineCosine SinCos(float x) {
     double d = fma(turns, -1.57079632679489661923, static_cast<double>(x));
     d = fma(turns, -6.12323399573676603587e-17, d);
     r = static_cast<float>(d);
-    // (Infinity gives a NaN in r, and any quadrant.)
+    // (For an infinite x, r is NaN and any quadrant will do.)
     quadrant = static_cast<int>(turns - 4 * rint(turns / 4));
   }
   const float s = r * r;
@@ -86,7 +85,7 @@ __device__ __forceinline__ void FeaturesOf(const FeatureMapArgs& map, float u, f
   }
 }
 
-// The same from x [key_dim]. `omega`: the head's.
+// The features of column `c` from x [key_dim] itself. `omega`: of this head.
 __device__ __forceinline__ void ProjectedFeature(const FeatureMapArgs& map,
                                                  const float* __restrict__ omega, const float* x,
                                                  int c, float* phi) {
@@ -99,8 +98,8 @@ __device__ __forceinline__ void ProjectedFeature(const FeatureMapArgs& map,
   FeaturesOf(map, u, square, c, phi);
 }
 
-// g = sigmoid(x), a = 1 - g = sigmoid(-x): each from the exponential, for 1 - g has no digits left
-// where g is near 1. Without a gate both are 1, and multiplying by them changes nothing.
+// g = sigmoid(x), a = 1 - g = sigmoid(-x). Both come from the exponential, because 1 - g has no
+// digits left where g is near 1. Without a gate g = a = 1, and multiplying by 1 changes nothing.
 struct GateFactors {
   float g, a;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of linear_attention_prefill_cuda.cu is, and the role of its warps that hold S; that
-// file has the picture, and alone includes this.
+// The shape of a block of linear_attention_prefill_cuda.cu, and the role of the warps that hold S.
+// That file shows all roles; only it includes this header.
 #pragma once
 
 #include "kernels/cuda/attention/linear_attention_shape_cuda.h"
@@ -21,20 +21,21 @@ struct LongShape {
   static constexpr int kStateWarps = kColumns / (kAcross * kWidth);
   static constexpr int kMoveWarps = 2, kWarps = kStateWarps + 1 + kMoveWarps;
   static constexpr int kThreads = kWarps * kWarpLanes;
-  static constexpr int kTiles = O::kValues / kColumns;         // blocks of a head
-  static constexpr int kBlocks = kMine * kWidth > 32 ? 2 : 3;  // that registers must allow
+  static constexpr int kTiles = O::kValues / kColumns;  // blocks of a head
+  static constexpr int kBlocks =
+      kMine * kWidth > 32 ? 2 : 3;  // per multiprocessor; limits registers
   static_assert(kMine % 4 == 0 && kStateWarps * kAcross * kWidth == kColumns);
 
-  // Shared memory, in floats. Tiles of tokens: phi [kTokens][q, k][kF], v [kTokens][kColumns],
-  // g [kTokens]; two of them. Sums by group [kGroups][kTokens][kColumns], 1 / n [kTokens]; two of
-  // them. q z [kTokens][lanes + 1].
+  // Shared memory, in floats. Two tiles of tokens: phi [kTokens][q, k][kF], v [kTokens][kColumns],
+  // g [kTokens]. Two outputs: sums by group [kGroups][kTokens][kColumns], 1 / n [kTokens]. q z
+  // [kTokens][lanes + 1].
   static constexpr int kPhi = kTokens * 2 * kF, kV = kTokens * kColumns;
   static constexpr int kInput = kPhi + kV + kTokens;
   static constexpr int kOutput = kGroups * kTokens * kColumns + kTokens;
   static constexpr int kShared = 2 * (kInput + kOutput) + kTokens * (kWarpLanes + 1);
 };
 
-// What every role of a block needs to know.
+// The work of a block, for all its roles.
 template <class Shape>
 struct BlockWork {
   float* shared;
@@ -64,7 +65,8 @@ class StateWarp {
         stage_(LaneIndex() / Shape::kAcross % Shape::kStages),
         column_((warp * Shape::kAcross + LaneIndex() % Shape::kAcross) * Shape::kWidth) {}
 
-  // The lane's part of S, at the block's first column; before the wait for the predecessor.
+  // Loads the lane's part of S; `s` is at the block's first column. Call it before the wait for the
+  // predecessor.
   __device__ void Load(const float* s) {
 #pragma unroll
     for (int i = 0; i < Shape::kMine; ++i) {
@@ -129,7 +131,7 @@ class StateWarp {
     }
   }
 
-  // Tokens first .. first + kSome - 1, or as many as there are.
+  // Tokens first .. first + kSome - 1; without kAll only those below `tokens`.
   template <bool kAll>
   __device__ __forceinline__ void Some(const float* input, int first, int tokens,
                                        const float (&handed)[kSome][Shape::kWidth],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which the special kernels of linear attention add, step and prefill alike: what
-// makes their bits the same. Included by linear_attention*_cuda.* and latency_*_cuda.* only.
+// The order of additions in the kernels of linear attention for single shapes. Step and prefill
+// share it, so their bits are the same. Included by linear_attention*_cuda.* and latency_*_cuda.*
+// only.
 //
 //   y[c] = tree over the groups d of ( sum over i, ascending, of q[f] S[f][c], f = d + i kGroups )
 //   q . z = butterfly over 32 lanes l of ( sum over i, ascending, of q[f] z[f], f = l + 32 i )
@@ -19,16 +20,16 @@ template <int kF, int kV, int kG>
 struct AttentionShape {
   static constexpr int kFeatures = kF, kValues = kV;
   static constexpr int kGroups = kG;      // of features; a power of two
-  static constexpr int kGroup = kF / kG;  // features of one
+  static constexpr int kGroup = kF / kG;  // features of a group
   static constexpr int kZ = kF / 32;      // features of a lane of q . z
   static_assert(kF % 32 == 0 && kF % kG == 0);
 
-  // Where feature f stands when the features of a group stand side by side.
+  // The place of feature f when the features of a group stand side by side.
   static constexpr int Place(int f) { return f % kG * kGroup + f / kG; }
 };
 
-// A segment, and values of a state: read before the wait for the predecessor. They were written two
-// launches ago or earlier (launch_cuda.h says why that is enough), past the first-level cache.
+// Loads before the wait for the predecessor, past the first-level cache, of what was written two
+// launches ago or earlier (launch_cuda.h says why that is enough).
 __device__ __forceinline__ CudaSegment EarlySegment(const CudaSegment* segments, int index) {
   static_assert(sizeof(CudaSegment) == sizeof(int4));
   const int4 v = __ldcg(reinterpret_cast<const int4*>(segments) + index);
@@ -38,7 +39,7 @@ __device__ __forceinline__ float4 EarlyVector(const float* p) {
   return __ldcg(reinterpret_cast<const float4*>(p));
 }
 
-// Four values of y, beginning at `column` of a token row.
+// Stores four values of y, beginning at `column` of a token row.
 __device__ __forceinline__ void StoreAttention(const CudaAttentionArgs& p, int row, int column,
                                                float4 y) {
   const size_t at = At(row, p.ld_out, column);
@@ -59,14 +60,14 @@ using Attention64x32 = AttentionShape<64, 32, 4>;
 using Attention64x64 = AttentionShape<64, 64, 8>;
 using Attention128x64 = AttentionShape<128, 64, 8>;
 
-// A row of CudaAttentionArgs::features: by head phi(query), then a phi(key), both with the features
-// of a group side by side (Place); after all heads g, a value a head.
+// A row of CudaAttentionArgs::features: per head phi(query), then a phi(key), with the features of
+// a group side by side (Place); after all heads one g per head.
 __host__ __device__ inline int FeatureFloats(const StateLayout& layout) {
   return (layout.heads * (2 * layout.features + 1) + 3) / 4 * 4;
 }
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareAttentionFeatures();
-// Fills rows 0 .. rows - 1 so, and rows from `rows` on with z of the long segments, all heads.
+// Fills rows 0 .. rows - 1 in this layout, and later rows with z of the long segments, all heads.
 cudaError_t StartAttentionFeatures(const CudaLaunch& launch, const CudaAttentionArgs& args,
                                    int groups);
 
@@ -76,7 +77,7 @@ cudaError_t PrepareLongAttention();
 template <class Order>
 cudaError_t StartLongAttention(const CudaLaunch& launch, const CudaAttentionArgs& args);
 
-// Calls f(AttentionShape<...>()) if a special kernel covers these arguments, else otherwise().
+// Calls f(AttentionShape<...>()) if there is a kernel for just this shape, else otherwise().
 template <class F, class Otherwise>
 cudaError_t ForAttentionShape(const CudaAttentionArgs& args, F f, Otherwise otherwise) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };

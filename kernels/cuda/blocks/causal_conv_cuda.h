@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal convolution on the GPU: the equation of causal_conv.h for all segments and channels of one
-// layer; beside it, in the same launch, the step sizes of mixer_rows.h, which do not need it.
+// layer. The same launch can compute the step sizes of mixer_rows.h, which do not depend on it.
 //
 // One thread takes a channel of a segment or, in passes with long segments, of 16 token rows
-// (segment_rows_cuda.h): it holds the last inputs in registers, and loads those of four tokens at
-// once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token
-// has the same bits whether prefilled or stepped, in any company.
+// (segment_rows_cuda.h): it holds the last inputs in registers, and loads the inputs of four tokens
+// at once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token has the same
+// bits whether prefilled or stepped, whatever else the batch holds.
 // Cost: 8 channels bytes a token, 8 (width - 1) channels bytes of state a segment.
 // Tested by: tests/parity/cuda_causal_conv_test.cc
 #pragma once
@@ -31,12 +31,12 @@ struct CudaCausalConvArgs {
   float* states = nullptr;     // slot i's at states + i floats_per_slot
   size_t floats_per_slot = 0;  // of a whole slot
   size_t offset = 0;           // of this layer's [width - 1, channels] in a slot
-  // Where it has heads: of the same token rows. Its `rows` are not read, and those of no segment
-  // stay. `dt` and `w` overlap neither x nor y.
+  // Used where steps.heads > 0, on the same token rows. steps.rows is not read; rows of no segment
+  // keep their values. `dt` and `w` overlap neither x nor y.
   StepSizesArgs steps = {};
 };
 
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareCausalConvCuda();
 // cudaErrorInvalidValue where an argument is missing or out of range. Rows of no segment keep y.
 cudaError_t CausalConvCuda(const CudaLaunch& launch, const CudaCausalConvArgs& args);

@@ -12,14 +12,14 @@
 
 namespace rivulet::kernels {
 
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareElementRowsCuda();
 // With scales y = out f(in x + bias) times; 1 changes no bit.
 struct CudaScales {
   float in = 1, out = 1;
 };
-// cudaErrorInvalidValue where an argument is missing or out of range. `half`: where it is set, the
-// results go there and y is not written.
+// cudaErrorInvalidValue where an argument is missing or out of range. If `half` is set, the results
+// go there and y is not written.
 cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args,
                            const CudaHalfRows& half = {}, const CudaScales& scales = {});
 cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args);

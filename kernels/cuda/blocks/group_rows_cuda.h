@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Normalisation of groups of rows on the GPU: the equations and arguments of rms_norm.h and
-// group_norm.h, with device pointers, and what stands around these norms in the family's models.
+// group_norm.h, with device pointers, and with the gates that the models of the family have around
+// these norms.
 //
 //   y = norm(x) * f(gate),  or with gate_first  y = norm(x * f(gate))
 //
-// A group of up to 256 values has a warp, a longer one a block of 8 warps, if its values are whole
-// float4 in memory and fit into shared memory. In both lane l of one warp adds columns l, l + 32,
-// ..., and a butterfly folds the lanes. The order is fixed, so a group's bits depend on the group
-// (and its gates) alone.
+// A warp takes a group of up to 256 values, a block of 8 warps a longer one, if its values are
+// whole float4 in memory and fit into shared memory. In both cases lane l of one warp adds columns
+// l, l + 32, ..., and a butterfly folds the lanes. This order is fixed, so a group's bits depend on
+// the group (and its gates) alone.
 // Cost: 8 bytes a value, 6 with F16, 4 more with a gate.
 // Tested by: tests/parity/cuda_group_rows_test.cc
 #pragma once
@@ -29,10 +30,10 @@ struct CudaGate {
   bool first = false;
 };
 
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareGroupRowsCuda();
-// `gather`: row r of y is of row gather[r] of x, and y is not x; null: of row r. Gates are not
-// gathered. `half`: where it is set, the results are there, and y holds nothing of use.
+// `gather`: row r of y is the norm of row gather[r] of x, and y is not x; null: of row r. Gates are
+// not gathered. If `half` is set, the results are there, and y holds nothing of use.
 // cudaErrorInvalidValue where an argument is missing or out of range.
 cudaError_t RmsNormCuda(const CudaLaunch& launch, const RmsNormArgs& args,
                         const CudaGate& gate = {}, const int32_t* gather = nullptr,

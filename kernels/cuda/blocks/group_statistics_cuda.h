@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all norms of groups share, so that a group has the same bits in each: the order of its sums,
-// and the norm of a value. Included by .cu files only.
+// Shared by all norms of groups, so that a group has the same bits in each: the order of sums, and
+// the norm of a value. Included by .cu files only.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
@@ -8,8 +8,8 @@
 
 namespace rivulet::kernels {
 
-// Mean and 1 / sqrt(mean square + eps) of n values, on all lanes of the warp that calls: lane l
-// adds values l, l + 32, ...
+// Mean and 1 / sqrt(mean square + eps) of n values, on all lanes of the calling warp: lane l adds
+// values l, l + 32, ...
 template <bool kCentred>
 __device__ __forceinline__ RowStatistics GroupStatistics(const float* x, int n, float eps) {
   float mean = 0, squares = 0;

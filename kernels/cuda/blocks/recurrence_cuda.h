@@ -5,18 +5,19 @@
 //
 //   y = q_scale S^T q + skip v,   with beta v in place of v where kDecay has a beta
 //
-// Mamba-2 has skip, and its step size as beta.
+// Mamba-2 uses skip, and passes its step size as beta.
 //
-// One warp takes some columns of a head of a segment: 32 up to 64 keys, 16 up to 128, 8 up to 256,
-// 4 up to 512. Its part of S stays in registers across the segment's tokens: S is read once and
-// written once a call, whatever their number. What the keys of a token need comes through shared
-// memory, loaded one token ahead. Where that would be fewer than two warps a multiprocessor, as
-// with one prompt, a warp takes 8 columns up to 64 keys and 4 up to 128, and loads three tokens
-// ahead; the bits are the same. With a norm warps always take many columns.
+// One warp takes some columns of a head of a segment: 32 columns for up to 64 keys, 16 for up to
+// 128, 8 for up to 256, 4 for up to 512. Its part of S stays in registers across the segment's
+// tokens: S is read once and written once per call, whatever their number. A token's values per key
+// come through shared memory, loaded one token ahead. Where that gives fewer than two warps per
+// multiprocessor, as with one prompt, a warp takes 8 columns for up to 64 keys and 4 for up to 128,
+// and loads three tokens ahead; the bits are the same. With a norm, warps always take the larger
+// number of columns.
 //
 // Numerics: a sum over keys runs over a lane's keys in index order, then over the lanes in a fixed
 // butterfly. So the bits of a column depend on that column alone, and several tokens in one call
-// give the same bits as calls of one token each. They are not the CPU's bits, whose sums have
+// give the same bits as calls of one token each. They are not the CPU's bits, because its sums have
 // another order.
 // Cost: 8 key_dim value_dim bytes a segment and head; flop as on the CPU.
 // Tested by: tests/parity/cuda_recurrence_test.cc
@@ -32,25 +33,24 @@ namespace rivulet::kernels {
 
 inline constexpr int kMaxCudaKeyDim = 512;
 
-// One vector a token row and head: row r's of head h begins at data + r ld + h head_stride. ld 0:
-// all rows have the same.
+// One vector per token row and head; that of row r and head h begins at data + r ld + h
+// head_stride. ld 0: all rows share one.
 struct CudaHeadVectors {
   const float* data = nullptr;
   int ld = 0, head_stride = 0;
 };
 
-// What becomes of y once all of its row are there (kDecay alone, where `done` is set): with z its
-// gate and groups of neighbouring columns, y = norm(y silu(z)) weight, as RmsNormCuda with a gate
-// before the norm, and with its bits. The warp that ends a segment last does it, so it is for
-// segments of a token or few, and not for many of them: every warp waits until its part of y is
-// visible to the others.
+// The norm of finished rows of y (kDecay alone, where `done` is set): with z the gate and groups of
+// neighbouring columns, y = norm(y silu(z)) weight, with the bits of RmsNormCuda with a gate before
+// the norm. The last warp to end a segment computes it, after every warp has waited until its part
+// of y is visible to the others. So it suits few segments of one token or few.
 struct CudaRecurrenceNorm {
   unsigned* done = nullptr;       // [num_segments], zero before the launch and behind it
   CudaHeadVectors gate;           // [value_dim]
   const float* weight = nullptr;  // [heads value_dim]
   int groups = 1;
   float eps = 0;
-  CudaHalfRows half = {};  // where it is set, the results are there, and y holds nothing of use
+  CudaHalfRows half = {};  // if set, the results are there, and y holds nothing of use
 };
 
 struct CudaRecurrenceArgs {
@@ -63,7 +63,7 @@ struct CudaRecurrenceArgs {
   CudaHeadVectors q, k, v, w;   // [key_dim], [key_dim], [value_dim], [w_dim]
   CudaHeadVectors beta;         // [1]: kDelta always, kDecay where set
   CudaHeadVectors a, b;         // [key_dim] each, kRankOne alone
-  float q_scale = 1;            // of y's first term
+  float q_scale = 1;            // of S^T q
   float beta_scale = 1;         // beta is multiplied with it
   const float* skip = nullptr;  // [heads], kDecay alone; null: 0
   float* states = nullptr;      // 16-byte aligned; slot i's at states + i floats_per_slot
@@ -76,7 +76,7 @@ struct CudaRecurrenceArgs {
 
 // Null if the arguments are valid, else the reason.
 const char* CheckRecurrenceCuda(const CudaRecurrenceArgs& args);
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareRecurrenceCuda();
 // cudaErrorInvalidValue where CheckRecurrenceCuda objects. Rows of no segment keep their y.
 cudaError_t RecurrenceCuda(const CudaLaunch& launch, const CudaRecurrenceArgs& args);

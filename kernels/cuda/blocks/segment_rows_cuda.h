@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How blocks share the token rows of a pass, where a token needs the rows before it: for kernels
-// whose threads take a column each. Included by .cu files only.
+// How blocks share the token rows of a pass where a token needs the rows before it, for kernels in
+// which each thread takes one column. Included by .cu files only.
 //
-// With few tokens a segment, a block takes a segment. With many, blocks take kRowsOfBlock token
-// rows each, whichever segments they belong to: a prompt is then spread over the machine. A token's
-// predecessors are rows of x, except those of a segment's first tokens, which are in the state.
-// Only the block that has a segment's first row reads that state, and it writes the new one, from
-// the last rows of x. So no two blocks touch a state.
+// With few tokens per segment, a block takes a segment. With many, a block takes kRowsOfBlock token
+// rows, whichever segments they belong to: a prompt is then spread over the machine. A token's
+// predecessors are rows of x; the state holds the predecessors of a segment's first tokens. Only
+// the block that has a segment's first row reads that state, and it writes the new state, from the
+// last rows of x. So no two blocks touch a state.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
@@ -15,11 +15,12 @@ namespace rivulet::kernels {
 
 inline constexpr int kColumnThreads = 64, kRowsOfBlock = 16;
 
-// Whether blocks take token rows: where walking the tokens of a segment may take
-// longer than walking the segments of a block's rows.
+// Whether blocks take token rows: they do where walking the tokens of a segment may take longer
+// than walking the segments of a block's rows.
 inline bool BlocksTakeRows(int rows, int num_segments) { return rows - num_segments >= 64; }
 
-// Launches one of two kernels. args.rows: of the pass; all segments' are below it.
+// Launches one of two kernels. args.rows: token rows of the pass; those of all segments are below
+// it.
 template <class Args>
 cudaError_t LaunchColumns(const CudaLaunch& launch, void (*of_segments)(Args),
                           void (*of_rows)(Args), const Args& args, int columns) {
@@ -32,11 +33,10 @@ cudaError_t LaunchColumns(const CudaLaunch& launch, void (*of_segments)(Args),
                       kRowsOfBlock * sizeof(int32_t), args);
 }
 
-// Calls f(segment, first, count, column) for the tokens first .. first + count - 1 of each segment
-// that this block has a share of. `column` may be beyond the last. The first `lead` tokens of a
-// segment, whose predecessors are in the state, are always one share. `columns`: for which
-// there are blocks beside each other. With kRows the block has kBlockRows int32 of shared memory
-// for it.
+// Calls f(segment, first, count, column) for this block's share of each segment, its tokens first
+// .. first + count - 1. `column` may be beyond the last. The first `lead` tokens of a segment,
+// whose predecessors are in the state, are always in one share. `columns`: the columns over which
+// blocks are spread. With kRows this needs kBlockRows int32 of shared memory.
 template <bool kRows, int kThreads = kColumnThreads, int kBlockRows = kRowsOfBlock, class F>
 __device__ __forceinline__ void ForEachShare(const CudaSegment* segments, int num_segments,
                                              int columns, int lead, const F& f) {

@@ -5,9 +5,9 @@
 //   h = norm(x),   y[m][t] = h[t] + (h[t - 1] - h[t]) mix[m]
 //
 // A block takes a segment of one token or, in passes with longer ones, four token rows
-// (segment_rows_cuda.h): it norms these and the one before them, which is in another block's share.
-// The bits are those of GroupNormCuda and, from there, the CPU's token shift: a row's depend on
-// x[t - 1], x[t] and the weights alone.
+// (segment_rows_cuda.h): it norms these and the row before them, which another block norms as well.
+// The norm has the bits of GroupNormCuda, the shift those of the CPU: a row's bits depend on x[t -
+// 1], x[t] and the weights alone.
 // Cost: 5 n to 8 n bytes a token read, 4 n mixes (2 n in F16) written; 8 n bytes of state a
 // segment.
 // Tested by: tests/parity/cuda_token_shift_test.cc
@@ -21,8 +21,7 @@
 
 namespace rivulet::kernels {
 
-// Two rows of kMaxCudaShiftColumns fit into the shared memory that a block has on every
-// architecture.
+// Two rows of kMaxCudaShiftColumns fit into a block's shared memory on every architecture.
 inline constexpr int kMaxCudaMixes = 6, kMaxCudaShiftColumns = 12288;
 
 struct CudaTokenShiftArgs {
@@ -33,9 +32,9 @@ struct CudaTokenShiftArgs {
   const float *weight = nullptr, *bias = nullptr;  // [n]: of the norm
   float eps = 0;
   const float* mix = nullptr;  // [mixes, n]
-  // Mix m of row r at y + r ld_y + m mix_stride; not x. One of the two.
+  // Mix m of row r is at y + r ld_y + m mix_stride; not x. Exactly one of y and y_half is set.
   float* y = nullptr;
-  uint16_t* y_half = nullptr;  // rounded to F16, as a product would round it
+  uint16_t* y_half = nullptr;  // y rounded to F16, as a product would round it
   int ld_x = 0, ld_y = 0, mix_stride = 0, n = 0;
   int mixes = 0;               // 1 to kMaxCudaMixes
   float* states = nullptr;     // slot i's at states + i floats_per_slot
@@ -43,7 +42,7 @@ struct CudaTokenShiftArgs {
   size_t offset = 0;           // of this layer's [n] in a slot
 };
 
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareTokenShiftCuda();
 // cudaErrorInvalidValue where an argument is missing or out of range. Rows of no segment keep y.
 cudaError_t TokenShiftCuda(const CudaLaunch& launch, const CudaTokenShiftArgs& args);

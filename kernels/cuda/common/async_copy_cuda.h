@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies from device memory to shared memory that need no registers and go on while the thread does
-// other things (cp.async), and loads of 8 x 8 tiles of halves (ldmatrix). Included by .cu files
-// only.
+// Asynchronous copies from device memory to shared memory without registers (cp.async), and loads
+// of 8 x 8 tiles of halves (ldmatrix). Included by .cu files only.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,7 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from) {
 #endif
 }
 
-// The first `bytes` of 16 from `from`, the rest zeros. 0: `from` is not read.
+// Copies the first `bytes` of 16 from `from` and fills the rest with zeros. 0: `from` is not read.
 __device__ __forceinline__ void CopyAsyncPadded(void* to, const void* from, int bytes) {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(to)), "l"(from),
@@ -54,7 +53,7 @@ __device__ __forceinline__ void CommitCopies() {
 #endif
 }
 
-// Until all but the last kOpen closed groups of this thread have arrived.
+// Waits until all but the last kOpen closed groups of this thread have arrived.
 template <int kOpen>
 __device__ __forceinline__ void WaitForCopies() {
 #if defined(__CUDA_ARCH__)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels share: launches, waiting for the predecessor, warp sums, F16 products and
-// the integers that become F16.
+// Shared by the CUDA kernels: launches, waiting for the predecessor, warp sums, F16 products, and
+// the conversion of integers to F16.
 // Included by .cu files only, which nvcc compiles for a GPU and, for tests without one, g++ for the
 // emulator (tests/support/cuda_emulator, RIVULET_CUDA_EMULATED).
 //
@@ -26,9 +26,9 @@ namespace rivulet::kernels {
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 inline constexpr int kWarpLanes = 32;
 
-// Once a device, before the first launch of these kernels. All ask for the most shared memory that
-// a multiprocessor can have, whatever they use: it changes its split between shared memory and
-// cache only when no block is left on it, so kernels of different splits could not overlap.
+// Call once per device, before the first launch of these kernels. All kernels ask for the most
+// shared memory of a multiprocessor, whatever they use: it changes its split between shared memory
+// and cache only when no block is left on it, so kernels of different splits could not overlap.
 template <class... Kernels>
 cudaError_t PrepareKernels(Kernels*... kernels) {
   cudaError_t error = cudaSuccess;
@@ -40,7 +40,7 @@ cudaError_t PrepareKernels(Kernels*... kernels) {
   return error;
 }
 
-// The same for a kernel that may ask for more dynamic shared memory than the usual 48 KiB.
+// PrepareKernels for a kernel that may ask for more dynamic shared memory than the usual 48 KiB.
 template <class Kernel>
 cudaError_t PrepareLargeKernel(Kernel* kernel, size_t shared_bytes) {
   const cudaError_t error = PrepareKernels(kernel);
@@ -89,8 +89,8 @@ __host__ __device__ inline size_t At(int row, int ld, int column = 0) {
   return static_cast<size_t>(row) * static_cast<size_t>(ld) + static_cast<size_t>(column);
 }
 
-// Until the kernels before this one have ended and their writes are visible; then lets the next one
-// be brought on its way. Every block calls it, before it reads or writes anything but weights.
+// Waits until the kernels before this one have ended and their writes are visible; then lets the
+// next kernel start. Every block calls it before it reads or writes anything but weights.
 __device__ __forceinline__ void WaitForPredecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
@@ -110,8 +110,8 @@ __device__ __forceinline__ void* SharedMemory() {
 #endif
 }
 
-// For threads that wait for another block of a cooperative launch: a breath between two looks, how
-// often they should also look at the clock, and the clock.
+// For threads that poll for another block of a cooperative launch: the number of polls between two
+// looks at the clock, a pause between polls, and the clock.
 #if defined(RIVULET_CUDA_EMULATED)
 inline constexpr unsigned kLooksAClock = 1;
 #else
@@ -137,7 +137,7 @@ __device__ __forceinline__ uint64_t DeviceNanoseconds() {
 __device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x) % kWarpLanes; }
 __device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x) / kWarpLanes; }
 
-// Sum over a warp's lanes, on all of them, in the order of a butterfly.
+// The sum over a warp's lanes, on all lanes, in the order of a butterfly.
 template <class T>
 __device__ __forceinline__ T WarpSum(T v) {
 #pragma unroll
@@ -145,7 +145,7 @@ __device__ __forceinline__ T WarpSum(T v) {
   return v;
 }
 
-// The activations among the epilogues; others leave v as it is.
+// Applies the epilogues that are activations; the other epilogues leave v as it is.
 __device__ __forceinline__ float Activated(Epilogue epilogue, float v) {
   if (epilogue == Epilogue::kRelu) return v < 0 ? 0.0f : v;  // a NaN stays one
   if (epilogue != Epilogue::kGelu) return v;
@@ -154,10 +154,11 @@ __device__ __forceinline__ float Activated(Epilogue epilogue, float v) {
 }
 
 // Two activations as F16, rounded to nearest even; `low` in the lower half. Finite values beyond
-// F16's range become its largest, so that a row does not end as non-finite because of the rounding;
-// infinities and NaN become NaN, so that a fault stays one.
+// F16's range become its largest value, so that rounding never makes a row non-finite; infinities
+// and NaN become NaN, so that an error stays visible.
 __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
-  low = fmaf(low, 0.0f, low), high = fmaf(high, 0.0f, high);  // infinity: NaN; others stay
+  low = fmaf(low, 0.0f, low),
+  high = fmaf(high, 0.0f, high);  // infinity becomes NaN, other values stay
 #if defined(__CUDA_ARCH__)
   uint32_t packed;
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -173,7 +174,7 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
 #endif
 }
 
-// One of them.
+// One activation as F16, rounded in the same way.
 __device__ __forceinline__ uint16_t RoundF16(float v) {
   return static_cast<uint16_t>(PackHalves(v, 0));
 }
@@ -195,13 +196,13 @@ __device__ __forceinline__ float WidenF16(uint16_t bits) {
 // out[i / 2] become f16(q s), rounded to nearest even. `scales`: s in both halves.
 __device__ __forceinline__ void Int8ToHalves(uint32_t raised, uint32_t scales, uint32_t (&out)[2]) {
 #if defined(__CUDA_ARCH__)
-  // The half whose bits are 0x6400 + b is 1024 + b. So 1152 less is q, exactly.
+  // The half with the bits 0x6400 + b is 1024 + b. So subtracting 1152 gives q, exactly.
   constexpr uint32_t kThousand = 0x64646464u, kRaised = 0x64806480u;
   out[0] = __byte_perm(raised, kThousand, 0x4140);
   out[1] = __byte_perm(raised, kThousand, 0x4342);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // .rn, so that the compiler makes no fused operation of the two.
+    // .rn, so that the compiler does not fuse the two operations.
     asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(out[i]), "r"(kRaised));
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(out[i]), "r"(scales));
   }

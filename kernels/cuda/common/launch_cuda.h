@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where and how the CUDA operations run. All of them return what the launch returned, and never
+// Where and how the CUDA operations run. All operations return the result of the launch and never
 // wait: an error inside a kernel shows at the next synchronize or query of the stream. Pointers in
 // their arguments are device pointers unless said otherwise; arguments are copied at the launch, so
 // launches can be captured into graphs.
 //
-// Overlap: with it a kernel may be on its way while the one before it in the stream still runs
-// (programmatic dependent launch, compute capability 9). Every kernel here, each block of it, waits
-// for the end of its predecessor before it reads or writes what kernels write, and only then lets
-// its successor be brought on its way. So "ended" holds for all kernels before the predecessor,
-// too, and more: when a block begins, all blocks of the predecessor have begun to work, hence the
-// launch before the predecessor has ended and its writes are in memory. What was written two
-// launches ago or earlier may therefore be read before the wait (past the first-level cache, which
-// may hold older values). Weights are read so, and by the attention segments and states: between
-// their writers (sampling, slot operations, the same layer's attention of the pass before) and the
-// attention of a pass lie at least its embedding and its first product.
+// Overlap: a kernel may start while its predecessor in the stream still runs (programmatic
+// dependent launch, compute capability 9). Every block of every kernel waits for the end of the
+// predecessor before it reads or writes what kernels write, and only then lets the successor start.
+// So the wait covers all earlier kernels, too. And when a block begins, all blocks of the
+// predecessor have passed their waits, so the launch before the predecessor has ended and its
+// writes are in memory. What was written two launches ago or earlier may therefore be read before
+// the wait (past the first-level cache, which may hold older values). Weights are read so, and by
+// the attention segments and states: between their writers (sampling, slot operations, the same
+// layer's attention of the pass before) and the attention of a pass lie at least the embedding and
+// the first product of that pass.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,14 +29,14 @@ struct CudaLaunch {
   int multiprocessors = 1;  // of the device; decides tile shapes, never bits
 };
 
-// Where a kernel writes its rows rounded to F16, as a product would round them (gemm_cuda.h), which
-// then reads half the bytes and needs no launch that rounds them.
+// Where a kernel writes its rows rounded to F16, as a product would round them (gemm_cuda.h). The
+// product then reads half the bytes, and no launch has to round the rows.
 struct CudaHalfRows {
   uint16_t* data = nullptr;  // [rows, stride]; null: the rows stay float
   size_t stride = 0;
 };
 
-// Consecutive token rows of one slot: what one pass feeds to it. A pass has at most one segment a
+// Consecutive token rows of one slot, fed to it by one pass. A pass has at most one segment per
 // slot.
 struct CudaSegment {
   int32_t slot = 0;       // the guard slot where nothing is fed

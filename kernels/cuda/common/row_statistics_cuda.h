@@ -6,9 +6,9 @@
 
 namespace rivulet::kernels {
 
-// Mean and 1 / sqrt(variance + eps) of rows, on every lane of the warp that calls. Each `x` is
-// 16-byte aligned and readable up to n rounded up to 4. All rows' loads of 256 columns are on their
-// way at once.
+// Mean and 1 / sqrt(variance + eps) of rows, on every lane of the calling warp. Each `x` is 16-byte
+// aligned and readable up to n rounded up to 4. The loads of 256 columns of all rows are in flight
+// at once.
 struct RowStatistics {
   float mean, scale;
 };
@@ -16,9 +16,8 @@ template <int kRows>
 __device__ __forceinline__ void NormalizeStatistics(const float* const (&x)[kRows], int n,
                                                     float eps, RowStatistics (&out)[kRows]) {
   constexpr int kAhead = 2, kStep = 4 * kWarpLanes;
-  // Calls add(row, value) for all of this lane's values, a row's in their order. Lanes leave the
-  // loop together: behind one that they leave apart the compiler adds a second path to each
-  // shuffle.
+  // Calls add(row, value) for all of this lane's values, in their order within a row. All lanes
+  // leave the loop together: else the compiler would add a second path to each later shuffle.
   const auto for_each = [&](const auto& add) {
 #pragma unroll 1
     for (int k = 0; k < n; k += kAhead * kStep) {

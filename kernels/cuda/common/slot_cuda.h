@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slots of states in device memory: zeroing and copying, in stream order. `floats` a slot, a
-// multiple of 16 (state_layout.h); slot i begins at states + i floats. Cost: one write of what is
-// zeroed or copied, and one read for a copy. Tested by: tests/parity/cuda_slot_test.cc
+// multiple of 16 (state_layout.h); slot i begins at states + i floats. Cost: each value is written
+// once, and for a copy read once. Tested by: tests/parity/cuda_slot_test.cc
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@ struct CudaSlotPart {
   int32_t slot = 0;
 };
 
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareSlotCuda();
 // `parts`: [count] in device or mapped host memory, unchanged until the kernel ran. `most`: floats
-// of the longest.
+// of the longest part.
 cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats,
                           const CudaSlotPart* parts, int count, size_t most);
-// The first `used` floats, a multiple of 4.
+// Copies the first `used` floats, a multiple of 4.
 cudaError_t CopySlotCuda(const CudaLaunch& launch, float* states, size_t floats, size_t used,
                          int32_t from, int32_t to);
 

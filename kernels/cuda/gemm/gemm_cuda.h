@@ -5,13 +5,13 @@
 //
 // a, b and out are float32. W is float32 (arithmetic: float32 fused multiply-adds), F16 (a is
 // rounded to F16, products and sums are float32 in the tensor cores: mma.sync m16n8k16), or kInt8
-// of quantized.h: W = f16(q s), expanded in registers, and then as F16, bit for bit. norm, where
-// asked for, is the layer norm of layer_norm_cuda.h with the same bits.
+// of quantized.h: W = f16(q s), expanded in registers, with the same bits as F16 weights. norm is
+// optional: the layer norm of layer_norm_cuda.h with the same bits.
 //
 // Every output has one accumulator that starts at the bias and takes k in ascending order (F16: in
 // chunks of 16); k is never split. So a row's bits depend on its a and the weights alone, not on
 // the number of rows, the row's place, or the tile shape, which is chosen for the machine's size.
-// With float32 weights, no norm and no GELU they are the bits of GemmCpu.
+// With float32 weights, no norm and no GELU, out has the bits of GemmCpu.
 //
 // Weights lie as cuda_packing.h says. They go from memory to registers; a, shared by the warps of a
 // block, goes through shared memory.
@@ -47,7 +47,7 @@ struct CudaGemmArgs {
   int rows = 0, lda = 0, ld_residual = 0, ld_out = 0;
   Epilogue epilogue = Epilogue::kNone;
   // Layer norm of a's rows first; null weight: none. The normalised rows are also written to
-  // norm_out where that is not null (the residual of a later product).
+  // norm_out unless it is null (they are the residual of a later product).
   const float* norm_weight = nullptr;  // [k]
   const float* norm_bias = nullptr;    // [k]
   float* norm_out = nullptr;           // [rows, ld_norm_out]; neither a nor out
@@ -58,7 +58,7 @@ struct CudaGemmArgs {
 // Null if the arguments are valid, else the reason: a, norm_out 16-byte aligned with ld multiple of
 // 4, ...
 const char* CheckGemmCuda(const CudaGemmArgs& args);
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareGemmCuda();
 // cudaErrorInvalidValue where CheckGemmCuda objects. rows = 0 launches nothing.
 cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args);

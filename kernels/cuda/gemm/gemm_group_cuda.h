@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of the same rows count as one launch on the GPU: for each of up to eight
+// Up to eight matrix products with the same number of rows as one launch on the GPU. For each
 //
 //   out[r][c] = f( b[c] + sum_k a[r][k] W[c][k] )
 //
-// with the bits of gemm_cuda.h (a of float) or gemm_wide_cuda.h (a of F16) and of activation.h
-// behind it. Blocks of all products run side by side: small ones then cost nothing beside a large
-// one, where as launches of their own each would wait for the one before and leave most of the
-// machine idle.
-// Cost: that of the products. Thread: any.
+// with the bits of gemm_cuda.h (float a) or gemm_wide_cuda.h (F16 a), followed by activation.h.
+// Blocks of all products run side by side: small products then cost nothing beside a large one. As
+// separate launches each would wait for the one before and leave most of the machine idle.
+// Cost: the sum of the products' costs. Thread: any.
 // Tested by: tests/parity/cuda_gemm_group_test.cc
 #pragma once
 
@@ -27,15 +26,15 @@ struct CudaGroupProduct {
   static constexpr bool kAlone = false;
   CudaMatrix w;
   const In* a = nullptr;  // [rows, lda], as gemm_cuda.h or gemm_wide_cuda.h want it
-  // One of the two, as there; out_half for F16 rows alone.
+  // One of the two is set, as in those headers; out_half only with F16 rows.
   float* out = nullptr;
   uint16_t* out_half = nullptr;
   int rows = 0, lda = 0, ld_out = 0;
   Activation activation = Activation::kIdentity;  // or kSigmoid, kTanh, kSquaredRelu
 };
 
-// The products neither read nor write what another of them writes. All have the same rows, and
-// weights in float32, or each in F16 or kInt8.
+// No product reads or writes what another product writes. All have the same `rows`. All weights are
+// float32, or each product has F16 or kInt8.
 template <class In>
 struct CudaProductGroup {
   CudaGroupProduct<In> of[kMostGroupProducts];
@@ -46,7 +45,7 @@ struct CudaProductGroup {
 const char* CheckGemmGroupCuda(const CudaProductGroup<float>& group);
 const char* CheckGemmGroupCuda(const CudaProductGroup<uint16_t>& group);
 // cudaErrorInvalidValue where CheckGemmGroupCuda objects. rows = 0 or no product launches nothing.
-// PrepareGemmCuda() and PrepareWideGemmCuda() prepare these kernels, too, and
+// PrepareGemmCuda() and PrepareWideGemmCuda() prepare these kernels, too;
 // SetCuda(Wide)GemmTileForTest() chooses their tiles.
 cudaError_t GemmGroupCuda(const CudaLaunch& launch, const CudaProductGroup<float>& group);
 cudaError_t GemmGroupCuda(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a block of gemm_tile_cuda.h or gemm_wide_cuda.cu ends its sums. Included by these only.
+// How a block of gemm_tile_cuda.h or gemm_wide_cuda.cu stores its sums. Included by these only.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
@@ -11,14 +11,14 @@ namespace rivulet::kernels {
 
 inline constexpr int kGemmThreads = 128, kGemmWarps = kGemmThreads / kWarpLanes;
 
-// What becomes of a sum: by the epilogue of a product alone, or the activation of one of a group.
+// A sum after the epilogue of a single product, or the activation of a product of a group.
 template <class P>
 __device__ __forceinline__ float Finished(const P& p, float v) {
   return Activated(p.epilogue, v);
 }
 template <class In>
 __device__ __forceinline__ float Finished(const CudaGroupProduct<In>& p, float v) {
-  // Of ActivationOf those that CheckGemmGroupCuda allows: all would be 12 KiB of code.
+  // Only the activations that CheckGemmGroupCuda allows: all of ActivationOf is 12 KiB of code.
   switch (p.activation) {
     case Activation::kSigmoid:
       return SigmoidOf(v);
@@ -31,8 +31,8 @@ __device__ __forceinline__ float Finished(const CudaGroupProduct<In>& p, float v
   }
 }
 
-// A thread's sums, from there to the output. More than kInPlace go through shared memory into loops
-// that are hardly unrolled, which keeps the code short: registers cannot be counted through.
+// Writes a thread's sums to the output. More than kInPlace sums go through shared memory into loops
+// that are hardly unrolled. This keeps the code short: a loop cannot index registers.
 inline constexpr int kInPlace = 4;
 constexpr size_t StagedBytes(int sums) {
   return sums <= kInPlace ? 0 : static_cast<size_t>(sums) * kGemmThreads * sizeof(float);
@@ -40,8 +40,8 @@ constexpr size_t StagedBytes(int sums) {
 struct SumPlace {
   int row, column;
 };
-// place(i): where v[i] goes; it may not exist. `stage`: StagedBytes(kSums) of shared memory, in use
-// up to now.
+// place(i): where v[i] goes; this place may be outside the output. `stage`: StagedBytes(kSums) of
+// shared memory; other threads may use it until the barrier here.
 template <class P, int kSums, class PlaceOf>
 __device__ __forceinline__ void WriteSums(const P& p, const float (&v)[kSums], float* stage,
                                           const PlaceOf& place) {
@@ -60,8 +60,7 @@ __device__ __forceinline__ void WriteSums(const P& p, const float (&v)[kSums], f
     if (p.epilogue == Epilogue::kResidual) {
 #pragma unroll 1
       for (int first = 0; first < kSums; first += kResiduals) {
-        // Loads first: the compiler cannot move them ahead of stores, which may go to the same
-        // place for all it knows.
+        // Loads first: the compiler cannot move loads ahead of stores that may alias them.
         float add[kResiduals] = {};
 #pragma unroll
         for (int i = 0; i < kResiduals; ++i) {

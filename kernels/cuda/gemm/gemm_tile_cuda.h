@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both products of gemm_cuda.h share: how a block loads its rows of a, normalises them, and
+// Shared by both products of gemm_cuda.h: how a block loads its rows of a, normalises them, and
 // stores its rows of the output. Included by gemm_*_cuda.cu only.
 //
 // A block of four warps computes a tile of rows x columns. It walks over k in chunks: the chunk of
 // a is normalised, converted and put into shared memory by all threads together; the warps' own
 // columns of W come straight from memory into registers (the packing is made for it), a chunk
-// ahead. Two buffers in shared memory and one barrier a chunk: a buffer is written again only after
-// a barrier that everyone passes after having read it.
+// ahead. There are two buffers in shared memory and one barrier per chunk: a buffer is written
+// again only after a barrier that all threads pass after reading it.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 
 namespace rivulet::kernels {
 
-// Whether `blocks` blocks are enough for a machine with `places` for them. A tenth may be missing:
-// row and column counts are powers of two, which just miss the 132 multiprocessors of an H100, and
-// the next smaller tile reads the weights twice as often.
+// Whether `blocks` blocks fill a machine with room for `places` blocks. A tenth may stay free: row
+// and column counts are powers of two, which just miss the 132 multiprocessors of an H100, and the
+// next smaller tile reads the weights twice as often.
 constexpr bool FillsMachine(int64_t blocks, int64_t places) { return 10 * blocks >= 9 * places; }
 
 // How a block loads its rows of a: thread i takes float4 i % kPerRow of rows i / kPerRow,
@@ -48,7 +48,7 @@ struct Loader {
     }
   }
 
-  // Raw values of the chunk that begins at `k`; zero where there is no row or column.
+  // Loads the raw values of the chunk that begins at `k`; zero where there is no row or column.
   template <class P>
   __device__ void Load(const P& p, int k, float4 (&v)[kLoads]) const {
 #pragma unroll
@@ -60,7 +60,7 @@ struct Loader {
     }
   }
 
-  // Zeroes columns that are not there, and normalises where asked for. `statistics`: of the tile's
+  // Zeroes columns beyond k, and normalises if the product has a norm. `statistics`: of the tile's
   // rows, in shared memory.
   template <class P>
   __device__ void Finish(const P& p, int first_row, int k, bool write_norm,
@@ -120,7 +120,7 @@ struct Loader {
   }
 };
 
-// Layer norm's statistics of the tile's rows, a warp's up to four rows at a time. Ends with a
+// Layer norm's statistics of the tile's rows; a warp takes up to four rows at a time. Ends with a
 // barrier.
 template <int kRows, int kWarps = kGemmWarps>
 __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatistics* statistics) {
@@ -131,7 +131,7 @@ __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatisti
     const float* x[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      // A row that is not there repeats the last: nobody reads its statistics.
+      // A row beyond the last repeats the last: nothing reads its statistics.
       int r = first_row + first + i * kWarps;
       r = r < p.rows ? r : p.rows - 1;
       x[i] = p.a + At(p.gather == nullptr ? r : p.gather[r], p.lda);
@@ -146,7 +146,8 @@ __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatisti
   __syncthreads();
 }
 
-// A block's place: column blocks are neighbours, so that they find their rows of a in the cache.
+// A block's place: neighbouring blocks differ in column, so that they find their rows of a in the
+// cache.
 struct Place {
   int first_row, first_column;
 };
@@ -169,7 +170,7 @@ __device__ Place BlockPlace(int n, int block) {
   return {block / across * kRows, block % across * kColumns};
 }
 
-// What groups of both kinds demand; `check`: of a product.
+// The checks for groups of both kinds; `check` checks one product.
 template <class In, class Check>
 const char* CheckGroup(const CudaProductGroup<In>& group, const Check& check) {
   if (group.count < 0 || group.count > kMostGroupProducts) return "a group has 0 to 8 products";
@@ -185,7 +186,7 @@ const char* CheckGroup(const CudaProductGroup<In>& group, const Check& check) {
   }
   return nullptr;
 }
-// A product of a group as one alone, for its checks; out_half is left out.
+// A product of a group as a single product, for its checks, without out_half.
 template <class Args, class In>
 Args AloneOf(const CudaGroupProduct<In>& p) {
   Args args;
@@ -211,8 +212,8 @@ int64_t TileBlocks(const CudaProductGroup<In>& group, int rows, int columns) {
   return blocks;
 }
 
-// A group as its kernels get it: the blocks of product i begin at first[i]; beyond the last product
-// no block begins.
+// The argument of a group's kernels: the blocks of product i begin at first[i], which for i beyond
+// the last product is larger than any block.
 template <class In>
 struct CudaGroupGrid {
   CudaGroupProduct<In> of[kMostGroupProducts];
@@ -257,7 +258,7 @@ cudaError_t StartGemm(void (*kernel)(CudaGroupGrid<float>), const CudaLaunch& la
 struct CudaTileSize {
   int rows, columns;
 };
-// Of tile shape 0 .. 2, from small to large.
+// With tile shape 0 .. 2, from small to large.
 CudaTileSize GemmF16Tile(int tile);
 CudaTileSize GemmF32Tile(int tile);
 // Whether a machine holds all blocks of the last tile shape at once. F16 and integers.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the products on the tensor cores find their weights: what a lane loads of 8 columns and 32 k
-// (cuda_packing.h), and the F16 operands that it makes of it. Included by
+// How the products on the tensor cores read their weights: a lane's part of 8 columns and 32 k
+// (cuda_packing.h), and the F16 operands made from it. Included by
 // gemm_*_cuda.cu only.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace rivulet::kernels {
 
-// Loads are by __ldcg: the compiler moves those by __ldg behind WaitForPredecessor().
+// Loads are by __ldcg: the compiler would move loads by __ldg behind WaitForPredecessor().
 struct HalfWeights {
   using Lane = uint4;  // of a panel and step, in memory and in shared memory
   static constexpr bool kScaled = false;
@@ -27,7 +27,7 @@ struct HalfWeights {
   static __device__ __forceinline__ Piece Load(const CudaMatrix& w, int panel, int step) {
     return __ldcg(Block(w, panel, step) + LaneIndex());
   }
-  // The lane's of a block in shared memory: of a panel and step, wherever the caller put it.
+  // The lane's part of a panel and step that the caller put into shared memory.
   static __device__ __forceinline__ Piece Take(const Lane* w, const uint16_t*, int block) {
     return w[block * kWarpLanes + LaneIndex()];
   }

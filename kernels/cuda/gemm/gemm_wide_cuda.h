@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix product of many rows on the tensor cores: what gemm_cuda.h does with F16 weights, for a
-// that is F16 already, bit for bit (the same accumulators, k in the same chunks of 16). There is no
-// norm inside: with many rows it would be computed again for every tile beside another; a launch of
-// layer_norm_cuda.h writes the normalised rows once.
+// Matrix product of many rows on the tensor cores, for a in F16, with the bits of gemm_cuda.h with
+// F16 weights (the same accumulators, k in the same chunks of 16). It has no norm: with many rows
+// each column of tiles would compute the norm again; a launch of layer_norm_cuda.h writes the
+// normalised rows once.
 //
-// A block of four warps computes 64 x 64, 128 x 64 or 128 x 128 outputs, 64 k at a time. Both
-// factors come by cp.async, three chunks deep: rows of a swizzled for ldmatrix, W in the order of
-// its packing, which is the order of the fragments.
+// A block of four warps computes 64 x 64, 128 x 64 or 128 x 128 outputs, 64 k at a time. cp.async
+// loads both factors, three chunks deep: rows of a swizzled for ldmatrix, W as packed, in the order
+// of the fragments.
 //
 // Cost: 2 rows k n flop; a is read once for every 64 or 128 columns, W for every 64 or 128 rows.
 // Estimated, for 128 x 128: 64 k are 256 mma.sync a warp quarter, about 820 cycles at the rate that
@@ -28,7 +28,7 @@ struct CudaWideGemmArgs {
   const int32_t* gather = nullptr;  // row r of the product takes rows gather[r] of a and residual;
                                     // null: rows r
   const float* residual = nullptr;  // [.., ld_residual] for Epilogue::kResidual; not out
-  // One of the two; columns n .. are not touched. 8- and 4-byte aligned, ld_out even.
+  // One of the two is set; columns n .. are not touched. 8- and 4-byte aligned, ld_out even.
   float* out = nullptr;          // [rows, ld_out]
   uint16_t* out_half = nullptr;  // [rows, ld_out] rounded to F16
   int rows = 0, lda = 0, ld_residual = 0, ld_out = 0;
@@ -37,7 +37,7 @@ struct CudaWideGemmArgs {
 
 // Null if the arguments are valid, else the reason.
 const char* CheckWideGemmCuda(const CudaWideGemmArgs& args);
-// Once a device, before the first launch there.
+// Call once per device, before the first launch there.
 cudaError_t PrepareWideGemmCuda();
 // cudaErrorInvalidValue where CheckWideGemmCuda objects. rows = 0 launches nothing.
 cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a matrix product by a library needs around it: out = a W^T + b with the bits of our own
+// The operations around a library's matrix product: out = a W^T + b with the bits of our own
 // products (gemm_cuda.h), if the library takes k in ascending order into one accumulator.
 //
 // Our accumulators start at the bias, a library adds it to the finished sum, and the roundings
 // differ. So the bias is part of k here: every row of a has kProductPrefix elements before its
-// first column, every row of W the bias in the same place, and what the library has summed up after
-// them is the bias exactly.
+// first column, every row of W has the bias in the same place, and the library's sum after them is
+// exactly the bias.
 //   float32:  a  1, 0, 0, ...              W  b, 0, 0, ...
 //   F16:      a  1, 2^-11, 2^-22, 0, ...   W  the three parts of b (SplitBias), 0, ...
-// 16 elements are the k of one tensor-core product, so that the chunks of k stay where ours are.
+// A tensor-core product has 16 k, so with 16 elements the chunks of k stay where ours are.
 //
 // Rows are row-major with `ld` elements from one to the next; pointers are to column 0. Thread:
 // any. Tested by: tests/parity/cuda_product_rows_test.cc
@@ -26,8 +26,8 @@ inline constexpr int kProductPrefix = 16;
 // k as the library sees it: the prefix, and zeros behind the last column.
 constexpr int ProductK(int k) { return kProductPrefix + (k + 7) / 8 * 8; }
 
-// Three F16 with b = parts[0] + 2^-11 parts[1] + 2^-22 parts[2], which holds exactly for all b from
-// 2^-22 to 65504 in magnitude. parts[0] is infinite beyond.
+// Three F16 with b = parts[0] + 2^-11 parts[1] + 2^-22 parts[2], exactly for all b from 2^-22 to
+// 65504 in magnitude. parts[0] is infinite for larger b.
 void SplitBias(float b, uint16_t (&parts)[3]);
 
 // Rows of `w` [n, k] and `bias` [n] (float32, host) as rows of W: `packed` [n, ProductK(k)] of
@@ -41,7 +41,7 @@ struct CudaProductRows {
   int ld = 0, rows = 0;
 };
 
-// Once a device, before the first launch of the kernels below.
+// Call once per device, before the first launch of the kernels below.
 cudaError_t PrepareProductRowsCuda();
 
 // Writes the prefix of every row. REQUIRES: rows begin kProductPrefix elements into their memory.

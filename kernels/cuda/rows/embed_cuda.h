@@ -2,7 +2,7 @@
 // Token embedding with its position on the GPU: the equation of embed.h, many rows at once.
 // Sinusoidal positions behind the table are computed in double, sin(pi x) with x = p frequency.
 //
-// Cost: 4 ld bytes a row, and those of its token in the table.
+// Cost: 4 ld bytes a row, and the bytes of its token in the table.
 // Tested by: tests/parity/cuda_embed_test.cc
 #pragma once
 
@@ -23,20 +23,20 @@ struct CudaEmbedArgs {
   int columns = 0;                      // of the token part; of the position part, too
   bool has_positions = false;
   bool concat = false;              // [token ; position], else their sum
-  const int32_t* tokens = nullptr;  // [rows], each in the table, of inactive rows, too
+  const int32_t* tokens = nullptr;  // [rows], each in the table, also those of inactive rows
   const int64_t* at = nullptr;      // [rows] positions; may be null without has_positions
   float* out = nullptr;             // [rows, ld]; columns from the embedding's last on become 0
-  uint16_t* half = nullptr;         // where not null: [rows, ld] the same rounded to F16, too
+  uint16_t* half = nullptr;         // where not null: also [rows, ld] `out` rounded to F16
   int rows = 0, ld = 0;
   int width = 0;  // columns from here on are not touched; 0: ld
 };
 
-// Once a device, before the first launch.
+// Call once per device, before the first launch.
 cudaError_t PrepareEmbedCuda();
 cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args);
 
-// What sinusoidal positions multiply with: 10000^(-2i/columns) / pi for columns 2i and 2i + 1, on
-// the host. `out`: [columns]
+// The factors of sinusoidal positions, computed on the host: 10000^(-2i/columns) / pi for columns
+// 2i and 2i + 1. `out`: [columns]
 void CudaFrequencies(int columns, double* out);
 
 }  // namespace rivulet::kernels

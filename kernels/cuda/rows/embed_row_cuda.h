@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One value, or row, of an embedding (embed_cuda.h), wherever a kernel needs it. Included by .cu
-// files only.
+// One value, or one row, of an embedding (embed_cuda.h), for any kernel. Included by .cu files
+// only.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
@@ -34,7 +34,7 @@ __device__ inline float EmbeddingValue(const CudaEmbedArgs& args, int32_t token,
   return concat && i < 2 * args.columns ? PositionValue(args, p, i - args.columns) : 0.0f;
 }
 
-// The embedding of a row, `ld` values of x, by one warp; apart, for its registers.
+// One warp writes the embedding of a row, `ld` values of x. Not inlined, because of its registers.
 __device__ __noinline__ inline void EmbedRow(const CudaEmbedArgs& args, int32_t token, int64_t at,
                                              float* x, int ld) {
   for (int i = LaneIndex(); i < ld; i += kWarpLanes) x[i] = EmbeddingValue(args, token, at, i);
