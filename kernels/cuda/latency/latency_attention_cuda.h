@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one head within a step of Latency(): one token of every row. The operations of
-// linear_attention_cuda.cu (or, for other shapes, of the generic kernel) in their order, with S in
-// shared memory: the sums of a column over groups of features have a thread each, and are added as
-// there. Included by latency_*.cu only.
+// Attention of one head within a step of Latency(): one token of every row. It repeats the
+// operations of linear_attention_cuda.cu (or, for other shapes, of the generic kernel) in their
+// order. Each thread computes the sum of a column over one group of features; the sums are added in
+// the same order. Included by latency_*.cu only.
 #pragma once
 
 #include "kernels/cuda/attention/feature_map_cuda.h"
@@ -15,7 +15,7 @@ namespace rivulet::kernels {
 struct HeadState {
   float *s, *z;
 };
-// In its slot ...
+// The state of a head in its slot ...
 __device__ __forceinline__ HeadState SlotState(const LatencyArgs& p, int layer, int head,
                                                int32_t slot) {
   const StateLayout& layout = p.model.attention.layout;
@@ -30,7 +30,7 @@ __device__ __forceinline__ HeadState KeptState(const LatencyArgs& p, float* shar
   return {s, s + layout.features * layout.value_dim};
 }
 
-// phi of q and k of every row, [rows][q, k][features].
+// Computes phi of q and k of every row, [rows][q, k][features].
 __device__ __noinline__ inline void HeadFeatures(const LatencyArgs& p, float* shared,
                                                  const float* omega, uint32_t alive) {
   const FeatureMapArgs& map = p.model.attention.map;
@@ -54,7 +54,7 @@ __device__ __noinline__ inline void HeadFeatures(const LatencyArgs& p, float* sh
   }
 }
 
-// z of every row, and the shares of q . z.
+// Updates a part of z of `row`, and stores that part's share of q . z.
 __device__ inline void AdvanceZ(const LatencyArgs& p, float* shared, const float* phi, float* z,
                                 GateFactors gate, int row, int part) {
   const int features = p.model.attention.layout.features, dots = p.plan.dots;
@@ -68,8 +68,8 @@ __device__ inline void AdvanceZ(const LatencyArgs& p, float* shared, const float
   if (LaneIndex() == 0) shared[p.plan.dot + row * dots + part] = dot;
 }
 
-// Begins with q, k, v and gates of all rows in shared memory, ends with the sums there; a barrier
-// before (the caller's) and one at its end.
+// Reads q, k, v and gates of all rows from shared memory and leaves the sums there. The caller has
+// a barrier before; this ends with one.
 __device__ inline void AttendHead(const LatencyArgs& p, float* shared, const float* omega,
                                   int layer, int head, int unit, const int32_t* slots,
                                   uint32_t alive) {
@@ -110,7 +110,7 @@ __device__ inline void AttendHead(const LatencyArgs& p, float* shared, const flo
   __syncthreads();
 }
 
-// One value of y: the sums over groups, `values` apart, times 1 / n(q . z).
+// One value of y: the sums of the groups, `values` floats apart, times 1 / n(q . z).
 __device__ __forceinline__ float HeadValue(const LatencyPlan& plan, const float* sums, int values,
                                            float inverse) {
   float y = 0;
@@ -126,7 +126,7 @@ __device__ __forceinline__ float HeadValue(const LatencyPlan& plan, const float*
   return y * inverse;
 }
 
-// y of the head to the others, in F16, two values a word.
+// Sends y of the head to the other blocks, in F16, two values per word.
 __device__ inline void SendHead(const LatencyArgs& p, const float* shared, int head, uint64_t* to,
                                 uint32_t flag, uint32_t alive) {
   const CudaAttentionArgs& attention = p.model.attention;

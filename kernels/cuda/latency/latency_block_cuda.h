@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block of Latency(): its share of a step, phase by phase. Included by latency_cuda.cu only.
 //
-// All methods are called by all threads. Those that return bool answer the same to all; false: a
-// value did not come, and the launch is over. A phase begins with a barrier, so that it may write
-// what the one before it read.
+// All threads call every method. Methods that return bool return the same to all threads; false: a
+// value did not arrive, and the launch ends. A phase begins with a barrier, so that it may
+// overwrite what the phase before has read.
 #pragma once
 
 #include "kernels/cuda/latency/latency_attention_cuda.h"
@@ -19,9 +19,9 @@ class LatencyBlock {
         watch_{args.abort, args.patience_nanoseconds},
         shared_(static_cast<float*>(SharedMemory())) {}
 
-  // Brings weights and states; returns whether this block has anything to do.
+  // Loads weights and states; returns whether this block has anything to do.
   __device__ bool Load();
-  // Learns what the rows of `step` feed; false as well where no row is left.
+  // Gets the tokens that the rows of `step` feed; also false where no row is left.
   __device__ bool Begin(int step);
   __device__ bool Layer(int layer);
   __device__ bool Head();
@@ -32,7 +32,7 @@ class LatencyBlock {
   __device__ int stage() const { return share_.stage; }
 
  private:
-  // Rows as they are fed: [kLatencyMaxRows] each.
+  // Positions, tokens and slots of the rows: [kLatencyMaxRows] each.
   __device__ int64_t* positions() const {
     return reinterpret_cast<int64_t*>(shared_ + p.plan.rows_at);
   }
@@ -46,7 +46,7 @@ class LatencyBlock {
   }
   __device__ bool Alive(int row) const { return (alive_ >> row & 1u) != 0; }
 
-  // A barrier that tells whether everyone got what it waited for.
+  // A barrier; returns whether all threads received their values.
   __device__ bool Arrived(bool mine) {
     gave_up_ = __syncthreads_or(mine ? 0 : 1) != 0;
     return !gave_up_;
@@ -72,8 +72,8 @@ class LatencyBlock {
   float* const shared_;
   const char* weights_ = nullptr;   // of the next product
   int unit_ = 0;                    // the next (layer, head) of this block
-  uint32_t began_ = 0, alive_ = 0;  // rows, of the first and of this step
-  uint32_t cares_ = 0;              // rows of which this block must know
+  uint32_t began_ = 0, alive_ = 0;  // rows of the first step, of this step
+  uint32_t cares_ = 0;              // rows whose tokens this block needs
   uint32_t flag_ = 0;
   bool gave_up_ = false;
 };
@@ -91,7 +91,8 @@ __device__ inline bool LatencyBlock::Load() {
   CommitCopies();
   WaitForCopies<0>();  // for all threads behind the barrier below
   works = works || units > 0;
-  // A block that only samples hears of its own rows: of others nobody would wait for it.
+  // A block that only samples waits for its own rows alone: no block would wait for it in other
+  // rows.
 #pragma unroll 1
   for (int r = 0; r < p.rows; ++r) {
     if (works || share_.Samples(r)) cares_ |= 1u << r;

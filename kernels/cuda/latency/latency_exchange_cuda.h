@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values between blocks (latency_cuda.h): each in the lower half of a word, its flag in the upper.
-// Included by latency_*.cu only.
+// Exchange of values between blocks (latency_cuda.h): the lower half of a word is a value, the
+// upper half its flag. Included by latency_*.cu only.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
 
 namespace rivulet::kernels {
 
-// Words that blocks exchange: each is read and written whole, and past the multiprocessor's cache.
-// `at` of a pair is 16-byte aligned; its two words are not one.
+// Words that blocks exchange: each is read and written whole, past the multiprocessor's cache. A
+// pair is 16-byte aligned; its two words need not arrive together.
 struct WordPair {
   uint64_t first, second;
 };
@@ -52,7 +52,7 @@ __device__ __forceinline__ void StoreWordPair(uint64_t* at, WordPair pair) {
 #endif
 }
 
-// How long to wait, and what says that waiting is in vain.
+// How long to wait, and the flag that ends all waiting.
 struct Watch {
   uint32_t* abort;
   uint64_t patience;  // nanoseconds
@@ -61,7 +61,7 @@ struct Watch {
 // One thread's waiting.
 class Spin {
  public:
-  // After a look in vain. False: give up.
+  // Call after each poll without success. False: give up.
   __device__ bool Again(const Watch& watch) {
     SpinPause();
     if (++looks_ % kLooksAClock != 0) return true;
@@ -89,13 +89,13 @@ __device__ __forceinline__ uint64_t Word(uint32_t value, uint32_t flag) {
 __device__ __forceinline__ void Send(uint64_t* to, uint32_t value, uint32_t flag) {
   StoreWord(to, Word(value, flag));
 }
-// Words 2 i and 2 i + 1 behind an even place.
+// Sends two neighbouring words; `to` is 16-byte aligned.
 __device__ __forceinline__ void SendTwo(uint64_t* to, uint32_t first, uint32_t second,
                                         uint32_t flag) {
   StoreWordPair(to, {Word(first, flag), Word(second, flag)});
 }
 
-// One word. False: given up, `value` holds nothing.
+// Receives one word. False: given up, `value` is not valid.
 __device__ inline bool Receive(const uint64_t* from, uint32_t flag, const Watch& watch,
                                uint32_t* value) {
   for (Spin spin;;) {
@@ -106,8 +106,9 @@ __device__ inline bool Receive(const uint64_t* from, uint32_t flag, const Watch&
   }
 }
 
-// Of `count` words from an even place the pairs first, first + stride, ...: calls store(i, value)
-// for each of their words. False: given up, some are missing. kFlight: pairs on their way at once.
+// Receives the pairs first, first + stride, ... of `count` words (16-byte aligned) and calls
+// store(i, value) for each word. False: given up, some are missing. kFlight: loads of pairs in
+// flight at once.
 template <int kFlight = 8, class Store>
 __device__ __forceinline__ bool ReceivePairs(const uint64_t* from, int count, int first, int stride,
                                              uint32_t flag, const Watch& watch,

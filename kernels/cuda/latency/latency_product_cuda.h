@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //   v[r][c] = b[c] + sum_k a[r][k] W[c][k]      for the tiles of one block, a in shared memory
 //
-// The sums of gemm_f16_cuda.cu and, of a head, of gemm_f32_cuda.cu, operation by operation. Weights
-// lie in shared memory, tile behind tile. Included by latency_*.cu only.
+// The sums of gemm_f16_cuda.cu and, for the model's head, of gemm_f32_cuda.cu, operation by
+// operation. Weights lie in shared memory, tile behind tile. Included by latency_*.cu only.
 #pragma once
 
 #include "kernels/cuda/common/device_cuda.h"
@@ -13,21 +13,21 @@ namespace rivulet::kernels {
 inline constexpr int kLatencyThreads = 128, kLatencyWarps = kLatencyThreads / kWarpLanes;
 inline constexpr int kTilesAtOnce = 4;  // of F16 weights, of a warp
 
-// Where the tiles of one product are.
+// The tiles of one product in shared memory.
 struct TileSource {
   const CudaMatrix& w;
   Tiles tiles;
   const char* kept;  // the first tile, in shared memory
 
-  // What this lane has of the j-th.
+  // This lane's part of the j-th tile.
   __device__ __forceinline__ const uint4* At(int j) const {
     const char* tile = kept + static_cast<size_t>(j) * TileBytes(w.type, w.k);
     return reinterpret_cast<const uint4*>(tile) + LaneIndex();
   }
 };
 
-// Up to kTilesAtOnce tiles from `first` on, `count` of them, of F16 weights by one warp, as chains
-// side by side. Chains of tiles that are not there cost next to nothing: each waits for itself.
+// One warp multiplies `count` <= kTilesAtOnce tiles of F16 weights from `first` on, as chains side
+// by side. Chains of tiles beyond `count` cost next to nothing: each chain waits only for itself.
 // `a`: rows of F16 pairs, `ld` words apart. store(row, column, v of column, v of column + 1).
 template <class Store>
 __device__ __forceinline__ void MultiplyTilesF16(const TileSource& source, int first, int count,
@@ -38,7 +38,7 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource& source, int f
   const int g = LaneIndex() / 4, t = LaneIndex() % 4;
   const int steps = (source.w.k + 31) / 32;
   const bool upper = rows > 8;
-  // Rows that are not there repeat the last: their sums go nowhere.
+  // Rows beyond the last repeat the last: their sums are not stored.
   const uint32_t* low = a + (g < rows ? g : rows - 1) * ld + t;
   const uint32_t* high = a + (g + 8 < rows ? g + 8 : rows - 1) * ld + t;
   const auto column = [&](int j) { return 8 * source.tiles.At(first + j) + 2 * t; };
@@ -85,7 +85,7 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource& source, int f
       }
     }
   }
-  // store() exists once: its code is long, and registers cannot be counted through.
+  // One call of store(): its code is long, and a loop cannot index registers.
 #pragma unroll 1
   for (int i = 0; i < (upper ? 2 : 1) * count; ++i) {
     const int j = i < count ? i : i - count, row = i < count ? g : g + 8;
@@ -100,7 +100,8 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource& source, int f
   }
 }
 
-// All tiles, neighbours to one warp. Columns behind n are given as bias 0 and sum 0 or not at all.
+// Multiplies all tiles; a warp takes neighbouring tiles. store() may be called for columns behind
+// n, with sum 0.
 template <class Store>
 __device__ void MultiplyF16(const TileSource& source, const uint32_t* a, int ld, int rows,
                             const Store& store) {
@@ -113,8 +114,8 @@ __device__ void MultiplyF16(const TileSource& source, const uint32_t* a, int ld,
   }
 }
 
-// All tiles of float32 weights; a warp takes 32 columns of up to four rows at a time. `a`: rows of
-// floats, `ld` apart, readable up to k rounded up to 4. store(row, column, v).
+// Multiplies all tiles of float32 weights; a warp takes 32 columns of up to four rows at a time.
+// `a`: rows of floats, `ld` apart, readable up to k rounded up to 4. store(row, column, v).
 template <class Store>
 __device__ void MultiplyF32(const TileSource& source, const float* a, int ld, int rows,
                             const Store& store) {

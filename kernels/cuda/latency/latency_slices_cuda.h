@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes what (latency_cuda.h): heads and columns of every block, the same for the host that
-// counts bytes and the block that finds its weights. Included by latency_*.cu only.
+// The heads and columns that each block computes (latency_cuda.h), for the host, which counts
+// bytes, and for the block, which finds its weights. Included by latency_*.cu only.
 #pragma once
 
 #include "kernels/cuda/latency/latency_cuda.h"
 
 namespace rivulet::kernels {
 
-// Packed weights come in tiles: 8 columns of F16, or of a head 32 of float32, all of k.
+// Packed weights come in tiles over all of k: 8 columns of F16, or 32 columns of a float32 head.
 __host__ __device__ inline int TileColumns(WeightType type) {
   return type == WeightType::kF16 ? 8 : 32;
 }
@@ -23,7 +23,7 @@ __host__ __device__ inline int NumTiles(WeightType type, int n) {
 struct Tiles {
   int first[4] = {}, count[4] = {};
   __host__ __device__ int all() const { return count[0] + count[1] + count[2] + count[3]; }
-  // The j-th of them.
+  // The j-th of these tiles.
   __host__ __device__ int At(int j) const {
     int tile = 0;
 #pragma unroll
@@ -35,8 +35,8 @@ struct Tiles {
   }
 };
 
-// Columns of q, k, v and gate of neighbouring heads: ranges of the layer's product, and where they
-// go.
+// Columns of q, k, v and gate of neighbouring heads: ranges of the layer's product, and the places
+// that these columns go to.
 struct HeadColumns {
   int begin[4], size[4], to[4];
   __host__ __device__ HeadColumns(const CudaAttentionArgs& p, int head, int count = 1) {
@@ -54,7 +54,7 @@ struct HeadColumns {
   __host__ __device__ Tiles Covering() const {
     const int columns = TileColumns(WeightType::kF16);
     Tiles tiles;
-    int next = 0;  // a tile that two ranges share comes once
+    int next = 0;  // a tile that two ranges share is listed once
     for (int i = 0; i < 4; ++i) {
       if (size[i] == 0) continue;
       const int first = begin[i] / columns, end = (begin[i] + size[i] - 1) / columns + 1;
@@ -75,7 +75,7 @@ struct BlockShare {
   __host__ __device__ BlockShare(const StepModel& m, const LatencyPlan& p, int block)
       : model(m), plan(p), stage(block / p.stage_blocks), index(block % p.stage_blocks) {}
 
-  // The `index`-th share of n columns' tiles.
+  // Share number `part` of the tiles of n columns.
   __host__ __device__ Tiles Slice(WeightType type, int n, int part) const {
     const int tiles = NumTiles(type, n), parts = plan.stage_blocks;
     Tiles slice;
@@ -91,12 +91,12 @@ struct BlockShare {
   __host__ __device__ bool IsLast() const {
     return stage == (model.attention.layout.layers - 1) % plan.stages;
   }
-  // From the stage's end, where fewer heads are.
+  // From the last block of the stage on, because the last blocks have fewer heads.
   __host__ __device__ bool Samples(int row) const {
     return IsLast() && plan.stage_blocks - 1 - row % plan.stage_blocks == index;
   }
   __host__ __device__ bool LocalHead() const { return model.head.n <= kLocalHead; }
-  // Of the head's product; with a local head all of it or nothing.
+  // Tiles of the model's head; with a local head all tiles or none.
   __host__ __device__ Tiles HeadTiles(int rows) const {
     Tiles tiles;
     if (!IsLast()) return tiles;
@@ -109,7 +109,7 @@ struct BlockShare {
   }
 
   // Calls f(matrix, tiles) for all weights of the block, in the order in which a step needs them.
-  // `layer_of(l)`: the StepLayer. Returns the number of its (layer, head) units.
+  // `layer_of(l)`: the StepLayer. Returns the number of the block's (layer, head) units.
 #pragma nv_exec_check_disable
   template <class LayerOf, class F>
   __host__ __device__ int ForEachSlice(int rows, const LayerOf& layer_of, const F& f) const {

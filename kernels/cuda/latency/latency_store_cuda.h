@@ -13,7 +13,7 @@ namespace rivulet::kernels {
 
 static_assert(kLatencyThreads <= kMostRowThreads);
 
-// The four arrows of a layer, in the exchange.
+// The words of a layer's four exchanges.
 struct LayerWords {
   uint64_t *attention, *middle, *ffn, *out;
   __device__ LayerWords(const LatencyArgs& p, int layer) {
@@ -25,14 +25,14 @@ struct LayerWords {
   }
 };
 
-// Takes the sums of a layer's products. One type for all, so that the products' code is there once.
+// Stores the sums of a layer's products. One type for all products, so that their code exists once.
 struct StoreSums {
   enum class To { kHead, kResidual, kActivation };
   To to;
   const HeadColumns* columns;  // kHead: q, k, v and gate to shared memory ...
   float* qkv;                  // ... [rows][ld]
-  uint64_t* words;             // else to the others, [rows][ld] words
-  const float* x;              // kResidual: what is added, [rows][ld_x]
+  uint64_t* words;             // else: to other blocks, [rows][ld] words
+  const float* x;              // kResidual: the addend, [rows][ld_x]
   int ld, ld_x, n;
   Epilogue epilogue;
   uint32_t flag, alive;
@@ -44,12 +44,12 @@ struct StoreSums {
       if (at >= 0 && at < columns->size[i]) qkv[row * ld + columns->to[i] + at] = v;
     }
   }
-  // The value for the others.
+  // The value for the other blocks.
   __device__ __forceinline__ float Result(int row, int column, float v) const {
     if (to == To::kActivation) return Activated(epilogue, v);
     return v + x[row * ld_x + column];
   }
-  // Activations go in F16, two in a word.
+  // Activations are sent in F16, two per word.
   __device__ __forceinline__ void operator()(int row, int column, float v0, float v1) const {
     if (to == To::kHead) {
       ToHead(row, column, v0);
@@ -68,7 +68,7 @@ struct StoreSums {
   }
 };
 
-// Apart from the rest, so that its registers are: what a step does once. `outputs`: the row's.
+// Not inlined, so that its registers do not add to those of the caller. `outputs`: of this row.
 __device__ __noinline__ inline void SampleAndSend(const LatencyArgs& p, int row,
                                                   const float* outputs, uint32_t flag) {
   CudaSampleArgs args = p.sample;
@@ -78,13 +78,13 @@ __device__ __noinline__ inline void SampleAndSend(const LatencyArgs& p, int row,
   args.fed = p.step.tokens;
   args.next = p.step;
   uint64_t* const to = p.exchange + p.plan.tokens_at + row;
-  // Few loads on their way, for short code: these vocabularies are small.
+  // Few loads in flight, for short code: these vocabularies are small.
   SampleRow<1>(args, row, [&](bool goes_on, int32_t token) {
     Send(to, static_cast<uint32_t>(goes_on ? token : -1), flag);
   });
 }
 
-// Begins to copy weights to `to`, tile behind tile; returns the place behind them.
+// Begins to copy weights to `to`, tile behind tile; returns the address behind the last tile.
 __device__ inline char* KeepTiles(const CudaMatrix& w, const Tiles& tiles, char* to) {
   const size_t bytes = TileBytes(w.type, w.k);
 #pragma unroll 1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model, for kernels that run steps from embedding to draw: latency_cuda.h.
+// A whole model, for kernels that run whole steps, from embedding to sampling: latency_cuda.h.
 #pragma once
 
 #include "kernels/cuda/attention/linear_attention_cuda.h"
@@ -19,8 +19,7 @@ struct StepLayer {
   const float* omega = nullptr;
 };
 
-// A model as a kernel of whole steps runs it. Post-norm layers: x = norm1(x + attention(x)); x =
-// norm2(x + ffn(x)).
+// A model with post-norm layers: x = norm1(x + attention(x)); x = norm2(x + ffn(x)).
 struct StepModel {
   const StepLayer* layers = nullptr;  // device memory, [layout.layers]
   int hidden = 0, ffn = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of token models (categorical.h) with a block a row. Included by sample_row_cuda.h and
-// latency_plan_cuda.cu only. All functions are called by the whole block and give every thread the
-// same result.
+// The head of token models (categorical.h), one block per row. Included by sample_row_cuda.h and
+// latency_plan_cuda.cu only. The whole block calls every function; all threads get the same result.
 #pragma once
 
 #include <cfloat>
@@ -14,7 +13,7 @@
 
 namespace rivulet::kernels {
 
-// What a pass over a row of logits tells.
+// The result of a pass over a row of logits.
 struct RowLook {
   bool finite;
   int32_t likeliest;  // ArgMax(row, n, banned), and its value
@@ -23,7 +22,7 @@ struct RowLook {
 template <int kAhead>
 __device__ __noinline__ RowLook LookAtRow(const float* row, int n, int32_t banned) {
   float zero = 0, largest = -INFINITY;  // zero: NaN once a value is infinite or NaN
-  int32_t place = -1;                   // of the first quad with this thread's largest
+  int32_t place = -1;                   // first id of the first quad with `largest`
   ForEachQuad<kAhead>(row, n, [&](int first, Quad q) {
     FillTail(first, n, -FLT_MAX, q);
     zero = fmaf(q.v[0], 0.0f, fmaf(q.v[1], 0.0f, fmaf(q.v[2], 0.0f, fmaf(q.v[3], 0.0f, zero))));
@@ -37,7 +36,7 @@ __device__ __noinline__ RowLook LookAtRow(const float* row, int n, int32_t banne
   RowLook look;
   look.finite = __syncthreads_or(zero == 0 ? 0 : 1) == 0;
   const Ranked best = BlockBest(place < 0 ? 0 : RankOf(largest, place));
-  look.likeliest = banned == 0 && n > 1 ? 1 : 0;  // where nothing is more than minus infinity
+  look.likeliest = banned == 0 && n > 1 ? 1 : 0;  // if all values are minus infinity
   look.largest = -INFINITY;
   if (best == 0) return look;
   look.largest = RankedValue(best);
@@ -50,8 +49,8 @@ __device__ __noinline__ RowLook LookAtRow(const float* row, int n, int32_t banne
   return look;
 }
 
-// What a value of a row counts for in a sum: a logit its weight, e^((logit - max) / temperature) or
-// 0 where it is banned, and a weight itself, if `cut` keeps it and it is not above `most`.
+// The term of a value of a row in a sum. Of a logit: its weight, e^((logit - max) / temperature),
+// or 0 for the banned id. Of a weight: itself if `cut` keeps it and it is not above `most`, else 0.
 struct RowTerm {
   bool of_logit;
   float max, temperature, inverse;  // inverse: 1 / temperature
@@ -60,8 +59,8 @@ struct RowTerm {
   float most = 1;
 
   __device__ __forceinline__ float OfLogit(float logit, int32_t id) const {
-    // (logit - max) / temperature, rounded as a division, without its many instructions. (What is
-    // far below makes no weight, and may be infinite.)
+    // (logit - max) / temperature, rounded as a division, without its many instructions. (Very
+    // small quotients give weight 0 in any case; they may be infinite.)
     const float relative = logit - max, about = relative * inverse;
     const float exact = fmaf(fmaf(-about, temperature, relative), inverse, about);
     const float weight = expf(about > -200.0f ? exact : about);
@@ -86,8 +85,8 @@ __device__ __forceinline__ RowTerm TermOfLogits(float max, float temperature, in
   return {true, max, temperature, 1.0f / temperature, banned, {}};
 }
 
-// What many call, with its code there once: the sum of the terms, which are written to `terms` as
-// well, unless that is null (it may be `row`) ...
+// Not inlined, because it has many callers: the sum of the terms, which are also written to `terms`
+// unless that is null (it may be `row`) ...
 template <int kAhead>
 __device__ __noinline__ double SumTerms(const float* row, int n, RowTerm term, float* terms) {
   return SumRow<kAhead>(row, n, term, terms);
@@ -98,7 +97,7 @@ __device__ __noinline__ inline int32_t FindTerm(const float* row, int n, RowTerm
   return FindId(row, n, term, target, otherwise);
 }
 
-// `largest`: of the logits other than `banned`.
+// `largest`: the largest logit of an id other than `banned`.
 template <int kAhead>
 __device__ __forceinline__ double RowLogSumExp(const float* logits, int n, int32_t banned,
                                                float largest) {
@@ -107,8 +106,8 @@ __device__ __forceinline__ double RowLogSumExp(const float* logits, int n, int32
   return static_cast<double>(largest) + log(sum);
 }
 
-// What KeepLargest(weights, n, by_count, target) keeps of what `cut` keeps. Without `by_count` the
-// target is a share of the sum.
+// KeepLargest(weights, n, by_count, target) on the weights that `cut` keeps. Without `by_count` the
+// target is a share of their sum.
 template <int kAhead>
 __device__ __forceinline__ Cut RowKeepLargest(const float* weights, int n, const Cut& cut,
                                               bool by_count, double target) {
@@ -117,18 +116,18 @@ __device__ __forceinline__ Cut RowKeepLargest(const float* weights, int n, const
   const double weight = static_cast<double>(threshold), each = by_count ? 1.0 : weight;
   RowTerm ties = {};
   ties.cut = threshold > cut.threshold ? Cut{threshold, INT32_MAX} : cut;
-  if (t.above + (t.equal - each) < t.target) return ties.cut;  // all equal ones are needed
-  // Else the first by id, until the measure reaches the target.
+  if (t.above + (t.equal - each) < t.target) return ties.cut;  // all equal weights are needed
+  // Else keeps equal weights in the order of ids until the measure reaches the target.
   double keep = ceil((t.target - t.above) / each);
   if (t.above + (keep - 1) * each >= t.target) keep -= 1;
   if (t.above + keep * each < t.target) keep += 1;
-  ties.most = threshold;  // so none is above
+  ties.most = threshold;  // so that only equal weights count
   SumTerms<kAhead>(weights, n, ties, nullptr);
   ties.cut.last = FindTerm(weights, n, ties, keep * weight, ties.cut.last);
   return ties.cut;
 }
 
-// The filters: writes weights of the logits to `weights`, and says which of them to keep.
+// The filters: writes the weights of the logits to `weights`, and returns which of them to keep.
 template <int kAhead>
 __device__ __forceinline__ Cut RowFilters(const CategoricalParams& p, const float* logits, int n,
                                           RowTerm term, float* weights) {
@@ -144,8 +143,8 @@ __device__ __forceinline__ Cut RowFilters(const CategoricalParams& p, const floa
   return term.cut;
 }
 
-// SampleCategorical(p, logits, n, random): draws from adjusted logits. `look`: at them. `weights`:
-// [n], used where there are filters; may be the logits.
+// SampleCategorical(p, logits, n, random): draws from adjusted logits. `look`: LookAtRow of these
+// logits. `weights`: [n], used if there are filters; may be the logits.
 template <int kAhead>
 __device__ __forceinline__ int32_t RowSample(const CategoricalParams& p, const float* logits,
                                              const RowLook& look, float* weights, int n,

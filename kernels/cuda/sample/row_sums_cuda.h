@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a block goes through the values of a row that it samples, and their sums and largest.
-// Included by kernels/cuda/sample/ only. All functions are called by the whole block, unless they
-// say otherwise.
+// How a block iterates over the values of a row, and computes their sums and their maximum.
+// Included by kernels/cuda/sample/ only. The whole block calls every function, unless its comment
+// says otherwise.
 //
-// A row is read as quads: four neighbouring values, of one thread. Neighbouring threads take
-// neighbouring quads, and kAhead of them are on their way to a thread at once: into shared memory,
-// so that code is short, or into registers where it is only one. Sums run over chunks of the row: a
-// chunk belongs to one warp; a lane adds its quads in their order, each as (0 + 1) + (2 + 3); the
-// lanes fold in a butterfly, and the chunks in a fixed tree. So no number of threads changes a sum.
+// A thread reads quads: four neighbouring values. Neighbouring threads take neighbouring quads, and
+// kAhead quads per thread are in flight at once: into shared memory, so that code is short, or into
+// registers where kAhead is 1. Sums run over chunks of the row: a chunk belongs to one warp; a lane
+// adds its quads in their order, each as (0 + 1) + (2 + 3); the lanes fold in a butterfly, and the
+// chunks in a fixed tree. So the number of threads does not change a sum.
 #pragma once
 
 #include "kernels/cuda/common/async_copy_cuda.h"
@@ -23,7 +23,7 @@ __device__ __forceinline__ int RowThread() { return static_cast<int>(threadIdx.x
 __device__ __forceinline__ int RowThreads() { return static_cast<int>(blockDim.x); }
 __device__ __forceinline__ int RowWarps() { return RowThreads() / kWarpLanes; }
 
-// Shared memory of a row: what a block's begins with. Quads on their way follow it.
+// The beginning of a block's shared memory, for its row. Quads in flight follow it.
 struct alignas(16) RowShared {
   CudaSampler sampler;
   CudaOutputWork work;
@@ -36,8 +36,8 @@ struct alignas(16) RowShared {
 constexpr size_t RowSharedBytes(int ahead, int threads) {
   return sizeof(RowShared) + (ahead > 1 ? sizeof(float4) * ahead * threads : 0);
 }
-// Not handed on as a reference, of which functions that are not inlined would not know that it is
-// shared memory.
+// Call this instead of passing a reference: the compiler would not know in functions that are not
+// inlined that a reference is to shared memory.
 __device__ __forceinline__ RowShared& OfRow() { return *static_cast<RowShared*>(SharedMemory()); }
 
 struct Quad {
@@ -50,16 +50,17 @@ __device__ __forceinline__ Quad LoadQuad(const float* from) {
 __device__ __forceinline__ void StoreQuad(float* to, const Quad& q) {
   *reinterpret_cast<float4*>(to) = make_float4(q.v[0], q.v[1], q.v[2], q.v[3]);
 }
-// Replaces the values of ids from `n` on, which the first is not.
+// Replaces the values of ids from `n` on. REQUIRES: first < n.
 __device__ __forceinline__ void FillTail(int first, int n, float value, Quad& q) {
   if (first + 4 <= n) return;
 #pragma unroll
   for (int i = 1; i < 4; ++i) q.v[i] = first + i < n ? q.v[i] : value;
 }
 
-// For thread `index` of `count` that go through the ids begin .. end - 1 of a row of `n` together:
-// use(first id, quad) for its quads, in their order, and after(first id of all) behind each of the
-// turns, which are as many for all threads. `begin` is a multiple of 4. Any thread may call it.
+// `count` threads share the ids begin .. end - 1 of a row of `n`, one quad per thread and turn.
+// Thread `index` calls use(first id, quad) for its quads in their order, and after(first id of the
+// turn) after each turn; all threads have the same number of turns. `begin` is a multiple of 4. Any
+// thread may call it.
 template <int kAhead, class Use, class After>
 __device__ __forceinline__ void ForQuads(const float* row, int n, int begin, int end, int index,
                                          int count, const Use& use, const After& after) {
@@ -88,13 +89,13 @@ __device__ __forceinline__ void ForQuads(const float* row, int n, int begin, int
     after(at);
   }
 }
-// All quads of a row, each by one thread. Any thread may call it.
+// Calls use(first id, quad) for all quads of a row, each in one thread. Any thread may call it.
 template <int kAhead, class Use>
 __device__ __forceinline__ void ForEachQuad(const float* row, int n, const Use& use) {
   ForQuads<kAhead>(row, n, 0, n, RowThread(), RowThreads(), use, [](int) {});
 }
 
-// Of 2^shift ids each. Short ones where a row is short, so that more than one warp has one.
+// Chunks of 2^shift ids. A short row has short chunks, so that more than one warp has work.
 struct Chunks {
   int n, shift, count;
   __device__ explicit Chunks(int ids) : n(ids), shift(ids <= 2048 ? 7 : 9) {
@@ -112,13 +113,13 @@ __device__ __forceinline__ double SumOfLanesUpTo(double v) {
   }
   return v;
 }
-// From it: the sum over the lanes before this one.
+// The sum over the lanes before this one, from SumOfLanesUpTo.
 __device__ __forceinline__ double SumOfLanesBefore(double up_to) {
   const double before = __shfl_up_sync(kAllLanes, up_to, 1);
   return LaneIndex() == 0 ? 0.0 : before;
 }
 
-// What the values of a quad count for: of(first, q), 0 from id `n` on.
+// The terms of a quad's values in a sum: of(first, q), and 0 from id `n` on.
 template <class Of>
 __device__ __forceinline__ Quad TermsOf(int first, int n, const Quad& q, const Of& of) {
   Quad terms = of(first, q);
@@ -140,7 +141,7 @@ __device__ __forceinline__ double SumRow(const float* row, int n, const Of& of, 
   const int end = c + warp_chunks < chunks.count ? c + warp_chunks : chunks.count;
   double sum = 0;
   double* const sums = OfRow().sums;
-  __syncthreads();  // the last sums are read, and so is what `terms` replaces
+  __syncthreads();  // all threads have read the last sums, and what `terms` replaces
   ForQuads<kAhead>(
       row, n, c << chunks.shift, end << chunks.shift, LaneIndex(), kWarpLanes,
       [&](int first, const Quad& q) {
@@ -169,9 +170,9 @@ __device__ __forceinline__ double SumRow(const float* row, int n, const Of& of, 
   return sums[chunks.count - 1];
 }
 
-// The first id of chunk c at which the running sum, `sum` before the chunk, reaches `target`. Where
-// it stays below, as another order of the additions may round: the last id that counts, -1 if none
-// does. By one warp.
+// The first id of chunk c at which the running sum, `sum` before the chunk, reaches `target`. If it
+// stays below, because another order of additions rounds differently: the last id with a term above
+// 0, or -1. One warp calls it.
 template <class Of>
 __device__ __forceinline__ int32_t FindInChunk(const float* row, const Chunks& chunks, int c,
                                                const Of& of, double sum, double target) {
@@ -184,7 +185,7 @@ __device__ __forceinline__ int32_t FindInChunk(const float* row, const Chunks& c
   for (int i = 0; i < 1 << chunks.shift; i += kStep, first += kStep) {
     Quad terms = {};
     if (first < chunks.n) terms = TermsOf(first, chunks.n, next, of);
-    next = load(first + kStep);  // of the next chunk in the end: not used
+    next = load(first + kStep);  // at the end from the next chunk: not used
     const double mine = SumOf(terms), up_to = SumOfLanesUpTo(mine);
     double running = sum + SumOfLanesBefore(up_to);
     const unsigned reach = __ballot_sync(kAllLanes, mine > 0 && sum + up_to >= target ? 1 : 0);
@@ -231,8 +232,8 @@ __device__ __forceinline__ int32_t FindId(const float* row, int n, const Of& of,
   return OfRow().chosen;
 }
 
-// A value and its id as one number: of a larger value, or of the same with a lower id, it is
-// larger. 0: none.
+// A value and its id as one number, which is larger for a larger value, and for equal values for
+// the lower id. 0: none.
 using Ranked = uint64_t;
 __device__ __forceinline__ Ranked RankOf(float value, int32_t id) {
   const uint32_t bits = __float_as_uint(value + 0.0f);  // -0 is 0
@@ -254,7 +255,7 @@ __device__ __forceinline__ Ranked WarpBest(Ranked mine) {
   }
   return mine;
 }
-// The largest of the block's.
+// The largest of all threads of the block.
 __device__ __forceinline__ Ranked BlockBest(Ranked mine) {
   mine = WarpBest(mine);
   __syncthreads();  // the last call's results are read

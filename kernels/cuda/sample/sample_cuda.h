@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// From head outputs to records on the GPU: scoring of given tokens, drawing of next ones, and what
-// the next step feeds. The mathematics is that of categorical.h and mixture_of_logistics.h.
+// From head outputs to records on the GPU: scores given tokens, draws next tokens, and prepares the
+// input of the next step. categorical.h and mixture_of_logistics.h have the mathematics.
 //
-// One block a row of outputs: 128 threads, or 512 where the row is long. A draw reads the row
-// twice: to check it and find its largest, then for the sum of the weights. Penalties and bias add
-// two passes; filters one that writes the weights, and three each (threshold_cuda.h). Sums over a
-// vocabulary run in double, in a fixed order that is not the host's (row_sums_cuda.h). So results
-// differ from the host's where expf does, by an ulp, or where such sums round apart.
+// One block per row of outputs: 128 threads, or 512 for a long row. A draw reads the row twice: to
+// check it and find its maximum, then for the sum of the weights. Penalties and bias add two
+// passes; filters add one pass that writes the weights, and three passes each (threshold_cuda.h).
+// Sums over a vocabulary run in double, in a fixed order that differs from the host's
+// (row_sums_cuda.h). So results differ from the host's where expf differs, by an ulp, or where
+// these sums round differently.
 //
-// Order within a row: the fed token is counted; outputs are checked for NaN and infinity; the
-// target is scored; a token is drawn; the records are written; the next step's inputs are. A
-// record's word is written last and whole: the host takes a record when it reads the sequence it
-// expects there. Thread: any. Tested by: tests/parity/cuda_sample_test.cc
+// Order within a row: count the fed token; check outputs for NaN and infinity; score the target;
+// draw a token; write the records; write the next step's inputs. A record's word is written last
+// and whole: the host takes a record when it reads the expected sequence number there. Thread: any.
+// Tested by: tests/parity/cuda_sample_test.cc
 #pragma once
 
 #include <cstdint>
@@ -34,26 +35,26 @@ struct CudaSampler {
   uint64_t seed = 0;
   const int32_t* stop_ids = nullptr;    // [num_stop_ids]
   const CudaLogitBias* bias = nullptr;  // [num_bias], tokens distinct
-  // [vocab] tokens seen: bit 31 = in the prompt, the others how often in the output; null where
-  // there are no penalties.
+  // [vocab] tokens seen: bit 31 = in the prompt, the other bits count it in the output; null
+  // without penalties.
   uint32_t* seen = nullptr;
   int32_t num_stop_ids = 0, num_bias = 0;
   int32_t want_logprobs = 0, num_top = 0;  // num_top: at most CudaSampleArgs::top_stride
 };
 inline constexpr uint32_t kSeenInPrompt = 0x80000000u;
 
-// What is wanted of one row of outputs. 48 bytes.
+// The work for one row of outputs. 48 bytes.
 struct CudaOutputWork {
-  int64_t position = 0;  // tokens fed up to here, bos counted: of the draw, and of the record
+  int64_t position = 0;  // tokens fed so far, with the bos: position of draw and record
   int32_t slot = 0;
   int32_t row = 0;            // index into the run's rows
   int32_t target = -1;        // scored where not negative ...
   int32_t target_record = 0;  // ... into this record
-  int32_t draws_left = 0;     // draws the row may still make, this one counted; 0: none here
+  int32_t draws_left = 0;     // draws that the row may still make, with this one; 0: none here
   int32_t draw_record = 0;    // the record of this draw ...
   int32_t next_record = 0;    // ... of the row's next ...
   int32_t record_stride = 0;  // ... and from there to the one after
-  uint32_t sequence = 0;      // of the run's records: below kRecordSequences, not seen there yet
+  uint32_t sequence = 0;      // of the run's records: below kRecordSequences, not used there yet
   uint32_t padding = 0;
 };
 static_assert(sizeof(CudaOutputWork) == 48);
@@ -65,8 +66,8 @@ inline constexpr uint32_t kRecordLogprob = 8;    // logprob and num_top are ther
 inline constexpr int kRecordFlagBits = 4;
 inline constexpr uint32_t kRecordSequences = 1u << (32 - kRecordFlagBits);
 
-// A record without a log-probability is its word alone, one store: a fence that covers other values
-// would hold up the step.
+// A record without a log-probability is only its word, one store: a fence for other values would
+// delay the step.
 struct CudaRecord {
   uint64_t word;    // from its lowest bit: token, flags, sequence
   float logprob;    // only with kRecordLogprob
@@ -90,9 +91,9 @@ struct CudaTopLogprob {
   float logprob;
 };
 
-// What the rows of the next step feed and want; entry i belongs to row i of the run. They may be
-// the arrays that this very step reads, if its i-th row of outputs is row i of the run. Null
-// tokens: nothing follows.
+// Inputs and work of the next step; entry i belongs to row i of the run. These may be the arrays
+// that the current step reads, if its i-th row of outputs is row i of the run. Null tokens: no step
+// follows.
 struct CudaStepRows {
   int32_t* tokens = nullptr;
   int64_t* positions = nullptr;     // of the fed tokens
@@ -101,7 +102,7 @@ struct CudaStepRows {
 };
 
 struct CudaSampleArgs {
-  // [rows, ld_outputs] raw head outputs; 16-byte aligned, ld_outputs a multiple of 4, as scratch.
+  // [rows, ld_outputs] raw head outputs. Outputs and scratch: 16-byte aligned, ld a multiple of 4.
   const float* outputs = nullptr;
   int rows = 0, num_outputs = 0, ld_outputs = 0;
   MixtureHead mixture;                   // mixtures = 0: a categorical head of num_outputs tokens
@@ -117,11 +118,11 @@ struct CudaSampleArgs {
   CudaStepRows next;
 };
 
-// Once a device, before the first launch of SampleCuda or CountTokensCuda.
+// Call once per device, before the first launch of SampleCuda or CountTokensCuda.
 cudaError_t PrepareSampleCuda();
 cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args);
-// For tests: threads of a block, a multiple of 32 up to 512, from 129 on with the kernel of long
-// rows; 0: chosen by size. Thread: none may call SampleCuda.
+// For tests: threads of a block, a multiple of 32 up to 512; more than 128 use the kernel for long
+// rows; 0: chosen by size. Thread: no other thread may call SampleCuda meanwhile.
 void SetCudaSampleThreadsForTest(int threads);
 
 // Counts the tokens of segments, for slots whose samplers have `seen`.

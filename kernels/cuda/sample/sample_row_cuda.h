@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of head outputs to its records (sample_cuda.h), by a block: the body of Sample() and the
+// A block turns one row of head outputs into records (sample_cuda.h): the body of Sample(), and the
 // end of a step of Latency(). Included by .cu files only.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace rivulet::kernels {
 
-// ln p of tokens under one row of outputs. Categorical rows need their ln sum e^x once.
+// ln p of tokens under one row of outputs. `normalizer`: ln sum e^x of a categorical row.
 struct RowLikelihood {
   const float* outputs;
   MixtureHead mixture;
@@ -25,7 +25,7 @@ struct RowLikelihood {
   }
 };
 
-// Publishes a record to the host. Called by the thread that wrote what else belongs to it.
+// Publishes a record to the host. The thread that wrote the record's other fields calls it.
 __device__ inline void WriteWord(CudaRecord* to, int32_t token, uint32_t flags, uint32_t sequence) {
   const uint64_t word = CudaRecord::Word(token, flags, sequence);
 #if defined(__CUDA_ARCH__)
@@ -50,7 +50,8 @@ __device__ __forceinline__ void FillTop(const RowLikelihood& likelihood, int tok
     for (int i = RowThread(); i < tokens; i += RowThreads()) scratch[i] = likelihood.Of(i);
     __syncthreads();
   }
-  // A thread's likeliest that is not listed yet. Only the thread whose own was listed looks again.
+  // `mine` is a thread's likeliest token that is not listed yet. Only a thread whose token was
+  // listed looks again.
   Ranked last = ~Ranked{0}, mine = last;
 #pragma unroll 1
   for (int rank = 0; rank < count; ++rank) {
@@ -79,7 +80,7 @@ __device__ inline bool IsStop(const CudaSampler& sampler, int32_t token) {
   return __syncthreads_or(stop ? 1 : 0) != 0;
 }
 
-// Logits with penalties and bias, to `scratch`.
+// Writes the logits with penalties and bias to `scratch`.
 template <int kAhead>
 __device__ __forceinline__ void AdjustRow(const CudaSampler& sampler, const float* outputs, int n,
                                           float* scratch) {
@@ -100,7 +101,7 @@ __device__ __forceinline__ void AdjustRow(const CudaSampler& sampler, const floa
   }
 }
 
-// Draws the next token; the same on all threads. `look`: at the outputs.
+// Draws the next token; the same on all threads. `look`: LookAtRow of the outputs.
 template <int kAhead>
 __device__ __forceinline__ int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampler,
                                         int64_t position, RowLook look, const float* outputs,
@@ -126,7 +127,7 @@ __device__ __forceinline__ int32_t Draw(const CudaSampleArgs& p, const CudaSampl
   return RowSample<kAhead>(sampler.params, logits, look, scratch, p.num_outputs, random);
 }
 
-// What row `work.row` feeds next, after it drew `token`, if it goes on. One thread.
+// Writes the next input of row `work.row` after it drew `token`. One thread calls it.
 __device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork& work,
                                  int32_t token, bool goes_on) {
   CudaOutputWork after = work;
@@ -137,14 +138,14 @@ __device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork&
   after.next_record = work.next_record + work.record_stride;
   next.outputs[work.row] = after;
   next.segments[work.row] = {work.slot, work.row, goes_on ? 1 : 0, work.row};
-  if (!goes_on) return;  // the last token stays: a valid one
+  if (!goes_on) return;  // the old token stays, which is valid
   next.tokens[work.row] = token;
   next.positions[work.row] = work.position;
 }
 
-// All of row `row` of `p`, with kAhead loads of a thread on their way. As soon as the draw is
-// known, and before the record is written, thread 0 calls on_draw(goes_on, token): whether the row
-// feeds `token` next. Not called where nothing is drawn.
+// Does all work of row `row` of `p`, with kAhead loads per thread in flight. After a draw and
+// before its record is written, thread 0 calls on_draw(goes_on, token); goes_on: the row feeds
+// `token` next.
 template <int kAhead, class OnDraw>
 __device__ void SampleRow(const CudaSampleArgs& p, int row, const OnDraw& on_draw) {
   const bool draws = p.work[row].draws_left > 0, scores = p.work[row].target >= 0;
@@ -167,7 +168,7 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, const OnDraw& on_dra
     likelihood.normalizer =
         RowLogSumExp<kAhead>(outputs, p.num_outputs, sampler.params.banned, look.largest);
   }
-  // The target, then the draw: a loop, so that the likelihood's code is there once.
+  // First the target, then the draw: a loop, so that the likelihood's code exists once.
 #pragma unroll 1
   for (int draw = scores ? 0 : 1; draw < (draws ? 2 : 1); ++draw) {
     int32_t token = draw != 0 ? 0 : work.target;

@@ -2,13 +2,14 @@
 // KeepLargest of categorical.h by a block: which weights a filter keeps. Included by
 // categorical_cuda.h only.
 //
-// A weight in [0, 1] has 30 bits, whose order is its own. They are found ten at a time, from the
-// highest: a pass counts into 1024 bins of shared memory what the weights with the digits found so
-// far have as their next digit, and the bins are then added from the largest down to where the
-// measure reaches the target. Three passes find a threshold, where a bisection needs 30.
+// A weight in [0, 1] has 30 bits and sorts like its bits. The threshold is found in digits of ten
+// bits, from the highest: a pass takes the weights that begin with the digits found so far and
+// counts their next digit in 1024 bins of shared memory. The bins are then added from the largest
+// down until the measure reaches the target. So three passes find a threshold; a bisection needs
+// 30.
 //
-// Atomic additions come in any order, so bins hold integers: how many weights there are, or the sum
-// of their mantissas, of which all in a bin have the same exponent. So a bin's sum is exact. The
+// Atomic additions come in any order, so bins hold integers: the number of weights, or the sum of
+// their mantissas, since all weights in a bin have the same exponent. So a bin's sum is exact. The
 // bins are added in double in a fixed order.
 #pragma once
 
@@ -19,24 +20,24 @@
 
 namespace rivulet::kernels {
 
-// The weights that filters have kept: those above the threshold, and of the ones equal to it those
-// with ids up to `last`. At first all that are not 0.
+// The weights that filters have kept: weights above the threshold, and weights equal to it with ids
+// up to `last`. At first all weights above 0.
 struct Cut {
   float threshold = 0;
   int32_t last = -1;
 
   __device__ __forceinline__ bool Keeps(float weight, int32_t id) const {
-    // No branches: a pass asks for every weight.
+    // No branches: a pass calls this for every weight.
     return static_cast<bool>((weight > threshold) | ((weight == threshold) & (id <= last)));
   }
 };
 
-// The bins of the digit that `shift` bits follow, of weights that begin with the digits `found`:
-// how many have it, or the sum of their mantissas as integers.
+// Fills the bins for the digit above the lowest `shift` bits, over the weights that begin with the
+// digits `found`: the number of weights, or the sum of their mantissas as integers.
 template <int kAhead>
 __device__ __forceinline__ void CountDigits(const float* weights, int n, const Cut& cut,
                                             bool by_count, uint32_t found, int shift) {
-  __syncthreads();  // the last bins are read
+  __syncthreads();  // all threads have read the last bins
 #pragma unroll 1
   for (int i = RowThread(); i < kDigits; i += RowThreads()) OfRow().low[i] = OfRow().high[i] = 0;
   __syncthreads();
@@ -53,8 +54,8 @@ __device__ __forceinline__ void CountDigits(const float* weights, int n, const C
       amounts[i] = !counts ? 0u : by_count ? 1u : bits == mantissa ? bits : mantissa | 0x800000u;
       any = any | counts;
     }
-    if (!any) return;  // as most where digits are found
-      // First all four additions, then their carries: an addition takes long to answer.
+    if (!any) return;  // the usual case once digits are found
+      // First all four additions, then their carries: the result of an addition takes long.
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (amounts[i] > 0) before[i] = atomicAdd(&OfRow().low[bins[i]], amounts[i]);
@@ -67,7 +68,7 @@ __device__ __forceinline__ void CountDigits(const float* weights, int n, const C
   __syncthreads();
 }
 
-// What bin `bin` adds to the measure.
+// The part of the measure in bin `bin`.
 __device__ __forceinline__ double Measure(bool by_count, uint32_t found, int shift, int bin) {
   const double sum = OfRow().high[bin] * 4294967296.0 + OfRow().low[bin];
   if (by_count) return sum;
@@ -75,8 +76,8 @@ __device__ __forceinline__ double Measure(bool by_count, uint32_t found, int shi
   return sum * static_cast<double>(__uint_as_float((exponent > 0 ? exponent : 1) << 23)) * 0x1p-23;
 }
 
-// The first lane up to which `measure` and the lanes' values sum up to `target`, else the last one,
-// and the sum before it. By whole warps.
+// The first lane at which `measure` plus the lanes' values so far reaches `target`, else the last
+// lane, and the sum before that lane. Whole warps call it.
 struct Reach {
   int lane;
   double before;
@@ -88,8 +89,8 @@ __device__ __forceinline__ Reach FindReach(double measure, double value, double 
   return {lane, __shfl_sync(kAllLanes, before, lane)};
 }
 
-// The largest weight whose equals and what lies above them reach the target: `target` weights, or
-// the share `target` of their sum.
+// The largest weight w such that the weights >= w reach the target: `target` weights, or the share
+// `target` of the sum.
 struct Threshold {
   uint32_t bits;
   double above, equal, target;  // measures
@@ -108,7 +109,7 @@ __device__ __forceinline__ Threshold FindThreshold(const float* weights, int n, 
       if (LaneIndex() == 0) OfRow().groups[g] = sum;
     }
     __syncthreads();
-    // Which group of bins, then which of its bins: from the largest down.
+    // First the group of bins, then the bin in it, from the largest down.
     int digit = 0;
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
