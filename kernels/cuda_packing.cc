@@ -19,7 +19,7 @@ static_assert(kStep == kQuantizedInputs);
 constexpr uint16_t kInfinity = 0x7C00;  // F16
 constexpr float kLargestF16 = 65504;
 
-// Weights of a panel of `from` and a step: [k][column]. Those behind k are 0.
+// Weights of a panel of `from` and a step: [k][column]; 0 behind the matrix's k.
 constexpr int kSquare = kStep * kPanelColumns;
 template <class T>
 using Square = T[kSquare];
@@ -61,8 +61,8 @@ void Narrow(const PackedMatrix& w, int panel, int k, Square<uint16_t>& to) {
   }
 }
 
-// Weight j of a step stands behind the others of its column in its lane: j = 16 half + 8 high + 2 t
-// + low in lane (column % 8, t) at 4 half + 2 high + low. put(place, j): of a column in its step.
+// Calls put(place, j) for the weights j of a column in a step. Weight j = 16 half + 8 high + 2 t +
+// low belongs to lane (column % 8, t), and is number 4 half + 2 high + low there.
 template <class Put>
 void ForEachInLanes(int column, const Put& put) {
   for (int t = 0; t < 4; ++t) {
@@ -73,7 +73,8 @@ void ForEachInLanes(int column, const Put& put) {
   }
 }
 
-// A column of a square to its lanes in the halves of a panel and step. False if one is infinite.
+// Copies a column of a square to its lanes in the halves of a panel and step. False if a weight is
+// infinite.
 bool PlaceOne(const uint16_t* square, int column, uint16_t* halves) {
   bool infinite = false;
   ForEachInLanes(column, [&](size_t place, int j) {
@@ -83,8 +84,8 @@ bool PlaceOne(const uint16_t* square, int column, uint16_t* halves) {
   return !infinite;
 }
 
-// The same for all eight columns of a panel: for each t, the eight rows of k that its lanes hold
-// change places with the columns.
+// PlaceOne for all eight columns of a panel: for each t, transposes the eight rows of k that its
+// lanes hold.
 bool PlaceEight(const uint16_t* square, uint16_t* halves) {
   const __m128i infinity = _mm_set1_epi16(kInfinity);
   __m128i infinite = _mm_setzero_si128();
@@ -105,7 +106,7 @@ bool PlaceEight(const uint16_t* square, uint16_t* halves) {
       fours[i + 1] = _mm_unpackhi_epi32(pairs[i], pairs[i + 1]);
     }
     for (int c = 0; c < 8; ++c) {
-      const int from = c / 4 * 4 + c % 4 / 2;  // and two on: columns c / 2 * 2 and the next
+      const int from = c / 4 * 4 + c % 4 / 2;  // from, from + 2: columns c / 2 * 2 and the next
       const __m128i all = c % 2 == 0 ? _mm_unpacklo_epi64(fours[from], fours[from + 2])
                                      : _mm_unpackhi_epi64(fours[from], fours[from + 2]);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + (c * 4 + t) * 8), all);
@@ -114,16 +115,16 @@ bool PlaceEight(const uint16_t* square, uint16_t* halves) {
   return _mm_movemask_epi8(infinite) == 0;
 }
 
-// A group of a column to its step in a panel. False if a weight of it is too large.
+// Copies a group of a column to its step in a panel. False if one of its weights is too large.
 bool PackInt8(const QuantizedGroup& group, int all_k, int step, int column, uint8_t* panel) {
-  const uint16_t scale = F32ToF16(group.scale[0]);  // it is one
+  const uint16_t scale = F32ToF16(group.scale[0]);  // exact: the scale is an F16
   const auto g = static_cast<size_t>(step), c = static_cast<size_t>(column % 8);
   std::memcpy(panel + static_cast<size_t>(CudaSteps(all_k)) * kInt8Bytes + g * kInt8ScaleBytes +
                   c * sizeof scale,
               &scale, sizeof scale);
-  uint8_t lanes[kStep];  // of this column alone, and no alias of the group
+  uint8_t lanes[kStep];  // of this column; does not alias the group
   ForEachInLanes(0, [&](size_t place, int j) {
-    if (place % 2 == 0) std::memcpy(lanes + place, group.q + j, 2);  // and the next of both
+    if (place % 2 == 0) std::memcpy(lanes + place, group.q + j, 2);  // q of j and of j + 1
   });
   for (uint8_t& q : lanes) q ^= 0x80;
   std::memcpy(panel + g * kInt8Bytes + c * sizeof lanes, lanes, sizeof lanes);
@@ -132,7 +133,7 @@ bool PackInt8(const QuantizedGroup& group, int all_k, int step, int column, uint
   return std::abs(static_cast<float>(most) * group.scale[0]) <= kLargestF16;
 }
 
-// Calls pack(panel of `from`, k, columns begin .. end - 1 of it, where they go).
+// Calls pack(panel of `from`, k, columns begin .. end - 1 of the panel, their destination).
 template <class Pack>
 void ForEachSquare(const PackedMatrix& from, int first, int count, int column, const Pack& pack) {
   for (int begin = first; begin < first + count;) {
@@ -161,7 +162,7 @@ bool PackForCuda(WeightType type, const PackedMatrix& from, int first, int count
                  void* packed) {
   bool finite = true;
   if (type == WeightType::kInt8) {
-    // All columns of a square before the next: they lie side by side in each line of memory.
+    // All columns of a square before the next square: they lie side by side in each line of memory.
     ForEachSquare(from, first, count, column, [&](int panel, int k, int begin, int end, int to) {
       for (int c = begin; c < end; ++c) {
         const int at = to + c - begin;

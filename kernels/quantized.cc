@@ -20,14 +20,14 @@ uint16_t RoundUpToF16(float value) {
   return F16ToF32(half) < value ? uint16_t(half + 1) : half;
 }
 
-// To the nearest integer, ties to even; |x| < 2^22. Unlike std::nearbyint it is no call, so the
-// loops below become vectors.
+// To the nearest integer, ties to even; |x| < 2^22. Unlike std::nearbyint this is not a call, so
+// the compiler vectorises the loops below.
 float RoundToEven(float x) {
   constexpr float kShift = 0x1.8p23f;
   return (x + kShift) - kShift;
 }
 
-// The least and the greatest of a group of whole inputs, by lanes so that it becomes vectors.
+// The least and the greatest weight of a full group, by lanes so that the compiler vectorises it.
 std::pair<float, float> Range(const float* w) {
   constexpr int kLanes = 8;
   float low[kLanes], high[kLanes];
@@ -64,7 +64,7 @@ float LoadScale(int bytes, const uint8_t* at) {
   return value;
 }
 
-// Of group `g`, the block that has column `column`, in bytes.
+// The offset in bytes of the block with group `g` of column `column`.
 size_t BlockAt(WeightType type, int k, int column, int g) {
   const size_t panel = size_t(column / kPanelColumns);
   return (panel * size_t(QuantizedGroups(k)) + size_t(g)) * FormatOf(type).bytes();
@@ -150,7 +150,7 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
       const float* whole = in + g * kQuantizedInputs;
       float filled[kQuantizedInputs];
       const int left = k - g * kQuantizedInputs;
-      if (left < kQuantizedInputs) {  // with its last weight, which widens no range
+      if (left < kQuantizedInputs) {  // pad with the last weight, which widens no range
         std::copy_n(whole, left, filled);
         std::fill_n(filled + left, kQuantizedInputs - left, whole[left - 1]);
         whole = filled;
@@ -165,7 +165,8 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
 
 void UnpackWeights(const QuantizedGroup& group, float (&out)[kQuantizedInputs]) {
   for (int j = 0; j < kQuantizedInputs; ++j) {
-    const auto q = float(static_cast<int8_t>(group.q[j]));  // those of no sign are below 32
+    const auto q =
+        float(static_cast<int8_t>(group.q[j]));  // unsigned q are below 32, so the cast is exact
     out[j] = std::fma(group.scale[j / 16], q, -group.minimum);
   }
 }

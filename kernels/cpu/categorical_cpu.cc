@@ -56,7 +56,7 @@ void RelativeWeights(const float* logits, int32_t n, float max, float temperatur
   const size_t lanes = hn::Lanes(d), size = size_t(n);
   const auto vmax = hn::Set(d, max), vtemperature = hn::Set(d, temperature), zero = hn::Zero(d);
   const auto weight = [&](hn::Vec<HalfTag> logit) HWY_ATTR {
-    // Min: a banned logit may be above the largest one.
+    // Min: the banned logit may be above `max`.
     return ExpOfNegative(hn::Min(hn::Div(hn::Sub(logit, vmax), vtemperature), zero));
   };
   size_t i = 0;
@@ -109,7 +109,7 @@ int32_t ArgMax(const float* logits, int32_t n, int32_t banned) {
   };
   size_t found = first(0, skipped);
   if (found == skipped && skipped < size) found = first(skipped + 1, size);
-  return found < size ? int32_t(found) : 0;  // nothing is left: all but one are banned
+  return found < size ? int32_t(found) : 0;  // n is 1 and its id is banned
 }
 
 bool AllFinite(const float* x, int32_t n) {
@@ -124,8 +124,8 @@ bool AllFinite(const float* x, int32_t n) {
   return sum == 0.0f;
 }
 
-// Those of x[0, n) that are at least `threshold`, in order, to `kept`, which may be x. Returns how
-// many they are.
+// Copies the values of x[0, n) that are at least `threshold`, in order, to `kept`, which may be x.
+// Returns their number.
 size_t KeepAtLeast(const float* x, size_t n, float threshold, float* kept) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
@@ -134,7 +134,8 @@ size_t KeepAtLeast(const float* x, size_t n, float threshold, float* kept) {
   for (; i + lanes <= n; i += lanes) {
     const FloatVec v = hn::LoadU(d, x + i);
     const auto stays = hn::Ge(v, least);
-    // A compressing store is microcode on Zen 4. What is written beyond the kept has been read.
+    // A compressing store is microcode on Zen 4. The full store overwrites only values already
+    // read.
     hn::StoreU(hn::Compress(v, stays), d, kept + count);
     count += hn::CountTrue(d, stays);
   }
@@ -156,9 +157,9 @@ HWY_INLINE double Measure(const float* x, size_t n, float threshold, bool by_cou
   return sum;
 }
 
-// The largest threshold of a measure of at least `target` is found as in categorical.h, but first
-// in steps of 16 binary orders down from 2^-8: most weights are below and are left out from then
-// on.
+// Finds the largest threshold with a measure of at least `target` as in categorical.h, but first in
+// steps of 16 binary orders down from 2^-8: most weights are below the threshold, and later passes
+// leave them out.
 void KeepLargest(float* weights, int32_t n, bool by_count, double target, float* kept) {
   uint32_t low = (127u - 8) << 23, high = 0x3F800001u;
   size_t count = 0;

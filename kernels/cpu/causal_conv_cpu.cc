@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
-// Input `i` of the call: the state's come first, then the tokens'.
+// Input `i` of the call: first the inputs in the state, then the inputs of the tokens.
 HWY_INLINE const float* Input(const CausalConvArgs& args, size_t i) {
   const size_t past = size_t(args.width) - 1;
   return i < past ? args.state + i * size_t(args.channels) : args.x + (i - past) * args.x_stride;
@@ -48,7 +48,7 @@ void CausalConv(const CausalConvArgs& args) {
       ConvolveToken<false>(args, t);
     }
   }
-  // In ascending order: row i takes what lies `tokens` further on, which is not overwritten yet.
+  // In ascending order: row i takes the input `tokens` rows later, which is not overwritten yet.
   for (size_t i = 0; i < past && tokens > 0; ++i) {
     std::memcpy(args.state + i * size_t(args.channels), Input(args, tokens + i),
                 size_t(args.channels) * sizeof(float));

@@ -30,14 +30,14 @@ bool CpuFuses() {
 }
 
 bool SetCpuTargetForTest(const std::string& name) {
-  CpuFuses();  // asked before the choice changes
+  CpuFuses();  // before the choice of target changes
   hwy::SetSupportedTargetsForTest(0);
   const int64_t available = hwy::SupportedTargets() & HWY_TARGETS;
   bool found = name.empty();
   for (int64_t rest = available; rest != 0 && !found; rest &= rest - 1) {
     const int64_t target = rest & -rest;
     if (name == hwy::TargetName(target)) {
-      // And those below it: a kernel that is not compiled for the target takes the next.
+      // And the lower targets, for kernels that are not compiled for this one.
       hwy::SetSupportedTargetsForTest(available & ~(target - 1));
       found = true;
     }

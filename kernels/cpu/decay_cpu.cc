@@ -24,7 +24,7 @@ HWY_INLINE void ForEachVector(const DecayArgs& args, const Fn& f) {
       if (args.bias != nullptr) z = hn::Add(z, LoadSome(args.bias + i, count));
       if (args.negate) z = hn::Neg(z);
       const FloatVec exponent = hn::Neg(hn::Mul(LoadSome(args.scale + i, count), f(z)));
-      // Max would drop a NaN, and so does Exp.
+      // Max and Exp would drop a NaN.
       const FloatVec bounded = hn::IfThenElse(hn::Lt(exponent, floor), floor, exponent);
       const FloatVec w = hn::IfThenElse(hn::IsNaN(bounded), bounded, hn::Exp(d, bounded));
       StoreSome(w, args.y + r * args.y_stride + i, count);

@@ -2,8 +2,8 @@
 // The packed product with Highway. A tile is kRows rows by kVecs vectors of columns held in
 // registers for the whole of k. Few rows take several panels at once, which hides the latency of
 // the multiply-adds; many rows go in blocks that read a panel while it is in the first caches. For
-// these, 16-bit weights are widened once for all blocks: the units that widen are those that
-// multiply.
+// many rows 16-bit weights are widened once for all blocks, because widening uses the same units as
+// multiplying.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -43,15 +43,16 @@ inline constexpr int kVecsPerPanel = kPanelColumns / kLanes;
 using Tag = hn::CappedTag<float, kLanes>;
 using Vec = hn::Vec<Tag>;
 
-// Vectors of columns for a tile of `rows` rows: as many as the registers hold, a power of two.
+// The number of vectors of columns for a tile of `rows` rows: the largest power of two that fits
+// the registers.
 constexpr int VecsFor(int rows) {
   int vecs = 1;
   while (vecs * 2 <= kMaxVecs && vecs * 2 * rows <= kMaxAccumulators) vecs *= 2;
   return vecs;
 }
 
-// How many rows form a block. Float32 weights are wide: reading them costs more than broadcasts of
-// x, so more rows take them at once.
+// The number of rows of a block. Float32 weights are wide: reading them costs more than broadcasts
+// of x, so their blocks have more rows.
 template <class Weight>
 constexpr int RowsPerBlock() {
   return sizeof(Weight) == sizeof(float) ? kMaxRowsF32 : kMaxRows;
@@ -122,8 +123,8 @@ HWY_NOINLINE void Tile(const GemmArgs& args, int row, int vec) {
 // kBlocks: other rows use the same panels.
 template <int kRows, int kVecs, bool kBlocks, class Weight>
 HWY_INLINE void TileColumns(const GemmArgs& args, int row, int vec, int vec_end) {
-  // Each weight used once, several panels already stream from several places; a prefetch then only
-  // costs.
+  // With weights used once, several panels already stream from several places, and a prefetch only
+  // costs time.
   constexpr bool kPrefetch = kBlocks || kVecs <= kVecsPerPanel;
   for (; vec + kVecs <= vec_end; vec += kVecs) {
     Tile<kRows, kVecs, kPrefetch, Weight>(args, row, vec);
@@ -144,9 +145,9 @@ HWY_INLINE void TileRows(const GemmArgs& args, int rows, int row, int vec, int v
   }
 }
 
-// Several blocks of rows and 16-bit weights: some columns of some k are a part, which all blocks
-// pass before the next one. The first block widens it; the others find it widened in the first
-// cache. The sums wait in memory from part to part.
+// Several blocks of rows and 16-bit weights: a part is some columns of some k. All blocks pass a
+// part before the next one. The first block widens the part; the other blocks find it widened in
+// the first cache. The sums wait in memory from part to part.
 template <int kVecs>
 struct PartBuffers {
   static constexpr int kColumns = kVecs * kLanes;
@@ -161,8 +162,8 @@ struct Part {
   int vec, k_begin, k_end;
 };
 
-// Lines of the next part that a tile requests from `begin` on, in each of its panels: `lines` for
-// each kStep of k.
+// The lines of the next part that a tile prefetches from `begin` on, in each of its panels: `lines`
+// lines for each kStep of k.
 struct Ahead {
   const char* begin;
   int lines;
@@ -321,14 +322,14 @@ void RunParts(const GemmArgs& args, int blocks, int vec, int vec_end) {
 template <class Weight>
 void Run(const GemmArgs& args) {
   constexpr int kRows = RowsPerBlock<Weight>();
-  // Even blocks: 8 rows are 4 + 4, not 6 + 2.
+  // Blocks of equal size: 8 rows are 4 + 4, not 6 + 2.
   const int blocks = (args.rows + kRows - 1) / kRows;
   if (blocks == 0) return;
   const int vec_begin = args.panel_begin * kVecsPerPanel;
   const int vec_end = args.panel_end * kVecsPerPanel;
-  // One block: all columns in one sweep, in as wide tiles as fit.
+  // One block: all columns in one sweep, in the widest tiles that fit.
   if (blocks == 1) return TileRows<kRows, false, Weight>(args, args.rows, 0, vec_begin, vec_end);
-  // Several: all rows go through some columns before the next ones.
+  // Several blocks: all rows pass some columns before the next columns.
   if constexpr (sizeof(Weight) < sizeof(float)) {
     return RunParts<VecsFor(kRows), Weight>(args, blocks, vec_begin, vec_end);
   }

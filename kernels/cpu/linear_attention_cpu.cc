@@ -16,13 +16,13 @@ namespace rivulet::kernels::HWY_NAMESPACE {
 
 inline constexpr size_t kCacheLineFloats = 16;
 
-// One token's gate: g multiplies the old state, a the new key.
+// The gate of a token: g multiplies the old state, a the new key.
 struct GateFactors {
   float g = 1, a = 1;
 };
 
-// g = sigmoid(x), a = 1 - g = sigmoid(-x): each from the exponential, for 1 - g has no digits left
-// where g is near 1.
+// g = sigmoid(x), a = 1 - g = sigmoid(-x): both from the exponential, because 1 - g has no digits
+// left where g is near 1.
 HWY_INLINE GateFactors Sigmoid(float x) {
   const float small = std::exp(-std::fabs(x));  // at most 1
   const float near = 1.0f / (1.0f + small), far = small / (1.0f + small);
@@ -50,7 +50,7 @@ HWY_INLINE float UpdateZ(const float* q, const float* k, float g, float* z, size
 }
 
 // S <- g S + k v^T for kVecs vectors of columns from `column` on, and their y = q^T S. Even and odd
-// features have an accumulator each: that halves the chain of dependent multiply-adds, and the
+// features have separate accumulators. This halves the chain of dependent multiply-adds, and the
 // order stays fixed.
 template <bool kGated, int kVecs>
 HWY_INLINE void UpdateColumns(const LinearAttentionArgs& args, const float* q, const float* k,

@@ -5,7 +5,7 @@
 //
 // Highway 1.0.3 lacks the instructions that multiply bytes, so those of x86 are named here:
 //   AVX3_DL  vpdpbusd: four products of an unsigned and a signed byte into 32 bits. Signed weights
-//            are raised by 128, and the sum starts with what that adds.
+//            are raised by 128; the sum starts with the correction for this.
 //   AVX2, AVX3  8 bits: vpmaddwd of weights widened to 16 bits, once for all rows of the tile.
 //            4 bits: vpmaddubsw. A pair is at most 2 * 15 * 127, so eight of them fit into 16 bits.
 #undef HWY_TARGET_INCLUDE
@@ -22,7 +22,7 @@
 #include "kernels/quantized.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
-// Highway chooses this target only where there is VNNI, but does not tell the compiler of it.
+// Highway chooses this target only for CPUs with VNNI, but does not enable VNNI in the compiler.
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 #else
 HWY_BEFORE_NAMESPACE();
@@ -58,7 +58,7 @@ constexpr int VecsAtOnce(int rows) {
 #endif
 }
 
-// The rows of a tile, at one group.
+// The rows of a tile in one group.
 struct GroupRows {
   const uint8_t* integers;  // of the first row
   const uint8_t* pairs;
@@ -151,7 +151,7 @@ HWY_INLINE void SumBytes(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
   }
 }
 
-// Of 4 bits: four products into 32 bits.
+// Words of 4 bits: four products into 32 bits.
 HWY_INLINE Raw AddNibbles(Raw sum, Raw w, Raw p) { return _mm512_dpbusd_epi32(sum, w, p); }
 HWY_INLINE Raw WidenNibbles(Raw sum) { return sum; }
 
@@ -182,13 +182,13 @@ HWY_INLINE void SumBytes(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
   }
 }
 
-// Of 4 bits: pairs of products into 16 bits, eight of them, which are then added.
+// Words of 4 bits: eight pairs of products into 16 bits, which are then added.
 HWY_INLINE Raw AddNibbles(Raw sum, Raw w, Raw p) { return Add16(sum, MultiplyBytes(w, p)); }
 HWY_INLINE Raw WidenNibbles(Raw sum) { return MultiplyPairs(sum, One16()); }
 
 #else
 
-// Of any target: the integers of a lane one after the other.
+// For any target: the integers of a lane one after the other.
 template <int kRows, int kVecs, class Integer>
 HWY_INLINE void PlainSum(const GroupRows& x, int begin, int end, IntSums (&sums)[kRows][kVecs],
                          const Integer& integer) {
@@ -233,7 +233,7 @@ HWY_INLINE void SumNibbles(const uint8_t* HWY_RESTRICT values, const GroupRows& 
 #if HWY_TARGET == HWY_AVX3_DL
   RIVULET_UNROLL
 #else
-  RIVULET_NO_UNROLL  // unrolled it takes more registers than there are: 17 % slower with AVX2
+  RIVULET_NO_UNROLL  // unrolled it needs too many registers: 17 % slower with AVX2
 #endif
   for (int word = 0; word < kQuantizedInputs / 8; ++word) {
     Raw low[kVecs], high[kVecs];
@@ -344,7 +344,7 @@ HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
   }
   constexpr int kVecs = VecsAtOnce(kRows);
   for (int g = 0; g < layout.groups; ++g, block += kBlock) {
-    // One stream of memory a thread is too few for the hardware to use all that memory can do.
+    // One stream of memory per thread is too little to use the full bandwidth of memory.
     for (size_t line = 0; row == 0 && line < kBlock; line += 64) {
       hwy::Prefetch(block + kAhead * kBlock + line);
     }
@@ -379,7 +379,7 @@ HWY_INLINE void QuantizedRows(const GemmArgs& args, int rows, int row, int panel
 
 template <WeightType kType>
 void RunQuantized(const GemmArgs& args) {
-  // Even blocks of rows: 8 are 4 + 4, not 6 + 2. All go through a panel while it is in the caches.
+  // Blocks of equal size: 8 rows are 4 + 4, not 6 + 2. All blocks pass a panel while it is cached.
   const int blocks = (args.rows + kTileRows - 1) / kTileRows;
   for (int panel = args.panel_begin; panel < args.panel_end; ++panel) {
     for (int block = 0; block < blocks; ++block) {

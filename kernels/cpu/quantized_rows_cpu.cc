@@ -20,8 +20,8 @@ using GroupInts = hn::Rebind<int32_t, GroupTag>;
 inline constexpr int kGroupLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 16));
 inline constexpr float kLeast = 0x1p-100f;  // below it 127 / x would not be finite
 
-// max |x|; infinity or NaN where a value is not finite. Without a sign, bits of floats are in the
-// order of their values, NaN last.
+// max |x|; infinity or NaN where a value is not finite. Without the sign, floats sort like their
+// bits, NaN last.
 HWY_INLINE float Largest(const float* x) {
   const GroupInts di;
   auto largest = hn::Zero(di);

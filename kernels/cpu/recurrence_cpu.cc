@@ -25,8 +25,8 @@ struct Columns {
   size_t column, count;
 };
 
-// Sums over keys take even and odd keys in an accumulator each: that halves the chain of dependent
-// multiply-adds, and the order stays fixed. f(i, acc) adds key i to acc.
+// Sums over keys have one accumulator for even keys and one for odd keys. This halves the chain of
+// dependent multiply-adds, and the order stays fixed. f(i, acc) adds key i to acc.
 template <int kVecs, class Fn>
 HWY_INLINE void SumOverKeys(size_t keys, FloatVec* sum, const Fn& f) {
   const FloatTag d;
@@ -83,7 +83,7 @@ HWY_INLINE void Advance(const RecurrenceArgs& args, const Token& token, const Co
   }
 }
 
-// All tokens of one block of columns, which therefore comes from memory once and goes back once.
+// All tokens of one block of columns, which is therefore read from memory once and written once.
 template <UpdateRule kRule, int kVecs>
 void AllTokens(const RecurrenceArgs& args, const Columns& at) {
   static constexpr float kOne = 1;

@@ -14,14 +14,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
-constexpr int kRows = 4;  // of queries, that pass over a block together
+constexpr int kRows = 4;  // rows of queries that pass over a block together
 
-// Up to kRows rows: a query head of a token each.
+// Up to kRows rows; a row is a query head of a token.
 struct QueryRows {
   int count = 0;
   const float* q[kRows];
   float* y[kRows];          // sum so far of p v
-  float* maximum[kRows];    // ... of the blocks so far, and behind all of them the sums of p
+  float* maximum[kRows];    // [1] maximum so far; behind all maxima the sums of p
   int64_t position[kRows];  // of the token
 };
 
@@ -52,7 +52,7 @@ HWY_INLINE void MultiplyTile(const float* const* a, const float* b, size_t ldb, 
   }
 }
 
-// As many columns at a time as make enough chains of multiply-adds.
+// Takes enough columns at a time for enough independent chains of multiply-adds.
 template <int kTile>
 HWY_INLINE void MultiplyRows(const float* const* a, const float* b, size_t ldb, size_t k,
                              float* const* c, size_t n) {
@@ -75,7 +75,7 @@ void Multiply(int rows, const float* const* a, const float* b, size_t ldb, size_
   if (row < rows) MultiplyRows<1>(a + row, b, ldb, k, c + row, n);
 }
 
-// exp(x), of which NaN stays NaN.
+// exp(x); NaN stays NaN.
 HWY_INLINE FloatVec ExpOrNan(FloatVec x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(FloatTag(), x));
 }
@@ -113,9 +113,9 @@ BlockSum Weigh(float* scores, float scale, int64_t first, int64_t end) {
   return {maximum, sum};
 }
 
-// Takes out of `added`, the product of a row's weights and all values of a block, what positions
-// outside [first, end) did to it. Their weight is 0, but 0 times a value that is not finite is NaN,
-// and a sum of -0 keeps its sign or not by the signs of such values.
+// `added` is the product of a row's weights and all values of a block. Removes the effect of the
+// positions outside [first, end). Their weight is 0, but 0 times a value that is not finite is NaN,
+// and the signs of such values decide whether a sum of -0 keeps its sign.
 void LeaveOutUnseen(const float* weights, const float* values, size_t n, int64_t first, int64_t end,
                     float* added) {
   const FloatTag d;
@@ -135,8 +135,8 @@ void LeaveOutUnseen(const float* weights, const float* values, size_t n, int64_t
   without_signed_zeros();
 }
 
-// Joins the block's values to what the row has: both get the larger maximum. A block of which the
-// row sees nothing changes nothing.
+// Joins a block to the row's sums so far, relative to the larger of both maxima. A block of which
+// the row sees nothing changes nothing.
 void Join(const BlockSum& block, const float* values, size_t n, float* maximum, float* sum,
           float* y) {
   if (block.maximum == -std::numeric_limits<float>::infinity()) return;
@@ -153,8 +153,8 @@ void Join(const BlockSum& block, const float* values, size_t n, float* maximum, 
   }
 }
 
-// Of one block of keys and values, whose first position is `base`, for each of `rows`: maximum and
-// sum of its weights, and its weighted values in `added`. `scores`: [kRows, kCacheBlock].
+// For each of `rows`: maximum and sum of the weights of one block, whose first position is `base`,
+// and the block's weighted values in `added`. `scores`: [kRows, kCacheBlock].
 void SumBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t base,
               const float* block, float* scores, BlockSum* sums, float* const* added) {
   const size_t keys = size_t(args.key_dim), values = size_t(args.value_dim);
@@ -168,7 +168,7 @@ void SumBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t b
     first[r] = std::clamp<int64_t>(oldest, 0, kCacheBlock);
     end[r] = std::clamp<int64_t>(position + 1, 0, kCacheBlock);
     sums[r] = Weigh(row_scores[r], args.scale, first[r], end[r]);
-    // Finite, as its product is made with that of the others.
+    // The product includes this row, so its weights must be finite.
     if (sums[r].sum == 0) std::fill_n(row_scores[r], kCacheBlock, 0.0f);
   }
   const float* const block_values = block + keys * kCacheBlock;
@@ -179,7 +179,7 @@ void SumBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t b
   }
 }
 
-// The same, joined to what the rows have of the blocks before.
+// SumBlock, joined to the rows' sums over the blocks before.
 void AttendBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, size_t sums, int64_t base,
                  const float* block, float* scratch) {
   const size_t values = size_t(args.value_dim);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products that leave out the inputs which are 0 in every row: only the weights of the others are
+// Products without the inputs that are 0 in every row: only the weights of the other inputs are
 // read from memory. One line of 16-bit weights is one input of a panel.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/sparse_gemm_cpu.cc"
@@ -19,7 +19,7 @@ using SparseTag = hn::CappedTag<float, 16>;
 using SparseVec = hn::Vec<SparseTag>;
 inline constexpr int kSparseLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 16));
 inline constexpr int kSparseVecs = kPanelColumns / kSparseLanes;
-// Inputs whose weights are requested before they are used: the hardware cannot guess which.
+// The number of inputs whose weights are prefetched: the hardware cannot guess the next input.
 inline constexpr int kAhead = 16;
 
 HWY_INLINE SparseVec Widen(const float* HWY_RESTRICT p) { return hn::Load(SparseTag(), p); }

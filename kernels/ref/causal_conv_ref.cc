@@ -9,7 +9,7 @@ namespace rivulet::kernels {
 void CausalConvRef(const CausalConvArgs& args) {
   const int past = args.width - 1;
   for (int c = 0; c < args.channels; ++c) {
-    // All inputs that this call can see: the state's, then the tokens'.
+    // All inputs that this call can see: first those in the state, then those of the tokens.
     std::vector<float> inputs;
     inputs.reserve(size_t(past + args.tokens));
     for (int i = 0; i < past; ++i) inputs.push_back(args.state[i * args.channels + c]);

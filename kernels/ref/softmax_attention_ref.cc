@@ -17,7 +17,7 @@ struct Place {
     const int64_t block = position / kCacheBlock;
     data = args.cache + args.block_stride * size_t(args.ring > 0 ? block % args.ring : block);
   }
-  // Where they lie.
+  // The offsets of key and value.
   size_t k(size_t i) const { return i * kCacheBlock + row; }
   size_t v(const SoftmaxAttentionArgs& args, size_t i) const {
     return key_dim * kCacheBlock + row * size_t(args.value_dim) + i;

@@ -17,7 +17,7 @@
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kTokens = 4;            // whose feature maps are computed together
+constexpr int kTokens = 4;            // tokens whose feature maps are computed together
 constexpr int kSmallTeamsABlock = 4;  // teams of one warp share a block
 
 template <class Order>
@@ -46,8 +46,8 @@ __device__ __forceinline__ void TeamBarrier() {
   }
 }
 
-// phi of `tokens` tokens from `row` on. Begins and ends with a barrier: whoever still reads the
-// last tokens' is waited for.
+// phi of `tokens` tokens from `row` on. Begins and ends with a barrier: other warps may still read
+// phi of the last tokens.
 template <class Shape>
 __device__ __forceinline__ void TeamFeatures(const CudaAttentionArgs& p, int row, int tokens,
                                              int head, int thread, float* phi, float* x) {

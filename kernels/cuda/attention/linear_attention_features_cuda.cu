@@ -43,7 +43,7 @@ __device__ __forceinline__ void Project(const CudaAttentionArgs& p, int head, in
   __syncthreads();
 }
 
-// Of one head of kTokens tokens. `groups` is a power of two.
+// The features of one head of kTokens tokens. `groups` is a power of two.
 __device__ __forceinline__ void TokenFeatures(const CudaAttentionArgs& p, int groups, int first_row,
                                               int head) {
   const int features = p.layout.features, key_dim = p.map.key_dim, heads = p.layout.heads;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void TokenFeatures(const CudaAttentionArgs& p, int gr
     factor[thread] = gate.a;
     p.features[At(row, ld, 2 * heads * features + head)] = gate.g;
   }
-  // Vectors that are not there are zeros: nobody looks at what becomes of them.
+  // Vectors beyond the last token are zeros; nothing reads their features.
   for (int i = thread; i < 2 * kTokens * key_dim; i += kThreads) {
     const int vector = i / key_dim, d = i % key_dim, row = first_row + vector / 2;
     x[i] = vector >= 2 * tokens
@@ -77,7 +77,7 @@ __device__ __forceinline__ void TokenFeatures(const CudaAttentionArgs& p, int gr
     const int vector = i / features, place = i % features;
     const int f = place % group * groups + place / group;
     const float v = elu ? EluFeature(x[vector * features + f]) : phi[vector * features + f];
-    // Without a gate the factor is 1, and the product v.
+    // Without a gate the factor is 1, and the product is v.
     p.features[At(first_row + vector / 2, ld, (2 * head + vector % 2) * features + place)] =
         vector % 2 == 1 ? factor[vector / 2] * v : v;
   }

@@ -2,8 +2,9 @@
 //   S <- g S + a k v^T     z <- g z + a k     y = q^T S / n(q . z)       k = phi(key), q =
 //   phi(query)
 //
-// Any shape. A block takes a head of a segment, as many columns of S at a time as shared memory
-// holds, all tokens for each: z starts over with every block of columns. Warp w takes features w,
+// Any shape. A block takes a head of a segment. It loads the columns of S in parts that fit into
+// shared memory and takes all tokens for each part: z starts over with every part. Warp w takes
+// features w,
 // w + 4, ... of every column; the four sums of a column are added in the order of the warps.
 #include <cstdint>
 
@@ -15,10 +16,10 @@ namespace rivulet::kernels {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpLanes;
-constexpr int kMaxShared = 96 << 10;  // every GPU from compute capability 8.0 on has that much
+constexpr int kMaxShared = 96 << 10;  // every GPU from compute capability 8.0 on has this
 
-// Floats of shared memory beside S: z, z at first, phi of q and k, x of q and k, the warps' shares
-// of q . z. And for each column: S, the value, the warps' sums.
+// Floats of shared memory for any number of columns: z, the first z, phi of q and k, x of q and k,
+// the warps' shares of q . z. And per column: S, the value, the warps' sums.
 int FixedFloats(const StateLayout& layout, const FeatureMapArgs& map) {
   return 4 * layout.features + 2 * map.key_dim + kWarps;
 }
@@ -38,10 +39,10 @@ struct Parts {
   }
 };
 
-// One token for `columns` columns of S from `column` on, which the caller loaded. Every buffer is
-// written again only after a barrier that follows its last reading: the next token's x, phi and
-// value after the last barrier here, its sums and dot after its own first one. S and z are first
-// read after that one, too (z by the threads that loaded it).
+// One token for `columns` columns of S from `column` on, which the caller loaded. A buffer is
+// written again only after a barrier that follows its last read: x, phi and value of the next token
+// after the last barrier here; its sums and dot after the first barrier of the next call. S and z
+// are first read after that barrier, too (z by the threads that loaded it).
 __device__ void Token(const CudaAttentionArgs& p, const Parts& part, int row, int head, int column,
                       int columns) {
   const int thread = static_cast<int>(threadIdx.x), warp = WarpIndex();

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //   S <- g S + a k v^T     z <- g z + a k     y = q^T S / n(q . z)       long segments
 //
-// Tokens follow each other, so what takes time is a token's longest way through one warp. Two
+// Tokens follow each other, so the time is a token's longest path through one warp. There are two
 // launches. The first computes what needs no state: q = phi(query), a k = a phi(key) and g of every
-// token, features of a group side by side, and keeps z as it is now. In the second a block takes
-// some columns of a head of a segment and walks over kTokens tokens at a time. Its warps have one
-// of three roles, and meet at one barrier a tile:
+// token, features of a group side by side; and it copies the current z. In the second a block takes
+// some columns of a head of a segment and walks over tiles of kTokens tokens. Each of its warps has
+// one of three roles, and all warps meet at one barrier per tile:
 //   state   S in registers, per token only loads from shared memory, fused multiply-adds, and a
 //           store of y by groups
 //   z       q . z of the tile before anybody needs it: all tokens' sums over lanes at once
 //   move    bring the next tile into shared memory, add the groups of the last tile, write y out
-// Every block of a head keeps z for itself; one writes it back, the others begin from the copy.
+// Every block of a head computes z for itself, from the copy. One block writes z back.
 //
-// Two arrangements. kMany: a lane has four columns and all features of its group. kFew, where
-// segments and heads would not fill the machine: one column, four columns a block, and two lanes
-// share a group: the first does half of its features for a few tokens and hands the sums on to the
-// second, which does the rest for them while the first goes on. Sums and order are the same.
+// There are two arrangements with the same sums in the same order. kMany: a lane has four columns
+// and all features of its group. kFew, where segments and heads would not fill the machine: a lane
+// has one column, a block four, and two lanes share a group. The first lane does half of the
+// group's features for a few tokens and passes the sums to the second lane, which does the other
+// half while the first takes the next tokens.
 #include <cstdint>
 
 #include "kernels/cuda/attention/linear_attention_prefill_cuda.h"
@@ -23,7 +24,7 @@
 namespace rivulet::kernels {
 namespace {
 
-// The sum of WarpSum over 2 kHalf values.
+// Adds 2 kHalf values of one thread in the order of WarpSum.
 template <int kHalf>
 __device__ __forceinline__ float Butterfly(float (&v)[kWarpLanes]) {
 #pragma unroll
@@ -74,7 +75,7 @@ class ZWarp {
   float z_[Shape::Order::kZ] = {};
 };
 
-// Brings a tile; `thread` of the warps that move.
+// Copies a tile into shared memory; `thread` counts over the warps that move.
 template <class Shape, bool kGated>
 __device__ __forceinline__ void Bring(const CudaAttentionArgs& p, const BlockWork<Shape>& at,
                                       int tile, int thread) {
@@ -132,15 +133,15 @@ __device__ __forceinline__ void WriteOut(const CudaAttentionArgs& p, const Block
   }
 }
 
-// One barrier a tile suffices for two buffers of each kind: what is
-// written in round i was last read in round i - 1, and everybody passed the barrier between.
+// One barrier per tile suffices for two buffers of each kind: what round i writes was last read in
+// round i - 1, and all threads have passed the barrier between.
 template <class Shape, bool kGated>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     LongAttention(CudaAttentionArgs p, int wave) {
   const int block = static_cast<int>(blockIdx.x), unit = block / Shape::kTiles;
   const int index = unit / p.layout.heads, head = unit % p.layout.heads;
   const CudaSegment segment = EarlySegment(p.segments, index);
-  // Neighbours on a multiprocessor have their state warps in different quarters of it.
+  // Neighbouring blocks on a multiprocessor have their state warps in different quarters of it.
   const int role = (WarpIndex() + block / wave) % Shape::kWarps;
   const bool of_state = role < Shape::kStateWarps, of_z = role == Shape::kStateWarps;
   const int mover = (role - Shape::kStateWarps - 1) * kWarpLanes + LaneIndex();

@@ -2,10 +2,10 @@
 //   y = sum_i p_i v_i / sum_i p_i      p_i = exp(scale q . k_i - max)
 //
 // A tile is up to kRows rows against one block of positions. Scores: a warp has a quarter of the
-// rows, a lane two neighbouring positions; keys pass through shared memory, so that those of the
-// slot, [key_dim, position], and those of the pass, [position, key_dim], look alike. Weighted
-// values: 64 threads side by side have a column each, and one more for each 64 columns; two threads
-// below each other have half of the rows. Values are read where they are.
+// rows, a lane two neighbouring positions; keys pass through shared memory, so that keys of the
+// slot, [key_dim, position], and keys of the pass, [position, key_dim], have one layout. Weighted
+// values: each of 64 threads side by side has one column of every 64; of two threads below each
+// other each has half of the rows. Values are read from device memory.
 #include <cstdint>
 
 #include "kernels/cuda/attention/softmax_attention_cuda.h"
@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpLanes;
 constexpr int kAcross = 64, kDown = kThreads / kAcross;
-constexpr int kKeys = 64, kLdKeys = kCacheBlock + 2;  // of a part of a block's keys
+constexpr int kKeys = 64, kLdKeys = kCacheBlock + 2;  // columns of k in a part of a block's keys
 constexpr int kFewRows = 4, kRowsOfPrompt = 16;
-constexpr int kMostTokens = 16;  // of a thread block that takes token rows
-// A weight of a position that the row does not see, and a factor of a block that it does not.
+constexpr int kMostTokens = 16;  // tokens of a thread block that takes token rows
+// The weight of a position, and the factor of a block, that the row does not see.
 constexpr float kUnseen = -1;
 
 __device__ __forceinline__ int Bounded(int64_t x) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ float WarpMax(float v) {
   return v;
 }
 
-// What a row sees of the block that begins at `base`: positions first .. end - 1 of it.
+// The part of the block at `base` that a row sees: positions first .. end - 1 of the block.
 struct Seen {
   int first, end;
   __device__ Seen(const CudaSoftmaxAttentionArgs& p, int64_t position, int64_t base)
@@ -68,8 +68,8 @@ struct KeptHead {
   __device__ const float* Row(int token, int column) const {
     return p.in + At(segment.first_row + token, p.ld_in, column);
   }
-  // Keeps tokens from .. from + count - 1; of a ring those whose place no later one of the
-  // segment takes.
+  // Stores tokens from .. from + count - 1; in a ring without those that a later token of the
+  // segment replaces.
   __device__ __forceinline__ void Keep(int from, int count) const {
     const int64_t last = start + segment.num_rows - 1;
 #pragma unroll 1
@@ -113,7 +113,7 @@ struct BlockSum {
   float maximum, sum;
 };
 
-// The factors with which a block is joined to what a row has, and that becomes the sum of both.
+// The factors for joining a block to a row's sums so far; adds the block to *row.
 struct JoinFactors {
   float before, added;
   __device__ JoinFactors(const BlockSum& block, BlockSum* row) {
@@ -126,11 +126,11 @@ struct JoinFactors {
 
 template <int kRows, int kColumns>
 struct Tile {
-  static constexpr int kLd = kRows + 4;        // of rows side by side
-  static constexpr int kAhead = 8 / kColumns;  // positions whose values are on their way
+  static constexpr int kLd = kRows + 4;        // stride of rows side by side
+  static constexpr int kAhead = 8 / kColumns;  // positions whose values are in flight
   static constexpr int kWarpRows = kRows / kWarps, kThreadRows = kRows / kDown;
-  // Thread blocks that a multiprocessor shall have. Without a number nvcc spills a few registers to
-  // fit in one more.
+  // Thread blocks per multiprocessor. Without this number nvcc spills a few registers to fit in one
+  // more.
   static constexpr int kBlocks = kThreadRows * kColumns > 16 ? 3 : 4;
   using Values = float[kColumns][kThreadRows];
 
@@ -153,7 +153,7 @@ struct Tile {
     tokens = reinterpret_cast<int32_t*>(factors + kRows);
   }
   __device__ int Token(int row) const { return tokens[row]; }
-  // Before all blocks for a row that the tile does not have, so that it sees nothing.
+  // The position of a row; -1 for a row that the tile does not have, so that it sees nothing.
   __device__ int64_t Position(int row) const {
     return row < count ? kept.start + Token(row) : int64_t{-1};
   }
@@ -168,7 +168,8 @@ struct Tile {
     return (kept.head - Token(row)) * kept.p.queries + first + row;
   }
 
-  // The queries of rows first .. first + count - 1. Whoever still reads those before is waited for.
+  // Loads the queries of rows first .. first + count - 1, after a barrier: others may still read
+  // the old ones.
   __device__ __forceinline__ void Begin(int first_row, int rows) {
     const CudaSoftmaxAttentionArgs& p = kept.p;
     first = first_row;
@@ -188,7 +189,7 @@ struct Tile {
     }
   }
 
-  // `n` keys from `at` on, for the positions of block b that are there; zeros behind them.
+  // Loads columns `at` .. `at` + n - 1 of the keys of block b; zeros behind the last position.
   __device__ __forceinline__ void LoadKeys(int64_t b, int at, int n) {
     const CudaSoftmaxAttentionArgs& p = kept.p;
     const int64_t base = b * kCacheBlock;
@@ -278,7 +279,7 @@ struct Tile {
     }
   }
 
-  // The weighted values of block b, of which the slot has the positions before the segment.
+  // The weighted values of block b; positions before the segment are in the slot.
   __device__ __forceinline__ void WeighValues(int64_t b, Values& out) const {
     const CudaSoftmaxAttentionArgs& p = kept.p;
     const int64_t base = b * kCacheBlock;
@@ -359,7 +360,7 @@ struct Tile {
     }
   }
 
-  // Blocks `part`, part + parts, ... of those that the rows, all of one token, see.
+  // Blocks `part`, part + parts, ... of the blocks that the rows see; all rows are of one token.
   __device__ __forceinline__ void Spread(int64_t part, int64_t parts) {
     const CudaSoftmaxAttentionArgs& p = kept.p;
     const int64_t begin = FirstBlock(p, Position(0)), last = Position(0) / kCacheBlock;
@@ -403,7 +404,7 @@ __device__ __forceinline__ void WalkTokens(const KeptHead& kept, int from, int c
   }
 }
 
-// A thread block a segment and a head of keys (y), which it keeps, too.
+// A thread block takes a segment and a head of keys (y), and then stores its keys and values.
 template <int kRows, int kColumns>
 __global__ void __launch_bounds__(kThreads, Tile<kRows, kColumns>::kBlocks)
     WalkSegments(CudaSoftmaxAttentionArgs p) {
@@ -416,8 +417,8 @@ __global__ void __launch_bounds__(kThreads, Tile<kRows, kColumns>::kBlocks)
   kept.Keep(0, segment.num_rows);
 }
 
-// Calls f(segment, first token, count) for each segment that has some of `tokens` token rows from
-// `first_row` on. `owner`: [kMostTokens] of shared memory. All threads call it.
+// Calls f(segment, first token, count) for each segment with rows among the `tokens` token rows
+// from `first_row` on. `owner`: [kMostTokens] of shared memory. All threads call it.
 template <class F>
 __device__ __forceinline__ void ForEachPart(const CudaSoftmaxAttentionArgs& p, int first_row,
                                             int tokens, int32_t* owner, const F& f) {
@@ -443,7 +444,7 @@ __device__ __forceinline__ void ForEachPart(const CudaSoftmaxAttentionArgs& p, i
   }
 }
 
-// A thread block `tokens` token rows and a head of keys (y), which KeepRows keeps.
+// A thread block takes `tokens` token rows and a head of keys (y); KeepRows stores them.
 template <int kColumns>
 __global__ void __launch_bounds__(kThreads, Tile<kRowsOfPrompt, kColumns>::kBlocks)
     WalkRows(CudaSoftmaxAttentionArgs p, int tokens) {
@@ -467,7 +468,7 @@ __global__ void __launch_bounds__(kThreads) KeepRows(CudaSoftmaxAttentionArgs p)
               });
 }
 
-// A thread block a segment, a head of keys (y) and every gridDim.z-th block of positions.
+// A thread block takes a segment, a head of keys (y) and every gridDim.z-th block of positions.
 template <int kRows, int kColumns>
 __global__ void __launch_bounds__(kThreads, Tile<kRows, kColumns>::kBlocks)
     SpreadBlocks(CudaSoftmaxAttentionArgs p) {
@@ -487,9 +488,9 @@ __global__ void __launch_bounds__(kThreads, Tile<kRows, kColumns>::kBlocks)
   }
 }
 
-// A thread block a segment and a head of queries (y): joins what SpreadBlocks made, 32 blocks of
-// positions at a time, whose factors are made at once. The first head of queries of each head of
-// keys keeps that.
+// A thread block takes a segment and a head of queries (y) and joins the blocks of SpreadBlocks, 32
+// at a time, whose factors are computed together. The thread block of the first head of queries of
+// each head of keys then stores the keys and values.
 __global__ void __launch_bounds__(kThreads) JoinBlocks(CudaSoftmaxAttentionArgs p) {
   WaitForPredecessor();
   const CudaSegment segment = p.segments[blockIdx.x];
@@ -519,7 +520,7 @@ __global__ void __launch_bounds__(kThreads) JoinBlocks(CudaSoftmaxAttentionArgs 
         const int left = blocks - b, count = left < kWarpLanes ? left : kWarpLanes;
         const BlockSum block =
             lane < count ? stats[first + static_cast<size_t>(b + lane)] : BlockSum{-INFINITY, 0};
-        // The largest of the blocks up to each, and of those before it.
+        // The largest maximum of the blocks up to this lane's, and of the blocks before it.
         float largest = fmaxf(row.maximum, block.maximum);
 #pragma unroll
         for (int lanes = 1; lanes < kWarpLanes; lanes *= 2) {
@@ -590,9 +591,9 @@ cudaError_t StartRows(const CudaLaunch& launch, const CudaSoftmaxAttentionArgs& 
   return LaunchGrid(launch, KeepRows, grid(kMostTokens), kThreads, SharedBytes(kMostTokens), args);
 }
 
-// Parts that the blocks of a sequence are spread over; 1: they are walked.
+// The number of parts into which the blocks of a sequence are spread; 1: thread blocks walk them.
 int64_t PartsOf(const CudaLaunch& launch, const CudaSoftmaxAttentionArgs& args) {
-  constexpr int kBlocksEach = 4;  // thread blocks that a multiprocessor should have
+  constexpr int kBlocksEach = 4;  // desired thread blocks per multiprocessor
   const int64_t units = int64_t{args.num_segments} * args.heads;
   const size_t needed =
       static_cast<size_t>(args.rows) *
@@ -636,7 +637,7 @@ cudaError_t PrepareSoftmaxAttentionCuda() {
 cudaError_t SoftmaxAttentionCuda(const CudaLaunch& launch, const CudaSoftmaxAttentionArgs& args) {
   if (!Valid(args)) return cudaErrorInvalidValue;
   if (args.num_segments == 0 || args.rows == 0) return cudaSuccess;
-  // Tokens of one segment are walked by one thread block or, where there are many, by several.
+  // One thread block walks the tokens of a segment, or several if there are many tokens.
   constexpr int kManyMore = 16;
   if (args.rows - args.num_segments >= kManyMore) return StartRows(launch, args);
   const int64_t parts = PartsOf(launch, args);

@@ -9,8 +9,7 @@ namespace {
 
 constexpr int kAhead = 4;
 
-// The inputs of tap j behind token t of a segment in channel c: rows of x, before the first of
-// which lies the state.
+// The inputs of a segment in channel c: rows of x; the state holds the inputs before the first row.
 struct Inputs {
   const CudaCausalConvArgs& p;
   const CudaSegment& segment;
@@ -30,7 +29,7 @@ __device__ __forceinline__ void Convolve(const CudaCausalConvArgs& p, const Cuda
       p, segment, p.states + static_cast<size_t>(segment.slot) * p.floats_per_slot + p.offset + c,
       c};
   const float bias = p.bias == nullptr ? 0.0f : p.bias[c];
-  const int taps = kMaxConvWidth - p.width;  // that do not exist
+  const int taps = kMaxConvWidth - p.width;  // taps that do not exist
   float weight[kMaxConvWidth], input[kMaxConvWidth], last[kMaxConvWidth];
 #pragma unroll
   for (int j = 0; j < kMaxConvWidth; ++j) {
@@ -39,7 +38,7 @@ __device__ __forceinline__ void Convolve(const CudaCausalConvArgs& p, const Cuda
     input[j] = j > taps ? inputs.Of(first - back) : 0.0f;
     last[j] = j > taps && first == 0 ? inputs.Of(segment.num_rows - back) : 0.0f;
   }
-  // The old state is read: the new one can be written.
+  // The old state has been read: the new one can be written.
 #pragma unroll
   for (int j = 1; j < kMaxConvWidth; ++j) {
     if (j > taps && first == 0) inputs.state[At(j - taps - 1, p.channels)] = last[j];
@@ -79,7 +78,7 @@ __device__ __forceinline__ void StepSizes(const StepSizesArgs& p, int first_row,
   }
 }
 
-// The heads of the step sizes have blocks of their own, behind those of the channels.
+// The heads of the step sizes have blocks of their own, behind the blocks of the channels.
 __host__ __device__ int FirstHead(const CudaCausalConvArgs& p) {
   return (p.channels + kColumnThreads - 1) / kColumnThreads * kColumnThreads;
 }

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 128, kMostAcross = 65535;  // of a grid
 
-// This thread's element of a row. The grid has a column of blocks for each row: without it every
-// element would cost a division of 64-bit numbers, which is longer than its activation.
+// This thread's element of a row. The grid has a column of blocks for each row: otherwise every
+// element would need a division of 64-bit numbers, which takes longer than its activation.
 struct Element {
   size_t row;
   int column;

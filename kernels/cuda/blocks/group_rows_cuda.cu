@@ -10,7 +10,7 @@ namespace {
 // Groups of up to kMostOfWarp values have a warp each, longer ones a block each.
 constexpr int kThreads = 128, kGroupsPerBlock = kThreads / kWarpLanes, kMostOfWarp = 256;
 constexpr int kLongThreads = 256;
-constexpr size_t kMostShared = size_t{48} << 10;  // that a block has without asking for more
+constexpr size_t kMostShared = size_t{48} << 10;  // a block's default limit
 
 struct NormGroupsArgs {
   RmsNormArgs norm;
@@ -20,7 +20,7 @@ struct NormGroupsArgs {
   CudaHalfRows half;
 };
 
-// Where a group's values and what belongs to them begin: [size], or null.
+// The beginnings of a group's values and of their gates, weights and bias: [size], or null.
 struct Group {
   const float *x, *gate;
   float* y;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) NormGroups(NormGroupsArgs p) {
   const Group g(p, item);
   const float* x = g.x;
   if (!kCentred && g.gate != nullptr && p.gate.first) {
-    // What a lane writes it alone reads again. (Unrolled, the kernel would have a stack.)
+    // Only the lane that writes a value reads it again. (Unrolled, the kernel would have a stack.)
 #pragma unroll 1
     for (int i = LaneIndex(); i < n; i += kWarpLanes) {
       g.y[i] = x[i] * ActivationOf(p.gate.kind, g.gate[i]);
@@ -143,7 +143,7 @@ size_t SharedOf(const NormGroupsArgs& args) {
   return sizeof(float4) + static_cast<size_t>(args.norm.size) * sizeof(float) * (factors ? 2 : 1);
 }
 
-// Whether groups are of whole float4, everywhere.
+// Whether groups consist of whole float4 in all arrays.
 bool InQuads(const NormGroupsArgs& args) {
   const RmsNormArgs& norm = args.norm;
   bool quads = norm.size % 4 == 0;

@@ -11,13 +11,13 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarpLanes;
 
-// A block a row, a thread a pair: its angle serves q and k of all heads.
+// A block takes a row, a thread a pair, whose angle serves q and k of all heads.
 __global__ void __launch_bounds__(kThreads) RotateHeads(RotateHeadsArgs p) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
   for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += kThreads) {
-    // In double, as positions have no end; in units of pi, which the reduction to one turn keeps
-    // exact.
+    // In double, because positions may be large; in units of pi, so that the reduction to one turn
+    // is exact.
     const double x = static_cast<double>(p.positions[row]) * p.frequencies[i];
     const float cosine = static_cast<float>(cospi(x) * p.factor),
                 sine = static_cast<float>(sinpi(x) * p.factor);
@@ -131,7 +131,7 @@ bool AllSet(std::initializer_list<const void*> arrays) {
   return true;
 }
 
-// Blocks of a warp a head of a row.
+// The number of blocks with one warp per head of a row.
 int64_t HeadBlocks(int rows, int heads) { return (int64_t{rows} * heads + kWarps - 1) / kWarps; }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace rivulet::kernels {
 namespace {
 
 // kGroups groups of lanes divide the keys: chunk c of four keys belongs to group c mod kGroups. The
-// lanes of a group have four columns each or, where segments are few, one. That does not change the
-// order of a sum.
+// lanes of a group have four columns each or, where segments are few, one. The order of a sum is
+// the same.
 constexpr int kLaneChunks = 4;
 template <UpdateRule kRule, int kGroups>
 struct RecurrenceShape {
@@ -30,7 +30,7 @@ __device__ __forceinline__ const float* VectorAt(const CudaHeadVectors& x, int r
   return x.data + At(row, x.ld) + At(head, x.head_stride);
 }
 
-// What a lane holds of a token before it is the token's turn.
+// A lane's part of the next token.
 template <UpdateRule kRule, int kGroups>
 struct NextToken {
   using Shape = RecurrenceShape<kRule, kGroups>;
@@ -137,7 +137,8 @@ __device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* st
   });
 }
 
-// One token: S in registers advances, `y` becomes S^T q. `added`: v, or what stands in its place.
+// One token: S in registers advances, `y` becomes S^T q. `added`: v; becomes the factor of k^T in
+// the update.
 template <UpdateRule kRule, int kGroups, int kC>
 __device__ __forceinline__ void Advance(const float* shared, int key_dim, float beta,
                                         float (&added)[kC], LaneState<kC>& s, float (&y)[kC]) {
@@ -184,8 +185,8 @@ __device__ __forceinline__ void Advance(const float* shared, int key_dim, float 
   SumGroups<kGroups>(y);
 }
 
-// Calls f(i, y[i]) for this lane's values l, l + 32, ... of n that other warps wrote, many loads at
-// once.
+// Calls f(i, y[i]) for this lane's values l, l + 32, ... of n values that other warps wrote, with
+// many loads in flight.
 template <class F>
 __device__ __forceinline__ void ForEachWritten(const float* y, int n, const F& f) {
   constexpr int kAtOnce = 16;
@@ -205,9 +206,9 @@ __device__ __forceinline__ void ForEachWritten(const float* y, int n, const F& f
   }
 }
 
-// Counts this warp among those that have written a part of their rows; lane 0 gets how many came
-// before. The count releases what the whole warp has written: the barrier puts all lanes' writes
-// before lane 0's count in causality order, which is transitive.
+// Counts this warp as one that has written its part of the rows; lane 0 gets the count before. The
+// count releases what the whole warp has written: the barrier puts all lanes' writes before lane
+// 0's count in causality order, which is transitive.
 __device__ __forceinline__ unsigned CountWritten(unsigned* count) {
   unsigned before = 0;
   __syncwarp();
@@ -222,9 +223,9 @@ __device__ __forceinline__ unsigned CountWritten(unsigned* count) {
 #endif
   return before;
 }
-// For the warp that counted last: what the others wrote before they counted is there for all lanes.
-// Its count read theirs, each of them through the next; the fence makes that an acquire of lane 0,
-// and the barrier passes it on. A shuffle would order no memory.
+// For the last warp to count: makes the other warps' writes before their counts visible to all
+// lanes. Its count has read their counts, one through the next; the fence makes this an acquire of
+// lane 0, and the barrier passes it on to all lanes. A shuffle would not order memory.
 __device__ __forceinline__ void AcquireWritten() {
 #if defined(__CUDA_ARCH__)
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -240,7 +241,7 @@ __device__ __forceinline__ void NormRows(const CudaRecurrenceArgs& p, const Cuda
   for (int item = 0; item < segment.num_rows * norm.groups; ++item) {
     const int row = segment.first_row + item / norm.groups, first = item % norm.groups * size;
     float* const y = p.y + At(row, p.ld_y, first);
-    // As GroupStatistics adds.
+    // In the order of GroupStatistics.
     float squares = 0;
     ForEachWritten(y, size, [&](int, float v) { squares = fmaf(v, v, squares); });
     const RowStatistics s = {0,
@@ -283,12 +284,12 @@ __device__ __forceinline__ void Recur(const CudaRecurrenceArgs& p) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) added[c] = next.v[c];
     const float beta = next.beta;
-    // Of the lane's columns it writes one: group g has column g of the four.
+    // A lane writes one of its four columns: a lane of group g writes column g.
     const float mine = group == 0   ? added[0]
                        : group == 1 ? added[1]
                        : group == 2 ? added[2]
                                     : added[3];
-    __syncwarp();  // the last token's vectors are read
+    __syncwarp();  // all lanes have read the last token's vectors
     next.Stage(shared);
     __syncwarp();
     if (t + 1 < segment.num_rows) next.Load(p, row + 1, head, column);
@@ -302,7 +303,8 @@ __device__ __forceinline__ void Recur(const CudaRecurrenceArgs& p) {
   }
   unsigned* const done = kNorm ? p.norm.done + item / tiles / p.heads : nullptr;
   const unsigned before = kNorm ? CountWritten(done) : 0;
-  // Behind the count, whose release would wait for S, too; nobody reads S before the next launch.
+  // After the count, whose release would otherwise wait for S, too; nothing reads S before the next
+  // launch.
   MoveState<kGroups, true>(p, state, column, s);
   if constexpr (kNorm) {
     const auto warps = static_cast<unsigned>(tiles * p.heads);
@@ -323,9 +325,9 @@ __global__ void __launch_bounds__(kWarpLanes) NormRecurrence(CudaRecurrenceArgs 
   Recur<UpdateRule::kDecay, kGroups, true>(p);
 }
 
-// Where segments are few: a lane has one column of the group's keys instead of four, so a warp's
-// chain of operations for a token is a third as long, and four times as many warps work. What
-// tokens need is copied to shared memory three tokens ahead.
+// For few segments: a lane has one column of the group's keys instead of four, so a warp's chain of
+// operations for a token is a third as long, and four times the number of warps work. Tokens are
+// copied to shared memory three tokens ahead.
 template <UpdateRule kRule, int kGroups>
 struct FewShape {
   using Wide = RecurrenceShape<kRule, kGroups>;
@@ -337,8 +339,8 @@ struct FewShape {
   static constexpr size_t kShared = size_t{kStages} * kStage * sizeof(float);
 };
 
-// Brings tokens one after another. Addresses advance by a row: computed anew they would be half of
-// a token's instructions.
+// Copies tokens one after another. Addresses advance by a row: to compute them anew would be half
+// of a token's instructions.
 template <UpdateRule kRule, int kGroups>
 class FewTokens {
  public:
@@ -363,12 +365,12 @@ class FewTokens {
       keys_[3] = VectorAt(args.a, row, head) + LaneIndex();
       keys_[4] = VectorAt(args.b, row, head) + LaneIndex();
     }
-    // What no token changes: zeros beyond the keys, w = 1 where there is none.
+    // Values that no token changes: zeros beyond the keys, and w = 1 for a rule without w.
     for (int i = LaneIndex(); i < Shape::kStages * Shape::kStage; i += kWarpLanes) {
       const int vector = i % Shape::kStage / Wide::kKeys;
       shared_[i] = vector == 2 && args.w_dim == 0 ? 1.0f : 0.0f;
     }
-    __syncwarp();  // others copy there
+    __syncwarp();  // other lanes copy there
   }
 
   // Copies the next token into stage `at`.
@@ -408,10 +410,10 @@ class FewTokens {
 
   const CudaRecurrenceArgs& p_;
   float* const shared_;
-  // Of the next token: this lane's first key of each vector, its column of v; beta.
+  // Addresses for the next token: this lane's first key of each vector, its column of v; beta.
   const float* keys_[Wide::kVectors];
   const float *v_, *beta_;
-  const int w_step_;  // from one of this lane's keys of w to the next
+  const int w_step_;  // stride between this lane's keys of w
   const bool brings_v_, brings_beta_;
 };
 
@@ -443,11 +445,11 @@ __global__ void __launch_bounds__(kWarpLanes) RecurrenceFew(CudaRecurrenceArgs p
 #pragma unroll 1
   for (int t = 0; t < segment.num_rows; ++t) {
     WaitForCopies<Shape::kAhead - 1>();
-    __syncwarp();  // token t is here for all lanes, and all have left token t - 1
+    __syncwarp();  // token t has arrived for all lanes, and all lanes are done with token t - 1
     if (t + Shape::kAhead < segment.num_rows) {
       tokens.Bring((t + Shape::kAhead) & (Shape::kStages - 1));
     }
-    CommitCopies();  // empty at the end, so that the count holds
+    CommitCopies();  // empty at the end, so that one group is closed per token
     const float* const stage = tokens.Stage(t & (Shape::kStages - 1));
     const float v = stage[Shape::kV + of_lane];
     const float beta = p.beta.data == nullptr ? 1.0f : p.beta_scale * stage[Shape::kBeta];
@@ -466,7 +468,7 @@ int64_t Blocks(const CudaRecurrenceArgs& args, int columns) {
   return tiles * args.heads * args.num_segments;
 }
 
-// With fewer than two warps a multiprocessor, each scheduler has at most one of them and waits for
+// With fewer than two warps per multiprocessor, each scheduler has at most one warp and waits for
 // it most of the time. With more, the wide kernel issues fewer instructions for the same work.
 template <UpdateRule kRule, int kGroups>
 cudaError_t Start(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {

@@ -7,7 +7,7 @@
 namespace rivulet::kernels {
 namespace {
 
-// With more rows a block, fewer rows are normed twice, and fewer blocks share them.
+// With more rows per block, fewer rows are normed twice, but fewer blocks share the work.
 constexpr int kThreads = 256, kBlockRows = 4;
 
 // Shared memory: the owners of ForEachShare, statistics, two rows.
@@ -15,8 +15,8 @@ constexpr size_t kOwners = kBlockRows * sizeof(int32_t), kRowsAt = kOwners + 16;
 static_assert(sizeof(RowStatistics) <= 16);
 size_t SharedOf(int n) { return kRowsAt + 2 * static_cast<size_t>(n) * sizeof(float); }
 
-// A thread takes columns threadIdx.x, threadIdx.x + kThreads, ... of every row, so that it alone
-// reads again what it wrote; one warp adds up a row.
+// A thread takes columns threadIdx.x, threadIdx.x + kThreads, ... of every row, so that it reads
+// only its own writes again; one warp sums a row.
 class Shift {
  public:
   __device__ explicit Shift(const CudaTokenShiftArgs& p)
@@ -25,13 +25,13 @@ class Shift {
         row_(reinterpret_cast<float*>(Bytes() + kRowsAt)),
         before_(row_ + p.n) {}
 
-  // Tokens first .. first + count - 1 of a segment, behind what came before them: the row of
-  // another share, or the state, which then becomes the segment's last row.
+  // Tokens first .. first + count - 1 of a segment, after the row before them: a row of another
+  // share, or the state, which then becomes the segment's last row.
   __device__ __forceinline__ void Run(const CudaSegment& segment, int first, int count) {
 #pragma unroll 1
     for (int t = first - 1; t < first + count; ++t) {
       const bool begin = t < first;
-      // The only row of a segment is normed already: it is what the state has become.
+      // The only row of a segment is normed already: it is the new state.
       if (begin || segment.num_rows > 1) {
         Norm(segment.first_row + (t < 0 ? segment.num_rows - 1 : t));
       }
@@ -51,7 +51,7 @@ class Shift {
     return static_cast<unsigned char*>(SharedMemory());
   }
 
-  // Of all threads together.
+  // All threads call it.
   __device__ __forceinline__ void Norm(int row) {
     float* const to = row_;
     const float* const x = p_.x + At(row, p_.ld_x);

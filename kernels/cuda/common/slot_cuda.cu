@@ -46,7 +46,7 @@ cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats
                           const CudaSlotPart* parts, int count, size_t most) {
   if (floats == 0 || floats % 16 != 0 || count < 0 || most > floats) return cudaErrorInvalidValue;
   if (count == 0 || most == 0) return cudaSuccess;
-  constexpr int kMaxGridY = 4096;  // CUDA allows 65535; a block takes several parts beyond this
+  constexpr int kMaxGridY = 4096;  // CUDA allows 65535; with more parts, a block takes several
   const dim3 grid(BlocksFor((most + 3) / 4),
                   static_cast<unsigned>(count < kMaxGridY ? count : kMaxGridY));
   return LaunchGrid(launch, ZeroSlots, grid, kThreads, 0, reinterpret_cast<float4*>(states),

@@ -17,9 +17,9 @@ bool Aligned(const float* p, int ld) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
-// The largest tile that fills the machine and of whose rows at least half exist. Instead of the
-// smallest, blocks of one warp: where it leaves multiprocessors idle, and for up to 16 rows where
-// these blocks all run at once, so that all weights are on their way before the predecessor ends.
+// The largest tile that fills the machine and of whose rows more than half exist. Blocks of one
+// warp replace the smallest tile where it leaves multiprocessors idle, or for up to 16 rows if they
+// all run at once: all weights are then in flight before the predecessor ends.
 template <class Args>
 int TileOf(bool f16, const CudaLaunch& launch, const Args& args, int rows) {
   int tile = tile_for_test;

@@ -118,7 +118,7 @@ __device__ __forceinline__ void GemmF16Block(const P& p, int block) {
       const int step = k / 32 + s;
       if (step >= k_steps) break;
       MultiplyF16<Weights, Shape::kStride>(lane_a + 16 * s, b[s], sum);
-      // The registers are free: what the next chunk needs comes while this one goes on.
+      // The registers are free: load the next chunk while this one is computed.
       LoadWeights<Weights>(p.w, step + Shape::kSteps, tile, b[s]);
     }
   }
@@ -138,7 +138,7 @@ template <int kTiles, class Weights>
 __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   GemmF16Block<kTiles, Weights>(p, static_cast<int>(blockIdx.x));
 }
-// Of products with both types of weights.
+// The kernel of a group, whose products may have either type of weights.
 template <int kTiles>
 __global__ void __launch_bounds__(kGemmThreads, 2)
     GroupGemmF16(const __grid_constant__ CudaGroupGrid<float> grid) {
@@ -148,15 +148,15 @@ __global__ void __launch_bounds__(kGemmThreads, 2)
 }
 
 // Few rows and columns: a block is one warp with 8 columns, so that there are enough blocks. All
-// its weights are on their way to shared memory before the wait for the predecessor; the sums are
-// those of GemmF16, in its order.
+// its weights are in flight to shared memory before the wait for the predecessor; the sums have the
+// order of GemmF16.
 struct FewShape {
   static constexpr int kRows = 16, kColumns = 8, kChunk = 128;
   static constexpr int kStride = kChunk + 8, kSteps = kChunk / 32;  // as F16Shape has them
   static constexpr int kBuffer = kRows * kStride / 2;               // words
   static constexpr size_t kRowsBytes =
       size_t{2} * kBuffer * sizeof(uint32_t) + kRows * sizeof(RowStatistics);
-  static constexpr size_t kMostShared = size_t{96} << 10;  // the least that an architecture has
+  static constexpr size_t kMostShared = size_t{96} << 10;  // every architecture has at least this
 };
 size_t FewShared(const CudaMatrix& w) {
   return FewShape::kRowsBytes + (w.type == WeightType::kInt8 ? Int8Weights::PanelBytes(w.k)
@@ -210,7 +210,7 @@ __device__ __forceinline__ void GemmFewF16Block(const P& p, int block) {
     uint32_t* tile_a = rows + buffer * Shape::kBuffer;
     loader.Finish(p, at.first_row, k, write_norm, statistics, a);
     StoreRows<Shape, ALoader>(tile_a, loader, a);
-    __syncwarp();  // the rows, and at first the weights, are here for all lanes
+    __syncwarp();  // the rows, and at first the weights, have arrived for all lanes
     if (k + Shape::kChunk < p.w.k) loader.Load(p, k + Shape::kChunk, a);
     const uint32_t* lane_a = tile_a + LaneIndex() / 4 * (Shape::kStride / 2) + LaneIndex() % 4;
 #pragma unroll

@@ -5,8 +5,8 @@
 namespace rivulet::kernels {
 namespace {
 
-// Float32: a lane has one column and kPerWarp rows. kDown warps stand below each other, the others
-// beside them.
+// Float32: a lane has one column and kPerWarp rows. kDown warps are below each other in the tile,
+// the rest beside them.
 template <int kPerWarp, int kDown>
 struct F32Shape {
   static constexpr int kAcross = kGemmWarps / kDown;
@@ -19,7 +19,7 @@ struct F32Shape {
 };
 constexpr int kAhead = 8;  // float4 of W that a lane holds in advance: 32 k
 
-// By __ldcg: the compiler moves loads by __ldg behind WaitForPredecessor().
+// By __ldcg: the compiler would move loads by __ldg behind WaitForPredecessor().
 __device__ __forceinline__ float4 LoadF32Weights(const float4* __restrict__ w, int k4, int k4_end) {
   return k4 < k4_end ? __ldcg(w + static_cast<size_t>(k4) * kWarpLanes) : make_float4(0, 0, 0, 0);
 }
@@ -33,7 +33,7 @@ __device__ __forceinline__ void GemmF32Block(const P& p, int block) {
   const int column = panel * kWarpLanes + LaneIndex();
   const int first = WarpIndex() / Shape::kAcross * kPerWarp;  // the warp's first row in the tile
   const int k4_all = (p.w.k + 3) / 4;
-  const int k4_end = panel * kWarpLanes < p.w.n ? k4_all : 0;  // no such panel: no weights
+  const int k4_end = panel * kWarpLanes < p.w.n ? k4_all : 0;  // beyond n: no weights
   const float4* w =
       static_cast<const float4*>(p.w.packed) + At(panel, k4_all) * kWarpLanes + LaneIndex();
   auto* shared = static_cast<float*>(SharedMemory());

@@ -39,8 +39,8 @@ using MiddleTile = WideShape<2, 2, 4, 4, W>;
 template <class W>
 using LargeTile = WideShape<2, 2, 4, 8, W>;
 
-// Brings a chunk of W, as it is packed; zeros beyond its columns. Unrolled in full, this loop and
-// the one of BringRows would keep an address for each copy in registers that the sums need.
+// Copies a chunk of W, as packed; zeros beyond its columns. Fully unrolled, this loop and the loop
+// of BringRows would keep an address for each copy in registers that the sums need.
 template <class Shape, class P>
 __device__ __forceinline__ void BringWeights(const P& p, int first_column, int chunk,
                                              uint4* shared) {
@@ -69,8 +69,8 @@ __device__ __forceinline__ void BringWeights(const P& p, int first_column, int c
   }
 }
 
-// Brings a chunk of a. Piece j of row r stands at j ^ (r % 8): the eight rows of an ldmatrix tile
-// then lie in different banks.
+// Copies a chunk of a. Piece j of row r is stored at j ^ (r % 8): the eight rows of an ldmatrix
+// tile then lie in different banks.
 template <class Shape, bool kGather, class P>
 __device__ __forceinline__ void BringRows(const P& p, int first_row, int chunk, uint4* shared) {
   uint4* to = shared + chunk % Shape::kStages * Shape::kStagePieces;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void BringRows(const P& p, int first_row, int chunk, 
   }
 }
 
-// The warp's share of a chunk, of which `steps` of 32 k exist.
+// The warp's share of a chunk with `steps` steps of 32 k.
 template <class Shape>
 __device__ __forceinline__ void MultiplyChunk(const uint4* a, int steps,
                                               float (&sum)[Shape::kHigh][Shape::kWide][4]) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void MultiplyChunk(const uint4* a, int steps,
   }
 }
 
-// Two neighbouring outputs, of which the second may not exist.
+// Two neighbouring outputs; the second may be outside the matrix.
 template <class To>
 __device__ __forceinline__ void StorePair(To* to, float2 v, bool both) {
   if constexpr (sizeof(To) == 4) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void StorePair(To* to, float2 v, bool both) {
 }
 
 // The thread's pairs of sums, from shared memory to the output. Loops that are hardly unrolled keep
-// the code short: the sums are in shared memory because registers cannot be counted through.
+// the code short; the sums are in shared memory because a loop cannot index registers.
 template <class Shape, bool kGather, class P>
 class PairWriter {
  public:
@@ -182,8 +182,7 @@ class PairWriter {
       StorePair(p_.out + at, v, both);
     }
   }
-  // Loads first: the compiler cannot move them ahead of stores, which may go to the same place for
-  // all it knows.
+  // Loads first: the compiler cannot move loads ahead of stores that may alias them.
   __device__ __forceinline__ void AddResiduals(int first) const {
     float2 add[kAtOnce];
 #pragma unroll
@@ -211,7 +210,7 @@ class PairWriter {
   static constexpr int kAtOnce = 8;
   static_assert(Shape::kPairs % kAtOnce == 0);
   const P& p_;
-  // Of the first pair; pair i is 8 (i % kWide) columns and 8 (i / kWide) rows on.
+  // The place of the first pair; pair i is 8 (i % kWide) columns and 8 (i / kWide) rows further.
   int row_, column_;
   const float2* sums_;
 };
@@ -248,18 +247,18 @@ __device__ __forceinline__ void WideGemmBlock(const P& p, int block) {
   }
   for (int chunk = 0; chunk < chunks; ++chunk) {
     WaitForCopies<Shape::kStages - 2>();
-    __syncthreads();  // the chunk is here for all, and all have left the one before
+    __syncthreads();  // the chunk has arrived for all threads, and all are done with the one before
     const int next = chunk + Shape::kStages - 1;
     if (next < chunks) {
       BringWeights<Shape>(p, at.first_column, next, shared);
       BringRows<Shape, kGather>(p, at.first_row, next, shared);
     }
-    CommitCopies();  // empty at the end, so that the count holds
+    CommitCopies();  // empty at the end, so that one group is closed per chunk
     MultiplyChunk<Shape>(shared + chunk % Shape::kStages * Shape::kStagePieces, k_steps - 2 * chunk,
                          sum);
   }
   WaitForCopies<0>();
-  __syncthreads();  // all have left the chunks: their place is free
+  __syncthreads();  // all threads are done with the chunks: their memory is free
 
   auto* sums = reinterpret_cast<float2*>(shared) + threadIdx.x;
 #pragma unroll
@@ -282,7 +281,7 @@ template <class Shape, bool kGather>
 __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
   WideGemmBlock<Shape, kGather>(p, static_cast<int>(blockIdx.x));
 }
-// Of products with both types of weights.
+// The kernel of a group, whose products may have either type of weights.
 template <int kHigh, int kWide>
 __global__ void __launch_bounds__(kGemmThreads, 2)
     GroupWideGemm(const __grid_constant__ CudaGroupGrid<uint16_t> grid) {
@@ -320,7 +319,8 @@ cudaError_t Prepare() {
                      PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared)});
 }
 
-// The largest tile of which there are enough: half of the machine has two to switch between.
+// The largest tile with enough blocks: 1.5 per multiprocessor, so that half of the machine has two
+// blocks to switch between.
 template <class Args>
 int TileOf(const CudaLaunch& launch, const Args& args) {
   const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;

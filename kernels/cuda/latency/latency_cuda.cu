@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps of few rows in one launch: the members of LatencyBlock (latency_block_cuda.h), the kernel
-// that calls them, its launch.
+// that calls them, and its launch.
 #include "kernels/cuda/common/row_statistics_cuda.h"
 #include "kernels/cuda/latency/latency_block_cuda.h"
 #include "kernels/cuda/latency/latency_cuda.h"
 
 namespace rivulet::kernels {
 
-// The inputs of a block's products, from what others exchanged.
+// The inputs of a block's products, received from other blocks.
 
 // x <- norm(x), by one warp; zero behind the row.
 __device__ inline void LatencyBlock::Normalize(float* x, const float* weight,
@@ -21,8 +21,9 @@ __device__ inline void LatencyBlock::Normalize(float* x, const float* weight,
   __syncwarp();
 }
 
-// x of `rows`: from the exchange and normalised (`last`: also by the final norm, if there is one),
-// or, without `from`, the embedding; and as the input of a product. One warp a row.
+// Loads x of `rows`: from the exchange and normalised (`last`: also by the final norm, if there is
+// one), or, without `from`, the embedding. Also stores it as the input of a product. One warp takes
+// a row.
 __device__ inline bool LatencyBlock::LoadRows(const uint64_t* from, const StepNorm& norm, bool last,
                                               uint32_t rows) {
   __syncthreads();
@@ -56,8 +57,8 @@ __device__ inline bool LatencyBlock::LoadRows(const uint64_t* from, const StepNo
   return Arrived(arrived);
 }
 
-// Two halves of a row of a product's input that is made of pieces of an odd `width`: word `i` of
-// the exchange.
+// Stores word `i` of the exchange, two halves of a product's input row that consists of pieces of
+// an odd `width`.
 __device__ inline void LatencyBlock::PutHalves(int row, int i, uint32_t value, int width) const {
   const int each = (width + 1) / 2, column = 2 * (i % each);
   auto* halves = reinterpret_cast<uint16_t*>(A(row)) + i / each * width + column;
@@ -65,13 +66,13 @@ __device__ inline void LatencyBlock::PutHalves(int row, int i, uint32_t value, i
   if (column + 1 < width) halves[1] = static_cast<uint16_t>(value >> 16);
 }
 
-// The rows of a product's input that others made; zero behind them. A warp a row, or several where
-// there are fewer rows.
+// Receives the rows of a product's input; zero behind them. One warp takes a row, or several warps
+// where there are one or two rows.
 __device__ inline bool LatencyBlock::LoadInput(const uint64_t* from, int ld, int heads, int width) {
   __syncthreads();
   const int parts = p.rows == 1 ? 4 : p.rows == 2 ? 2 : 1;
   const int k = heads * width, count = heads * ((width + 1) / 2);
-  const bool whole = heads == 1 || width % 2 == 0;  // words are words of the row
+  const bool whole = heads == 1 || width % 2 == 0;  // words of the exchange are words of the row
   bool arrived = true;
 #pragma unroll 1
   for (int item = WarpIndex(); item < p.rows * parts; item += kLatencyWarps) {
@@ -84,13 +85,13 @@ __device__ inline bool LatencyBlock::LoadInput(const uint64_t* from, int ld, int
       came = ReceivePairs(words, count, first, stride, flag_, watch_, [&](int i, uint32_t v) {
         A(r)[i] = v;
       });
-    } else {  // seldom: slow, and short
+    } else {  // rare: slow code, but short
       came = ReceivePairs<1>(words, count, first, stride, flag_, watch_,
                              [&](int i, uint32_t v) { PutHalves(r, i, v, width); });
     }
     arrived = came && arrived;
     if (part != 0) continue;
-    // An odd row's last half came with its word, unless pieces were put one by one.
+    // The half behind an odd row came with the row's last word, unless PutHalves stored the pieces.
     auto* halves = reinterpret_cast<uint16_t*>(A(r));
     const int begin = whole ? k + k % 2 : k;
     for (int i = begin + LaneIndex(); i < (k + 31) / 32 * 32; i += kWarpLanes) halves[i] = 0;
@@ -100,7 +101,7 @@ __device__ inline bool LatencyBlock::LoadInput(const uint64_t* from, int ld, int
 
 // The phases of a step of one block.
 
-// Where the sums of phase 0 .. 3 of a layer go: products to q, k, v of a head, out, ffn1, ffn2.
+// The destination of the sums of phase 0 .. 3 of a layer: q, k, v of a head; out; ffn1; ffn2.
 __device__ inline StoreSums LatencyBlock::StoreOf(int phase, const LayerWords& words,
                                                   const CudaMatrix& w,
                                                   const HeadColumns& columns) const {
@@ -120,7 +121,7 @@ __device__ inline StoreSums LatencyBlock::StoreOf(int phase, const LayerWords& w
   return store;
 }
 
-// The phases are turns of a loop, so that what they share has its code once.
+// The phases are turns of a loop, so that shared code exists once.
 __device__ inline bool LatencyBlock::Layer(int index) {
   const StepLayer& layer = p.model.layers[index];
   const CudaAttentionArgs& attention = p.model.attention;
@@ -173,7 +174,7 @@ __device__ inline bool LatencyBlock::Layer(int index) {
 }
 
 // Few outputs: the block that samples a row computes them all. Many: the blocks of the stage share
-// the columns, and those that sample wait for them.
+// the columns, and the sampling blocks wait for all of them.
 __device__ inline bool LatencyBlock::Head() {
   if (!share_.IsLast()) return true;
   const int last = p.model.attention.layout.layers - 1;
@@ -184,7 +185,7 @@ __device__ inline bool LatencyBlock::Head() {
   const TileSource source = Take(head, share_.HeadTiles(p.plan.rows));
   uint64_t* const words = p.exchange + p.plan.outputs_at;
   const int ld = p.plan.ld_outputs;
-  // With a shared head the first turn computes for all rows, the others sample a row each.
+  // With a shared head the first turn computes outputs of all rows; each later turn samples a row.
 #pragma unroll 1
   for (int turn = local ? 0 : -1; turn < p.rows; ++turn) {
     if (turn >= 0 && (!Alive(turn) || !share_.Samples(turn))) continue;

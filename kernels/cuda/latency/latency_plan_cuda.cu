@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the blocks of Latency() share a model: stages, and where things lie in shared memory and in
-// the exchange.
+// How the blocks of Latency() share a model: stages, and the layout of shared memory and of the
+// exchange.
 #include <algorithm>
 
 #include "kernels/cuda/attention/linear_attention_shape_cuda.h"
@@ -19,7 +19,7 @@ struct ShareBytes {
 
 // The largest share of any block.
 ShareBytes LargestShare(const StepModel& model, const LatencyPlan& plan) {
-  // Only shapes count here, and layers have the same.
+  // Only shapes matter here, and all layers have the same shapes.
   StepLayer layer;
   const CudaAttentionArgs& p = model.attention;
   layer.qkv = layer.ffn1 = CudaMatrix{WeightType::kF16, model.hidden, 0, nullptr, nullptr};
@@ -41,8 +41,8 @@ ShareBytes LargestShare(const StepModel& model, const LatencyPlan& plan) {
   return largest;
 }
 
-// The order in which AttentionCuda adds for this model: a special kernel's, or the generic one's
-// with a warp a group.
+// The order in which AttentionCuda adds for this model: that of a kernel for this shape, or that of
+// the generic kernel, where a group is a warp's features.
 void SetOrder(const StepModel& model, LatencyPlan* plan) {
   plan->tree = false;
   plan->groups = plan->dots = 4;
@@ -65,7 +65,7 @@ void PlaceInShared(const StepModel& model, LatencyPlan* p) {
     *where = at;
     at += RoundUp(floats, 4);
   };
-  // Rows begin 4 words further in the banks than the row before, so that a fragment meets all.
+  // Each row begins 4 banks after the row before, so that a fragment uses all banks.
   const int widest = std::max({model.hidden, model.ffn, layout.heads * v});
   p->ld_a = RoundUp(RoundUp(widest, 32) / 2, 32) + 4;
   place(&p->a, p->rows * p->ld_a);
@@ -74,7 +74,7 @@ void PlaceInShared(const StepModel& model, LatencyPlan* p) {
   place(&p->phi, p->rows * 2 * f);
   place(&p->sums, p->rows * p->groups * v);
   place(&p->dot, p->rows * p->dots);
-  // What comes first is of use within a layer only, and sampling has the same memory.
+  // The arrays above are used only within a layer, and sampling uses the same memory.
   at = std::max(at, static_cast<int>(sizeof(RowShared) / sizeof(float)));
   p->ld_x = RoundUp(model.hidden, 4) + 4;
   place(&p->x, p->rows * p->ld_x);
@@ -98,7 +98,7 @@ void PlaceInExchange(const StepModel& model, LatencyPlan* p) {
   p->words = p->tokens_at + static_cast<size_t>(RoundUp(p->rows, 2));
 }
 
-// Adds what stays, if it fits.
+// Adds weights, and states if `states`, to shared memory if they fit.
 bool Keep(bool states, size_t limit, const ShareBytes& share, LatencyPlan* p) {
   const size_t state_bytes = states ? static_cast<size_t>(share.units * p->rows) *
                                           static_cast<size_t>(p->ld_state) * sizeof(float)

@@ -6,8 +6,8 @@ namespace rivulet::kernels {
 namespace {
 
 constexpr int kCountThreads = 128;
-// Few threads for a short row, as their barriers then cost more than its loads. Rows of mixtures
-// count as short, however many they are of.
+// Few threads for a short row, because barriers then cost more than loads. Rows of mixtures count
+// as short, whatever their number of levels.
 constexpr int kShortRow = 2048, kShortRowThreads = 128;
 constexpr int kLongAhead = 4;  // loads of a thread on their way
 int threads_for_test = 0;
@@ -17,9 +17,9 @@ __global__ void __launch_bounds__(kShortRowThreads, 5) Sample(CudaSampleArgs p) 
   SampleRow<1>(p, static_cast<int>(blockIdx.x), [](bool, int32_t) {});
 }
 
-// At least one block a multiprocessor: unasked, the compiler would spill to make room for two.
+// At least one block per multiprocessor: by default the compiler would spill registers to fit two.
 __global__ void __launch_bounds__(kMostRowThreads, 1) SampleLong(CudaSampleArgs p) {
-  p.mixture.mixtures = 0;  // the compiler leaves their code out
+  p.mixture.mixtures = 0;  // so that the compiler leaves out the code for mixtures
   WaitForPredecessor();
   SampleRow<kLongAhead>(p, static_cast<int>(blockIdx.x), [](bool, int32_t) {});
 }
