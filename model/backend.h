@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backend: the one seam between the engine and a device. It owns all device memory (weights, slots,
-// scratch), feeds tokens, samples where the logits are, and reports records. Implementations:
-// CpuBackend, CudaBackend.
+// scratch), feeds tokens, samples on the device that has the logits, and reports records.
+// Implementations: CpuBackend, CudaBackend.
 //
 // Words: a *slot* holds the state of one sequence; a *row* is a place in a run; a *step* feeds one
 // token to every row; a *run* is the steps that one Submit covers.
@@ -23,7 +23,7 @@
 namespace rivulet {
 
 using Slot = int32_t;
-inline constexpr Slot kGuardSlot = 0;  // padding rows use it; no sequence ever gets it
+inline constexpr Slot kGuardSlot = 0;  // for padding rows; no sequence ever gets it
 
 struct BackendLimits {
   int num_slots = 0;        // sequences that fit: slots 1..num_slots
@@ -31,16 +31,16 @@ struct BackendLimits {
   int max_tokens = 0;       // tokens fed by the first step of one run, over all rows
   int max_steps = 1;        // largest Run::num_steps
   int preferred_steps = 1;  // run length that already hides the cost of a Submit
-  // Prompt tokens of one run that keep the device busy. With more, other rows wait longer and the
-  // prompts are hardly faster.
+  // The number of prompt tokens in one run that keeps the device busy. With more tokens other rows
+  // wait longer, and the prompts are hardly faster.
   int preferred_prefill_tokens = 256;
-  int head_rows = 0;              // rows whose head outputs are made at a time; 0: all of a run
+  int head_rows = 0;  // rows whose head outputs are computed at a time; 0: all rows of a run
   size_t bytes_per_slot = 0;      // state of one sequence, with room for `context` positions
-  StateSize state = {};           // ... by the tokens that it has seen; {}: always bytes_per_slot
-  int64_t context = 0;            // positions that a slot has room for; 0: no limit
-  size_t weight_bytes = 0;        // weights as this backend keeps them
-  std::string numerics_id;        // what the bits of tokens depend on beside model and request
-  std::string slots_choice = {};  // why there are that many slots; human-readable
+  StateSize state = {};           // ... by number of tokens; {}: always bytes_per_slot
+  int64_t context = 0;            // the number of positions that a slot holds; 0: no limit
+  size_t weight_bytes = 0;        // weights in this backend's memory
+  std::string numerics_id;        // backend's part in the bits of tokens, beside model and request
+  std::string slots_choice = {};  // the reason for num_slots; human-readable
   std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
   std::string products = {};      // what runs matrix products; human-readable
 
@@ -49,8 +49,8 @@ struct BackendLimits {
   }
 };
 
-// What the penalties know of a token that was fed before: whether it is in the prompt, and how
-// often it was generated.
+// A token that was fed before, for penalties: whether it is in the prompt, and how often it was
+// generated.
 struct TokenCount {
   int32_t token = 0;
   bool in_prompt = false;
@@ -60,13 +60,12 @@ struct TokenCount {
 // How a slot samples. Set when the slot is given to a sequence, kept until the slot is zeroed.
 struct SlotSampler {
   SamplingParams params;      // validated
-  uint32_t sample_index = 0;  // second word of the Philox counter: which of num_samples this is
+  uint32_t sample_index = 0;  // second word of the Philox counter: index among num_samples
   std::vector<int32_t>
-      stop_ids;  // sampling one of these ends the row (the eos id is among them where it counts)
+      stop_ids;  // sampling one of these ends the row; includes the eos id if it ends generation
   bool want_logprobs = false;  // fill Record::logprob
   int num_top_logprobs = 0;    // fill Record::top with this many; needs want_logprobs
-  // The tokens that led to the state that WriteSlot put into the slot, one entry per token id.
-  // Empty: none, or the sampler has no penalties.
+  // The tokens behind a state from WriteSlot, one entry per token id. Empty: none, or no penalties.
   std::vector<TokenCount> history;
 };
 
@@ -88,7 +87,7 @@ struct RunRow {
   bool count_as_output =
       false;  // `tokens` were sampled by this slot before: they count for penalties as output
   std::span<const int32_t>
-      targets;  // score: targets[i] by the outputs after tokens[i]; empty, or tokens.size()
+      targets;  // to score: targets[i] with the outputs after tokens[i]; empty, or tokens.size()
   std::span<const OutputRequest> outputs;
 };
 
@@ -123,22 +122,22 @@ class Backend {
 
   virtual const BackendLimits& limits() const = 0;
 
-  // State := 0, or the initial state that the model brings; penalty counts := 0; sampler :=
-  // default. Done when a slot is given out and when it is taken back.
+  // State := 0, or the initial state of the model; penalty counts := 0; sampler := default. The
+  // engine calls this when it assigns a slot and when it frees a slot.
   virtual absl::Status ZeroSlots(std::span<const Slot> slots) = 0;
   // Sets how `slot` samples. Penalty counts stay. A slot that has fed nothing and had no other
-  // sampler since it was zeroed takes sampler.history as its counts. REQUIRES: of any other slot,
+  // sampler since it was zeroed takes sampler.history as its counts. REQUIRES: for any other slot,
   // sampler.history is empty.
   virtual absl::Status SetSampler(Slot slot, const SlotSampler& sampler) = 0;
   // Fork: `to` gets the state and the penalty counts of `from`, not its sampler.
   virtual absl::Status CopySlot(Slot from, Slot to) = 0;
-  // What ReadSlot brings: the state as far as the sequence has filled it.
+  // The floats that ReadSlot reads: the state as far as the sequence has filled it.
   virtual size_t StateFloats(Slot /*slot*/) const {
     return limits().bytes_per_slot / sizeof(float);
   }
   // Snapshot and restore of a state. Layout: model/state_parts.h, kernels/state_layout.h. Both wait
-  // for submitted runs. `out` is the part of the state that begins `from` floats in; it ends within
-  // StateFloats(slot). `parts`, one after the other, are a whole state of any slot.
+  // for submitted runs. ReadPart reads the part of the state that begins at float `from`; it ends
+  // within StateFloats(slot). The concatenated `parts` are a whole state of any slot.
   virtual absl::Status ReadPart(Slot slot, size_t from, std::span<float> out) = 0;
   virtual absl::Status WriteParts(Slot slot, std::span<const std::span<const float>> parts) = 0;
   // A whole state: `out` is [StateFloats(slot)].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of the backends, in a file of their own so that the parts of a backend can use them
-// without including the backend.
+// The options of the backends. They have a separate file so that the parts of a backend can use
+// them without including the backend.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ inline constexpr int64_t kMostContext = int64_t{1} << 24;
 
 struct CpuBackendOptions {
   // Behaviour.
-  std::optional<int> num_slots = 256;  // sequences that hold a state; nullopt: AutoSlots
-  // Positions that each slot has room for, of models that keep keys and values of all of them; at
-  // most those that the model has. nullopt: AutoContext.
+  std::optional<int> num_slots = 256;  // sequences with a state; nullopt: AutoSlots
+  // The number of positions that each slot holds, for models that cache keys and values of all
+  // positions; at most the model's own limit. nullopt: AutoContext.
   std::optional<int64_t> max_context = {};
   kernels::CacheType cache = kernels::CacheType::kF32;  // keys and values of softmax attention
-  // Memory that other backends of this process have reserved, whether they have used it yet or not.
-  // It is not left for slots where their number is not given.
+  // Memory that other backends of this process have reserved, used or not. AutoSlots does not give
+  // it to slots.
   int64_t reserved_bytes = 0;
   WeightChoice weights = {};
   // Performance.
@@ -41,12 +41,12 @@ enum class CudaPrecision : uint8_t {
 enum class CudaPlan : uint8_t {
   kAuto,     // few rows as one launch if weights are F16 and fit into the device's shared memory,
              // else as graphs
-  kLatency,  // few rows as one launch; where they cannot, there is no backend
+  kLatency,  // few rows as one launch; if that is impossible, creating the backend fails
   kThroughput,  // as graphs
 };
 
-// What runs the matrix products that are launches of their own. Products with norms or activations,
-// and those of few rows, are parts of our own kernels.
+// The library for matrix products that are separate launches. Products with norms or activations,
+// and products of few rows, are parts of our own kernels.
 enum class CudaProductChoice : uint8_t {
   kAuto,  // NVIDIA's cuBLASLt from many rows on, if it is installed and gives the bits of our own
           // kernels on this device; else our own kernels
@@ -55,31 +55,31 @@ enum class CudaProductChoice : uint8_t {
 
 struct CudaBackendOptions {
   // Behaviour.
-  std::optional<int> num_slots = 1024;  // nullopt: AutoSlots of what is left of the device
+  std::optional<int> num_slots = 1024;  // nullopt: AutoSlots, from the device's free memory
   CudaPrecision precision = CudaPrecision::kDefault;
-  // kInt8, of layers or head, keeps integers, which become F16 as they are multiplied; kInt4 is
-  // refused. Of all others `precision` alone decides.
+  // kInt8, for layers or head, keeps integers, which become F16 when they are multiplied; kInt4 is
+  // refused. For all other types `precision` alone decides.
   WeightChoice weights = {};
   kernels::CacheType cache = kernels::CacheType::kF32;  // kF32 alone, with softmax attention
   CudaProductChoice products = CudaProductChoice::kAuto;
-  std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;
+  std::string library = {};  // cuBLASLt: a file, or a name for the dynamic linker;
                              // empty: libcublasLt.so.13
   // As CpuBackendOptions::max_context.
   std::optional<int64_t> max_context = {};
   int device = 0;  // as CUDA counts them
-  // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
+  // If the device makes no progress for this time, it counts as hung, and the backend is poisoned.
   absl::Duration patience = absl::Seconds(10);
-  // Ways around a fault of driver or device; the bits are the same.
+  // Workarounds for a fault of driver or device; the bits are the same.
   bool overlap = true;  // programmatic dependent launch, where the device has it
   bool graphs = true;   // CUDA graphs; without them every kernel is launched by the host
   // Performance.
   CudaPlan plan = CudaPlan::kAuto;
-  int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none
+  int latency_rows = 8;     // most rows of a run as one launch, at most 16; 0: none
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run
-  int preferred_steps = 8;  // run length that hides the host
-  int many_rows = 512;      // the least token rows for which products take tiles of many rows
+  int preferred_steps = 8;  // run length that hides the host's time
+  int many_rows = 512;      // from this number of token rows on, products use tiles for many rows
   int norm_rows = 256;      // Mamba-2: the least rows of a step whose norm is a launch and not
                             // part of the state update; an estimate, and the bits are the same
   int head_rows = 0;        // rows whose head outputs are made at a time; 0: those of a step, as

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of the linear-attention family, and BlockConfig: what a checkpoint of one says beside
-// ModelConfig. All are lists of equal blocks: x += mix(norm(x)); x += ffn(norm(x)).
+// The kinds of models of the linear-attention family, and BlockConfig: a checkpoint's settings
+// beside ModelConfig. All models are lists of equal blocks: x += mix(norm(x)); x += ffn(norm(x)).
 #pragma once
 
 #include <cstddef>
@@ -23,19 +23,19 @@ struct ModelConfig;
 // and model/cpu/cpu_rwkv7.cc.
 enum class Mixer : uint8_t { kGated, kDelta, kMamba2, kRwkv7, kShortConv };
 
-// What Mamba-2 does to its output: o = norm(o silu(z)), o = norm(o) silu(z) or o = o silu(z).
+// Mamba-2's norm and gate: o = norm(o silu(z)), o = norm(o) silu(z) or o = o silu(z).
 enum class MambaNorm : uint8_t { kGateFirst, kNormFirst, kNone };
 
-// What the factor w of the state is made of.
+// The source of the factor w of the state.
 enum class DecayForm : uint8_t {
   kNone,        // w = 1
-  kFixed,       // a constant of the head
-  kOfHead,      // one a head, from a column of the input product
-  kLowRank,     // one a key, from a product of low rank
-  kLowerBound,  // one a key, from k, which is 1 - w
+  kFixed,       // a constant per head
+  kOfHead,      // one per head, from a column of the input product
+  kLowRank,     // one per key, from a product of low rank
+  kLowerBound,  // one per key, from k, which is 1 - w
 };
 
-// A row of the table of kinds. What it leaves open the mixer's code and the settings say.
+// A row of the table of kinds. The mixer's code and the settings add what is not in it.
 struct BlockKind {
   const char* model_type;  // as config.json spells it
   absl::Status (*read_settings)(JsonReader*, ModelConfig*);
@@ -45,26 +45,27 @@ struct BlockKind {
   DecayForm decay;
   const char* output_norm = "g_norm";  // as flash-linear-attention names its tensor
   bool rotary = false;                 // q and k are turned by the token's position
-  bool low_rank_gate = false;          // the output's gate is a product of low rank, and a sigmoid
-  bool norm_all_heads = false;  // the output's norm is over all heads, not each; its eps is 1e-5
+  bool low_rank_gate = false;          // the output's gate is the sigmoid of a product of low rank
+  bool norm_all_heads = false;  // the output's norm is over all heads together; its eps is 1e-5
   bool hybrid = false;          // with layers of softmax attention (hybrid_settings.h)
 };
 std::span<const BlockKind> BlockKinds();
 
 // The layers with softmax attention of a hybrid. All are alike.
 struct SoftmaxConfig {
-  std::vector<bool> layers;  // [num_layers]: which they are; the others are recurrent
+  std::vector<bool> layers;  // [num_layers]: true: with attention; false: recurrent
   bool beside = false;       // every layer is both: mixer and attention have the same input
   int num_heads = 0;         // of queries
-  int num_kv_heads = 0;      // of keys and values, each for as many neighbouring heads of queries
+  int num_kv_heads =
+      0;  // of keys and values, each for the same number of neighbouring heads of queries
   int head_dim = 0;
   float scale = 1;  // of scores
-  // What q, k and v are made of, and what the layer adds, are scaled by these. The first is part of
-  // `scale` and of the second already; biases are not scaled by it.
+  // Scales of the layer's input and of its output. `scale` and `output_scale` already include the
+  // first, which does not scale biases.
   float input_scale = 1, output_scale = 1;
   bool bias = false;
   bool head_norm = false;  // q and k of each head are normed before they are turned
-  bool gate = false;       // o times sigmoid(g), g beside each head's q
+  bool gate = false;       // o times sigmoid(g); g stands beside each head's q
   RopeConfig rope;
 
   int queries() const { return num_heads * head_dim; }
@@ -87,14 +88,14 @@ struct BlockConfig {
   bool first_norm = false;               // RWKV-7: norm_first, a norm behind the embedding
   bool norm_bias = false;                // RWKV-7
   std::optional<SoftmaxConfig> softmax;  // of a hybrid
-  bool norm_around_one = false;          // norms multiply by 1 + weight, but the mixer's
-  // What is scaled: the embedding's rows, what mixer and feed-forward add, the feed-forward's gate,
-  // and the logits, which are divided.
+  bool norm_around_one = false;          // norms multiply by 1 + weight, except the mixer's norm
+  // Scales of the embedding's rows, of the outputs of mixer and feed-forward, of the feed-forward's
+  // gate, and a divisor of the logits.
   float embedding_multiplier = 1, mixer_multiplier = 1, ffn_multiplier = 1, gate_multiplier = 1,
         logits_scaling = 1;
   MambaNorm mamba_norm = MambaNorm::kGateFirst;
-  // Mamba-2 in Falcon-H1: of z, x, B, C and dt, the scale of the layer's input among them; empty:
-  // 1. Biases are not scaled by `mamba_input_scale`.
+  // Mamba-2 in Falcon-H1: scales of z, x, B, C and dt, which include the scale of the layer's
+  // input; empty: 1. `mamba_input_scale` does not scale biases.
   std::vector<float> mamba_multipliers;
   float mamba_input_scale = 1;
   bool ffn_bias = false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a config.json in the layout of flash-linear-attention or transformers, and what
-// they mean for the mathematics.
+// The settings of a config.json in the layout of flash-linear-attention or transformers, and their
+// effect on the mathematics.
 //
-// Every setting is honoured, harmless (training, other programs' speed, how others spell the same)
-// or refused. One that is in no list ends the parse unless it is null or false, so that nothing
-// that changes the numbers is passed over.
+// Every setting is applied, harmless (training, other programs' speed, another spelling) or
+// refused. A setting that is in no list ends the parse unless it is null or false, so that no
+// setting that changes the numbers is ignored.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ bool HasModelType(const JsonValue& config);
 // The names under `architectures`, quoted, for messages; "" where there are none.
 std::string ArchitecturesOf(const JsonValue& config);
 
-// Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
-// mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know
-// and we do not, softmax layers among them). `name` and `content` stay empty.
+// Errors: INVALID_ARGUMENT, naming the setting and its value; reasons INVALID_CONFIG (missing,
+// mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that other
+// programs support and we do not, such as softmax layers). `name` and `content` stay empty.
 absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& config);
 
 }  // namespace rivulet

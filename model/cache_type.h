@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How keys and values of softmax attention are kept, in words.
+// Names of the types of cached keys and values.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ const char* CacheTypeName(kernels::CacheType type);
 // Errors: INVALID_ARGUMENT (OPTION_OUT_OF_RANGE).
 absl::StatusOr<kernels::CacheType> ParseCacheType(absl::string_view name);
 
-// What ends the numerics id of a backend that keeps them so: "" or "-kv-TYPE".
+// The suffix of a backend's numerics id for this type: "" or "-kv-TYPE".
 std::string CacheNumerics(kernels::CacheType type);
 // Whether states of backends with these numerics ids hold keys and values of the same type.
 bool SameCache(absl::string_view numerics_id, absl::string_view other);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelConfig: what config.json says, validated. model/FORMAT.md is the contract.
+// ModelConfig: the validated contents of config.json. model/FORMAT.md is the contract.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace rivulet {
 
 inline constexpr int64_t kDefaultContext = 8192;
-// Most bytes of a state; of one that grows, with one block of keys and values.
+// Most bytes of a state; for a state that grows, with one block of keys and values.
 inline constexpr uint64_t kMaxStateBytes = uint64_t{16} << 30;
 
 enum class Activation : uint8_t { kRelu, kGelu };
@@ -61,15 +61,15 @@ struct EncoderConfig {
   PositionType position = PositionType::kNone;
   PositionCombine combine = PositionCombine::kAdd;
   bool softmax = false;
-  int window = 0;  // of softmax: positions that a token sees, its own counted; 0: all
-  // Of linear attention.
+  int window = 0;  // softmax attention: positions that a token sees, with its own; 0: all
+  // Linear attention:
   FeatureMapConfig feature_map;
   Gate gate = Gate::kNone;
   Normalizer normalizer = Normalizer::kAddEps;
   float normalizer_value = 1e-6f;  // eps or min
 };
 
-// What every model has, and in `network` what its kind needs beside that; outside model/ nothing
+// The settings of every model, and in `network` the settings of its kind; outside model/ no code
 // asks for the kind. Immutable once parsed. Every dimension is at least 1 unless said otherwise,
 // and every derived size fits its type.
 struct ModelConfig {
@@ -79,15 +79,16 @@ struct ModelConfig {
   std::vector<int32_t> more_eos_token_ids;  // beside eos_token_id; a checkpoint may name several
   int hidden_size = 0, num_layers = 0, num_heads = 0;
   int key_dim = 0, value_dim = 0;  // a head
-  // Heads of q and k, each for as many neighbouring heads of v and S; 0: num_heads.
+  // Heads of q and k; each serves num_heads / num_key_heads neighbouring heads of v and S; 0:
+  // num_heads.
   int num_key_heads = 0;
   int ffn_size = 0;  // 0: no feed-forward (Mamba-2)
   float norm_eps = 1e-5f;
   int64_t max_positions = 0;  // 0: no limit
-  // Positions that a slot has room for, where layers with softmax attention keep all of them; 0: no
+  // The number of positions that a slot holds, if softmax attention caches all positions; 0: no
   // limit. A backend chooses it (BackendLimits::context); until then it is kDefaultContext at most.
   int64_t context = 0;
-  // Of keys and values, as a backend keeps them.
+  // The type in which a backend caches keys and values.
   kernels::CacheType cache = kernels::CacheType::kF32;
   OutputConfig output;
   ContentConfig content;
@@ -102,14 +103,14 @@ struct ModelConfig {
   // The first is eos_token_id, the others stand in more_eos_token_ids. None: nothing changes.
   void SetEnds(std::span<const int32_t> ids);
 
-  // `positions`, or as many as the model has.
+  // `positions`, or the model's limit if that is less.
   int64_t AtMost(int64_t positions) const {
     return max_positions == 0 ? positions : std::min(positions, max_positions);
   }
-  // The context of a model that keeps keys and values of all positions, until a backend chooses
-  // one.
+  // Sets `context` for a model that caches keys and values of all positions, until a backend
+  // chooses one.
   void SetDefaultContext();
-  // The same where a slot has room for `positions`; 0: no limit.
+  // This configuration with slots for `positions` positions; 0: no limit.
   ModelConfig WithContext(int64_t positions) const {
     ModelConfig config = *this;
     config.context = positions;
@@ -134,9 +135,9 @@ struct ModelConfig {
   int num_output_tokens() const {
     return output.type == OutputType::kCategorical ? vocab_size : output.num_levels;
   }
-  // Most tokens that can be given or generated in one sequence, the implied bos not counted (as
-  // many as there are positions with a bos, one more without); nullopt: no limit. First as the
-  // model is, then with the room that a slot has.
+  // Most tokens that one sequence can be given or generate, without the implied bos: the number of
+  // positions, one more in models without a bos; nullopt: no limit. The first function ignores the
+  // size of slots, the second respects it.
   std::optional<int64_t> model_max_tokens() const { return TokensOf(max_positions); }
   std::optional<int64_t> max_tokens() const {
     return TokensOf(max_positions == 0 || context == 0 ? max_positions + context
@@ -145,18 +146,18 @@ struct ModelConfig {
 
   // "linear", "softmax", or `model_type` of a model of the family.
   const char* kind() const;
-  // The parts of a sequence's state.
+  // The layout of a sequence's state.
   StateParts state() const;
-  // What identifies that layout in snapshots: of kind "linear" `layout`, of all others `text`.
+  // Identifies that layout in snapshots: kind "linear" by `layout`, all others by `text`.
   struct StateIdentity {
     kernels::StateLayout layout;
     std::string text;
   };
   StateIdentity state_identity() const;
-  // With room for `context` positions.
+  // Bytes of a state with `context` positions.
   size_t bytes_per_slot() const { return state().size().At(context); }
 
-  // Of kind "linear"; of others 0 and "".
+  // For kind "linear"; 0 and "" for others.
   int key_features() const;
   const char* feature_map_name() const;
 
@@ -179,11 +180,11 @@ struct ModelConfig {
 };
 
 // Parses and validates the text of a config.json. Errors: INVALID_ARGUMENT with the field's path,
-// what it held and what is allowed (unknown, missing, duplicate or mistyped fields, impossible
+// its value and the allowed values (unknown, missing, duplicate or mistyped fields, impossible
 // values). Throws nothing.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text);
 
-// A tensor that model.safetensors must hold, and nothing else may stand in the file.
+// A tensor that model.safetensors must hold. The file may hold no other tensor.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recognises models of other programs at the path of --model. The errors say what the path holds
-// and how to make a model directory of it.
+// and how to convert it into a model directory.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ namespace rivulet {
 // for messages.
 absl::Status RefuseFile(const std::string& path, const std::string& shown);
 
-// `directory` could not be loaded because of `status`. Returns FOREIGN_CHECKPOINT where its
-// tensors, its config.json or, without one, its files are another program's; else, and where its
-// config.json has a model_type, `status`. Reads no weight.
+// Explains why `directory` could not be loaded, which failed with `status`. Returns
+// FOREIGN_CHECKPOINT if the tensors, the config.json or, without a config.json, the files are of
+// another program; else `status`, and always if config.json has a model_type. Reads no weight.
 absl::Status ExplainDirectory(const std::string& directory, const std::string& shown,
                               const absl::Status& status);
 

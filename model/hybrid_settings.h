@@ -16,12 +16,12 @@ absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config);
 absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config);
 absl::Status ParseFalconH1(JsonReader* settings, ModelConfig* config);
 
-// Of a config.json of model_type "qwen3_5", with a vision tower, that of its text model. Errors:
-// INVALID_ARGUMENT.
+// The config of the text model in a config.json of model_type "qwen3_5", which has a vision tower.
+// Errors: INVALID_ARGUMENT.
 absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& config);
 
-// Whether the file of a model of `config` may hold the tensor `name`, which is not used: that of a
-// vision tower or of multi-token prediction, or a head beside a tied embedding.
+// Whether the file of a model of `config` may hold the unused tensor `name`: a tensor of a vision
+// tower or of multi-token prediction, or a head beside a tied embedding.
 bool IsSkippedTensor(const ModelConfig& config, absl::string_view name);
 
 }  // namespace rivulet

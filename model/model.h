@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model: a loaded model directory or GGUF file. Whatever is wrong with its files is a Status.
+// Model: a loaded model directory or GGUF file. Every fault of its files is returned as a Status.
 #pragma once
 
 #include <memory>
@@ -18,33 +18,33 @@ namespace rivulet {
 class Model {
  public:
   // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. A config.json with a
-  // `model_type` is that of a model of the family (block_settings.h), whose weights may be
-  // in shards; such a model is named as model_name.h says, and has the tokenizer that it finds
-  // there (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
-  // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of
-  // another program), DATA_LOSS (weights). The weights are decoded later, by the backend.
+  // `model_type` describes a model of the family (block_settings.h), whose weights may be in
+  // shards; model_name.h says how it gets its name, model_text.h how it gets its tokenizer. Errors
+  // name file, field or tensor: NOT_FOUND (no such directory or file), INVALID_ARGUMENT (config,
+  // tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of another program), DATA_LOSS
+  // (weights). The weights are decoded later, by the backend.
   //
-  // `directory` may be a GGUF file, or the first of its parts (gguf_model.h), which gives the model
-  // its name as a directory does; its settings, tensors and tokenizer are then all from there.
+  // `directory` may be a GGUF file, or the first of its parts (gguf_model.h). Name, settings,
+  // tensors and tokenizer are then all from that file.
   //
-  // `name` replaces the name that the directory gives (IsModelName); "": that name stays.
+  // `name` replaces the name from the directory (IsModelName); "": keep that name.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory,
                                                            absl::string_view name = "");
-  // The same, but of the weights it reads only the headers, and weights_sha256() is "".
+  // Load without the weights: reads only their headers, and weights_sha256() is "".
   static absl::StatusOr<std::shared_ptr<const Model>> Open(const std::string& directory,
                                                            absl::string_view name = "");
 
   const ModelConfig& config() const { return config_; }
   // The `name` of config.json; "" for a model of the family, whose config.json has none.
   const std::string& own_name() const { return own_name_; }
-  // What config().name was taken from, for logs.
+  // The source of config().name, for logs.
   const std::string& name_source() const { return name_source_; }
-  // config.json as it stands there, or what a GGUF file says in its place.
+  // The text of config.json, or the config.json made from a GGUF file.
   const std::string& config_text() const { return config_text_; }
   const CheckpointTensors& tensors() const { return *tensors_; }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
-  // Null: the content is not text.
+  // Null if the content is not text.
   const TextTokenizer* tokenizer() const { return text_.tokenizer.get(); }
   const ModelText& text() const { return text_; }
 
@@ -59,7 +59,7 @@ class Model {
                                                          const std::string& shown, bool hash);
   absl::Status OpenWeights(const std::string& shown);
   absl::Status OpenCheckpoint(const std::string& shown);
-  // What the tokenizer means for the configuration.
+  // Applies the tokenizer's properties to the configuration.
   void FinishText();
 
   std::string directory_;

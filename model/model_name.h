@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model may be called.
+// The names of models.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +21,18 @@ inline bool IsModelName(absl::string_view name) {
          });
 }
 
-// The last component of `path` as a name: in lower case, '-' for other characters, at most 64 of
-// them; in a cache of Hugging Face the name of the repository; "" where nothing is left.
+// The last component of `path` as a name: in lower case, '-' for other characters, at most 64
+// characters; in a cache of Hugging Face the name of the repository; "" if nothing is left.
 std::string NameOfPath(absl::string_view path);
 
 struct ModelNameChoice {
   std::string name;
-  std::string source;  // where it is from, for logs
+  std::string source;  // its source, for logs
 };
 
-// The name of a model of the family, whose config.json, `config`, has no field for it: that of the
-// directory, in lower case, with '-' for other characters. Where that says nothing of the model
-// ("models", "data", a commit, ...), the last part of _name_or_path; where that says nothing
+// The name of a model of the family, whose config.json, `config`, has no field for a name: the name
+// of the directory, in lower case, with '-' for other characters. If that is not specific
+// ("models", "data", a commit, ...), the last part of _name_or_path; if that is not specific
 // either, the model_type. REQUIRES: the model_type is one of the family's.
 ModelNameChoice ChooseModelName(const std::string& directory, const JsonValue& config);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rotary positions [Su 2021]: pairs (x_i, x_{i + n/2}) of the first n values of a head are turned
-// by position * f_i. How checkpoints of transformers spell them.
+// by position * f_i. Reads the settings of transformers checkpoints.
 #pragma once
 
 #include <vector>
@@ -16,14 +16,14 @@ struct RopeConfig {
   double factor = 1;                // of cosines and sines: yarn's attention_factor
 };
 
-// What a kind of model has where its file says nothing.
+// Defaults of a kind of model.
 struct RopeDefaults {
   int head_dim = 0;
   // max_position_embeddings; 0: the file has none, and a type that needs the trained length must
   // give it.
   double max_positions = 0;
-  // Of a head, what is turned. 1: type default turns all of it, whatever partial_rotary_factor
-  // says.
+  // The share of a head that is turned. 1: type default turns the whole head, whatever
+  // partial_rotary_factor says.
   double partial = 1;
   double theta = 10000;
 };

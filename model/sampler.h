@@ -35,7 +35,7 @@ struct SamplingParams {
   }
   bool operator==(const SamplingParams&) const = default;
 };
-// The order is that of ReplyFingerprint; a new field goes last.
+// ReplyFingerprint has the same order; a new field goes last.
 RIVULET_FIELDS(SamplingParams, seed, top_k, temperature, top_p, min_p, repetition_penalty,
                frequency_penalty, presence_penalty, logit_bias)
 

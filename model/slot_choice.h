@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many slots a backend makes, and for how many positions, where the configuration gives no
+// The number of slots of a backend, and of positions of a slot, if the configuration gives no
 // number.
 #pragma once
 
@@ -23,12 +23,13 @@ inline constexpr int kMostAutoSlots = 256;
 
 struct SlotChoice {
   int num_slots = 0;
-  std::string words;  // why that many; human-readable
+  std::string words;  // the reason; human-readable
 };
 
-// As many as fit into half of `left_bytes`, what weights and work space leave of `memory` ("the
-// device's 100 bytes"); at most kMostAutoSlots, and at least one, whether it fits or not. The other
-// half is for kept states, and for parked and preempted replies, which take memory later.
+// The number of slots that fit into half of `left_bytes`, which weights and work space leave of
+// `memory` ("the device's 100 bytes"); at most kMostAutoSlots, and at least one, even if it does
+// not fit. The other half is for kept states, and for parked and preempted replies, which take
+// memory later.
 inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_view memory) {
   const int64_t fit = left_bytes / 2 / static_cast<int64_t>(slot_bytes);
   if (fit >= kMostAutoSlots)
@@ -45,9 +46,9 @@ inline absl::Status CheckMaxContext(std::optional<int64_t> max_context) {
       absl::StrCat("max_context is ", *max_context, "; allowed: 1 to ", kMostContext));
 }
 
-// Positions that each slot has room for: at most `most`, and few enough that `slots` states, twice
-// as many of replies that gave up their slots and one kept state fit into `left_bytes`; but 2,048,
-// or `most`, at least: fewer slots come first. 0: a state does not grow.
+// The number of positions of each slot, at most `most`. `left_bytes` must hold 3 * slots + 1
+// states: of the slots, of 2 * slots replies that gave up their slots, and one kept state. But at
+// least 2,048, or `most` if that is less: then there are fewer slots. 0: a state does not grow.
 inline int64_t AutoContext(int64_t left_bytes, const StateSize& size, int64_t most,
                            int slots = 16) {
   if (size.per_block == 0) return 0;
