@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and products of numbers that come from outside: nullopt where the result does not fit its
-// type. Numbers that were checked against a limit before do not need them.
+// Sums and products of untrusted numbers: nullopt if the result does not fit its type. Numbers that
+// were checked against a limit before do not need these functions.
 #pragma once
 
 #include <concepts>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors that name what was wrong. A Status of ours carries, beside code and message, a
-// machine-readable reason and the field concerned; server/grpc/wire/status_map.cc turns them into
+// Errors with details. A Status of ours carries, beside code and message, a machine-readable reason
+// and the name of the wrong field; server/grpc/wire/status_map.cc turns them into
 // google.rpc.ErrorInfo and BadRequest, and nothing else in the project maps errors.
 #pragma once
 
@@ -15,31 +15,32 @@
 
 namespace rivulet {
 
-// What a Status of ours says beyond code and message. Empty strings where it says nothing.
+// The details of a Status. Empty strings: no detail.
 struct ErrorDetail {
   std::string
       reason;  // UPPER_SNAKE_CASE, stable: clients switch on it, for example "TOKEN_OUT_OF_RANGE"
   std::string field;  // path of the offending field, for example "sampling.temperature" or
                       // "prompt.tokens[3]"
-  absl::Duration retry_after = absl::ZeroDuration();  // > 0: when it makes sense to try again
-  // What else a client's program can use, for example where to go on; becomes ErrorInfo.metadata.
+  absl::Duration retry_after = absl::ZeroDuration();  // > 0: after this time a retry makes sense
+  // More for a client's program, for example the position to continue from; becomes
+  // ErrorInfo.metadata.
   std::map<std::string, std::string> metadata = {};
 };
 
-// A Status with `detail` attached. `message` is a full sentence for a person: what the field held,
-// what is allowed. It never holds a path, pointer or secret of the server when the error can reach
-// a client.
+// A Status with `detail` attached. `message` is a full sentence for a person: the field's value,
+// and the allowed values. It never holds a path, pointer or secret of the server when the error can
+// reach a client.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
 
 // INVALID_ARGUMENT about one field.
 absl::Status InvalidField(absl::string_view reason, absl::string_view field,
                           absl::string_view message);
 
-// RESOURCE_EXHAUSTED; `retry_after`: when it makes sense to try again.
+// RESOURCE_EXHAUSTED; `retry_after`: the time after which a retry makes sense.
 absl::Status Exhausted(absl::string_view reason, absl::Duration retry_after,
                        absl::string_view message);
 
-// The detail attached to `status`; empty where there is none.
+// The detail attached to `status`; empty if there is none.
 ErrorDetail GetErrorDetail(const absl::Status& status);
 
 // `status` with "prefix: " before its message; code and detail stay.

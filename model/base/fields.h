@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Visits the fields of a struct with their names, for code that must leave none out.
+// Visits all fields of a struct with their names.
 #pragma once
 
 #include <type_traits>
@@ -17,8 +17,8 @@
     RIVULET_SCAN_64(RIVULET_VISIT_FIRST(__VA_ARGS__))                  \
   }
 
-// A macro cannot call itself. So RIVULET_VISIT_FIRST leaves a call for the other fields, which the
-// preprocessor finds when it scans the result once more.
+// A macro cannot call itself. So RIVULET_VISIT_FIRST leaves a call for the remaining fields, which
+// the preprocessor expands when it scans the result again.
 #define RIVULET_VISIT_FIRST(name, ...)                          \
   visit(absl::string_view(#name), object.name, others.name...); \
   __VA_OPT__(RIVULET_VISIT_OTHERS RIVULET_NO_ARGUMENTS(__VA_ARGS__))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening files that we do not trust.
+// Opens untrusted files.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,8 +12,8 @@
 namespace rivulet {
 
 // Opens `path` for reading if it is a regular file; never blocks, whatever it is. Returns the
-// descriptor, which the caller closes, and fills *info. Errors: NOT_FOUND, or `code` for anything
-// that is no readable regular file.
+// descriptor, which the caller closes, and fills *info. Errors: NOT_FOUND, or `code` if it is not a
+// readable regular file.
 absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode code,
                                     struct stat* info);
 
@@ -21,8 +21,8 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode co
 // regular file, larger, unreadable).
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes);
 
-// A file of the kernel, as under /proc, whose size is not known before it is read; "" where there
-// is none.
+// The contents of a file of the kernel, as under /proc, whose size is unknown before it is read; ""
+// if the file does not exist.
 std::string ReadKernelFile(const std::string& path);
 
 }  // namespace rivulet

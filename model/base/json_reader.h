@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // JsonReader: typed access to the members of one JSON object of a file, with errors that name the
-// member's path, what it holds and what is allowed.
+// member's path, its value and the allowed values.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@
 
 namespace rivulet {
 
-// What is missing or unknown in a kind of file, and the reasons of errors about it. Errors are
-// INVALID_ARGUMENT, with the message "PATH WHAT" and the path as field.
+// The rules of a kind of file for missing and unknown members, and the reasons of errors. Errors
+// are INVALID_ARGUMENT, with the message "PATH WHAT" and the path as field.
 struct JsonRules {
-  absl::string_view invalid;      // the reason where a member is missing or breaks a rule
-  absl::string_view unsupported;  // where it is one that other programs know; "": `invalid`
+  absl::string_view invalid;      // the reason if a member is missing or breaks a rule
+  absl::string_view unsupported;  // the reason if only other programs support it; "": `invalid`
   bool null_is_missing = true;
   bool unknown_may_be_off = false;   // an unknown member may be null or false
   bool unknown_may_be_null = false;  // it may be null
@@ -45,34 +45,34 @@ struct JsonRules {
                               absl::string_view what);
 };
 
-// A getter leaves *out alone where it fails. Where the member is missing it gives `fallback`; it
-// fails where there is none. Borrows rules and object. Thread: one.
+// A getter that fails does not change *out. If the member is missing, it sets `fallback`, or fails
+// without one. Borrows rules and object. Thread: one.
 class JsonReader {
  public:
   using Kind = JsonValue::Kind;
   using ItemAction = absl::FunctionRef<absl::Status(const JsonValue& item, absl::string_view path)>;
   using Names = std::initializer_list<absl::string_view>;
 
-  // `path` is the object's own, "" for a file's. Fails where `value` is no object and, unless
-  // `known` is empty, where it has a member outside of it.
+  // `path` is the path of the object, "" for the object of a whole file. Fails if `value` is no
+  // object or, unless `known` is empty, if it has a member that is not in `known`.
   static absl::StatusOr<JsonReader> Of(const JsonRules& rules, const JsonValue& value,
                                        absl::string_view path, Names known = {});
 
-  // Null where it is missing.
+  // Null if it is missing.
   const JsonValue* Find(absl::string_view name);
-  // The one of two names that is there; `name` where neither is, and an error where both are.
+  // Which of two names is present; `name` if neither is, and an error if both are.
   absl::StatusOr<absl::string_view> Spelling(absl::string_view name, absl::string_view other);
-  // Null where it is missing and `may_miss`.
+  // Null if it is missing and `may_miss`.
   absl::StatusOr<const JsonValue*> Get(absl::string_view name, Kind kind, bool may_miss = false);
   absl::StatusOr<JsonReader> Object(absl::string_view name, Names known = {});
-  // Does `action` with every item of an array, in order, until one fails.
+  // Calls `action` with every item of an array, in order, until a call fails.
   absl::Status ForEach(absl::string_view name, ItemAction action);
 
   absl::Status Bool(absl::string_view name, bool* out, std::optional<bool> fallback = std::nullopt);
   absl::Status Text(absl::string_view name, std::string* out);
   absl::Status Int(absl::string_view name, int64_t min, int64_t max, int* out,
                    std::optional<int> fallback = std::nullopt);
-  // May be null.
+  // An integer that may be null.
   absl::Status Int(absl::string_view name, int64_t min, int64_t max, std::optional<int>* out);
   // A number above 0 that float32 can hold: 1e-60 and 1e60 are errors.
   template <typename T>
@@ -80,12 +80,12 @@ class JsonReader {
                         std::type_identity_t<std::optional<T>> fallback = std::nullopt) {
     return Number(name, /*zero_allowed=*/false, out, fallback);
   }
-  // The same, or 0.
+  // Positive, or 0.
   template <typename T>
   absl::Status NotNegative(absl::string_view name, T* out) {
     return Number<T>(name, /*zero_allowed=*/true, out, std::nullopt);
   }
-  // One of the texts in `choices`, as its value; `out` may be null.
+  // The value that `choices` has for the text; `out` may be null.
   template <typename T>
   absl::Status Choice(absl::string_view name,
                       std::initializer_list<std::pair<absl::string_view, T>> choices, T* out,
@@ -97,13 +97,13 @@ class JsonReader {
     if (out != nullptr) *out = chosen.has_value() ? choices.begin()[*chosen].second : *fallback;
     return absl::OkStatus();
   }
-  // Unsupported unless it is missing or one of `supported`: true, false or texts in quotes, as they
-  // stand in the file, with ", " between; "null" for none.
+  // Fails as unsupported unless it is missing or in `supported`, a list with ", " between: true,
+  // false or texts in quotes, as in the file; "null": no value is supported.
   absl::Status Only(absl::string_view name, absl::string_view supported);
 
-  // Members that no getter asks for and that may be there.
+  // Declares members that are allowed although no getter asks for them.
   void Known(Names names) { asked_.insert(names.begin(), names.end()); }
-  // Fails where there is a member that is not known and that no getter has asked for. Call last.
+  // Fails if there is a member that is not known and that no getter has asked for. Call last.
   absl::Status CheckNoOthers() const;
 
   // "path.name".

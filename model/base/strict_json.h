@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strict JSON for files that we do not trust: config.json and the header of model.safetensors.
+// Strict JSON for untrusted files: config.json and the header of model.safetensors.
 //
-// RFC 8259, and beyond it: no duplicate key at any depth, no byte order mark, no NUL byte, nothing
-// but white space after the value, numbers must be finite as float64, and depth and number of
-// values are bounded. Nothing throws.
+// RFC 8259 with more rules: no duplicate key at any depth, no byte order mark, no NUL byte, only
+// white space after the value, numbers must be finite as float64, and depth and number of values
+// are limited. Nothing throws.
 #pragma once
 
 #include <cstddef>
@@ -46,24 +46,23 @@ struct JsonValue {
 };
 
 struct JsonLimits {
-  int max_depth = 8;  // nested objects and arrays
-  size_t max_values =
-      4096;  // values of the text, or of each top-level member with ParseStrictJsonMembers
+  int max_depth = 8;         // nested objects and arrays
+  size_t max_values = 4096;  // values in the text; ParseStrictJsonMembers: in each top-level member
   size_t max_token_bytes = size_t{1} << 20;  // of a string or number, as it is spelled
 };
 
-// Errors: INVALID_ARGUMENT; the detail's field is the path of the value where the text goes wrong
-// ("attention.gate"), and the message names it, the byte and the rule.
+// Errors: INVALID_ARGUMENT; the detail's field is the path of the invalid value ("attention.gate"),
+// and the message names the path, the byte and the rule.
 absl::StatusOr<JsonValue> ParseStrictJson(absl::string_view text, const JsonLimits& limits);
 
-// The same for a text that must be an object, handing over one top-level member at a time, so that
-// the memory taken is that of one member whatever the text's size. An error that `on_member`
-// returns ends the parse and is returned.
+// ParseStrictJson for a text that must be an object. It passes one top-level member at a time to
+// `on_member`, so the memory needed is that of one member, whatever the text's size. An error that
+// `on_member` returns ends the parse and is returned.
 using OnJsonMember = std::function<absl::Status(const std::string& key, const JsonValue& value)>;
 absl::Status ParseStrictJsonMembers(absl::string_view text, const JsonLimits& limits,
                                     const OnJsonMember& on_member);
 
-// What a value is, for messages: "the string \"abc\"", "the number 1.5", "an array of 3 values".
+// Describes a value, for messages: "the string \"abc\"", "the number 1.5", "an array of 3 values".
 std::string Describe(const JsonValue& value);
 
 // `text` for a one-line message: control characters, quotes and bytes that are not ASCII escaped,

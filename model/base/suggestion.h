@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a misspelt name was meant to be, for messages about flags, commands and settings.
+// The likely meaning of a misspelt name, for messages about flags, commands and settings.
 #pragma once
 
 #include <optional>
@@ -11,12 +11,12 @@
 
 namespace rivulet {
 
-// "; did you mean NAME?" with the name of `names` that is most like `word`; "" where none is like
-// it: more than a third of the longer one would have to be typed otherwise.
+// "; did you mean NAME?" with the most similar name of `names`; "" if no name is similar to `word`,
+// which means that more than a third of the longer word would have to change.
 std::string Suggestion(absl::string_view word, const std::vector<std::string>& names);
 
-// The first argument that begins with "--" and is no flag; "" if there is none. `takes_value` says
-// whether a flag takes a value, or nullopt for what is no flag.
+// The first argument that begins with "--" and is no flag; "" if there is none. `takes_value`:
+// whether a flag takes a value; nullopt: it is no flag.
 std::string UnknownFlag(const std::vector<std::string>& args,
                         absl::FunctionRef<std::optional<bool>(const std::string&)> takes_value);
 
@@ -24,8 +24,9 @@ struct UnknownOption {
   std::string flag;   // of UnknownFlag
   std::string meant;  // its Suggestion
 };
-// That of a parser, an App of CLI11, which looks at unknown flags last, after all that is required,
-// and names their values, too. Options without a group are hidden, so none of them was meant.
+// The unknown option of a parser, an App of CLI11. CLI11 itself reports unknown flags last, after
+// missing required options, and names their values, too. Options without a group are hidden, so
+// they are not suggested.
 template <class App>
 UnknownOption FindUnknownOption(const App& parser, const std::vector<std::string>& args) {
   const auto takes_value = [&parser](const std::string& name) {

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// TeamSize: how many threads of a team work on a step while other processes want the cores too.
+// TeamSize: the number of threads of a team that work on a step while other processes want the
+// cores.
 //
-// The threads of a step wait for each other after each phase, so one that has no core holds up all
-// of them until the scheduler runs it. Two teams, each with a thread for each core, together make a
-// third to a half of what one makes alone; with half the threads each they make more than it. The
-// kernel tells how long a thread was ready to run and had no core. A team in which that is a large
-// share of the time gives up a thread, and tries later whether there is a core for it again.
+// The threads of a step wait for each other after each phase, so a thread without a core delays all
+// of them until the scheduler runs it. Two teams, each with a thread for each core, together have a
+// third to a half of the throughput of one team alone; with half the threads each, they have more
+// than one team. The kernel tells how long a thread was ready to run and had no core. If that is a
+// large share of the time, the team gives up a thread, and tries later whether a core is free for
+// it again.
 #pragma once
 
 #include <cstdint>
 
 namespace rivulet {
 
-// How long one thread was ready to run, but had no core.
+// The time for which one thread was ready to run, but had no core.
 class CoreWait {
  public:
   CoreWait() = default;
@@ -22,8 +24,8 @@ class CoreWait {
 
   // Watches the calling thread from now on.
   void WatchThisThread();
-  // Nanoseconds since the last call or the start of the watch; of any thread. 0 where the kernel
-  // does not tell (built without CONFIG_SCHED_INFO).
+  // Nanoseconds of waiting since the last call or the start of the watch; any thread may call it. 0
+  // if the kernel does not tell (built without CONFIG_SCHED_INFO).
   int64_t Take();
 
  private:
@@ -39,14 +41,14 @@ class TeamSize {
 
   int threads() const { return threads_; }
 
-  // What happened since the last call: of the team's threads, the one that had no core for the
-  // longest time had none for `longest_wait` of the `window`. Nanoseconds.
+  // Reports the `window` since the last call: no thread of the team was without a core for longer
+  // than `longest_wait`. Nanoseconds.
   void Observe(int64_t window, int64_t longest_wait);
 
   // The shortest window: many slices of the kernel's scheduler, so that a neighbour's burst of a
   // few milliseconds does not count.
   static constexpr int64_t kWindow = 50'000'000;
-  // A try that fails costs a window at the slow rate; one in 2.5 seconds costs 1 or 2 %.
+  // A failed try costs a window at the slow rate; one try in 2.5 seconds costs 1 or 2 %.
   static constexpr int kLongestPatience = 50;
 
  private:

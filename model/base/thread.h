@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread of ours does first: it takes a name, and a stack for signal handlers.
+// The first calls of each thread of ours: they set its name, and a stack for signal handlers.
 #pragma once
 
 namespace rivulet {
 
-// Names the calling thread for `top -H`, debuggers and the line that a crash leaves; at most 15
+// Names the calling thread for `top -H`, debuggers and the log line of a crash; at most 15
 // characters. Also calls UseSignalStack.
 void NameThread(const char* name);
 
@@ -14,7 +14,7 @@ void NameThread(const char* name);
 void UseSignalStack();
 
 // Makes UseSignalStack work from now on, in the whole process, and calls it for the calling thread.
-// Not for builds with a sanitizer, which bring stacks of their own.
+// Not for builds with a sanitizer, which has its own stacks.
 void TurnOnSignalStacks();
 
 }  // namespace rivulet

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ThreadTeam: a few threads that work on one step together, and the barrier between its phases.
 //
-// Waiting spins for a bounded time, then sleeps in the kernel. An unbounded spin is faster by
-// nothing on a quiet machine and 1000 times slower where another process wants the core. A team
-// works with fewer threads while there are not enough cores for all (model/base/team_size.h).
+// Waiting spins for a bounded time, then sleeps in the kernel. An unbounded spin is no faster on a
+// quiet machine and 1000 times slower if another process wants the core. A team works with fewer
+// threads while there are not enough cores for all (model/base/team_size.h).
 #pragma once
 
 #include <atomic>
@@ -18,15 +18,15 @@
 
 namespace rivulet {
 
-// The cores that this process may use: at most its CPU affinity and its control group's CPU quota;
-// at least 1.
+// The number of cores that this process may use: limited by its CPU affinity and its control
+// group's CPU quota; at least 1.
 int UsableCores();
 
 // Waits until `word` differs from `old`: bounded spin, then sleep. Whoever changes the word calls
 // notify_all.
 void SpinThenWait(const std::atomic<uint32_t>& word, uint32_t old);
 
-// Reusable barrier for a number of threads. One for a single thread costs nothing.
+// Reusable barrier for a number of threads. A barrier for a single thread costs nothing.
 class SpinBarrier {
  public:
   explicit SpinBarrier(int threads) : threads_(static_cast<uint32_t>(threads)) {}
@@ -51,20 +51,20 @@ class ThreadTeam {
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
-  // The most threads that a Run has.
+  // The largest number of threads in a Run.
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(0, barrier) on this thread and body(1, barrier) .. body(n - 1, barrier) on workers;
-  // returns when all have returned. n is barrier.threads(), 1 .. size(): as many as found cores in
-  // the Runs before.
+  // returns when all have returned. n is barrier.threads(), 1 .. size(): the number of threads that
+  // had cores in earlier Runs.
   void Run(absl::FunctionRef<void(int thread, SpinBarrier& barrier)> body);
 
  private:
   using Body = absl::FunctionRef<void(int, SpinBarrier&)>;
   using Clock = std::chrono::steady_clock;
   struct Worker {
-    // One more for every Run that it takes part in, and for the end. A word of its own, so that a
-    // Run wakes no other worker.
+    // Increases for every Run in which the worker takes part, and for the end. Each worker has its
+    // own word, so that a Run wakes no other worker.
     alignas(64) std::atomic<uint32_t> runs{0};
     CoreWait core_wait;
     std::thread thread;
@@ -79,7 +79,7 @@ class ThreadTeam {
   SpinBarrier barrier_;
   TeamSize choice_;
   Clock::time_point window_begin_ = Clock::now();
-  std::thread::id owner_;  // whom owner_wait_ watches
+  std::thread::id owner_;  // the thread that owner_wait_ watches
   CoreWait owner_wait_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };

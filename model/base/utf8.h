@@ -18,7 +18,7 @@ size_t DecodeUtf8(absl::string_view text, uint32_t* code_point);
 // Appends the UTF-8 of `code_point`. REQUIRES: a Unicode scalar value.
 void AppendUtf8(uint32_t code_point, std::string* text);
 
-// Offset of the first byte that is not UTF-8, text.size() where there is none.
+// Offset of the first byte that is not UTF-8, text.size() if there is none.
 size_t ValidUtf8Bytes(absl::string_view text);
 
 inline bool IsUtf8(absl::string_view text) { return ValidUtf8Bytes(text) == text.size(); }

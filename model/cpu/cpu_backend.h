@@ -16,15 +16,15 @@
 namespace rivulet {
 
 // Decodes and packs the weights and reserves the slots (pages are taken when a slot is first used).
-// Errors: DATA_LOSS (weights), INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED naming the arithmetic
+// Errors: DATA_LOSS (weights), INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED with the sum
 // (weights, slots, memory), UNAVAILABLE (BACKEND_ABSENT: a CPU without AVX2 and FMA).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options);
 
-// What CreateCpuBackend would choose here and now: of the limits num_slots, slots_choice,
-// bytes_per_slot and weight_bytes (an estimate for kinds "linear" and "softmax"). No weight is
-// read, and `model` may be of Model::Open. Errors: those of CreateCpuBackend that weights' values
-// do not decide.
+// The limits that CreateCpuBackend would choose now. Sets only num_slots, slots_choice,
+// bytes_per_slot and weight_bytes (an estimate for kinds "linear" and "softmax"). Reads no weight,
+// so `model` may be from Model::Open. Errors: the errors of CreateCpuBackend that do not depend on
+// the weights' values.
 absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options);
 
 }  // namespace rivulet

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuNetwork: a model's forward pass on the CPU, of all kinds: token rows in, raw head outputs out,
-// states advanced.
+// CpuNetwork: the forward pass on the CPU of all kinds of models: token rows in, raw head outputs
+// out, states advanced.
 //
-// A *segment* is consecutive tokens of one slot; a *piece* is the segments that one pass takes
-// together. Matrix products run over all token rows of a piece; states advance token by token in
-// order. Two ways to use threads, with the same bits: Shared (all threads split columns and heads
-// of one piece, barriers between phases) for few rows and for prompts; Solo (each thread takes
-// whole pieces) for many rows.
+// A *segment* is consecutive tokens of one slot; a *piece* is the segments of one pass. Matrix
+// products run over all token rows of a piece; states advance token by token in order. There are
+// two ways to use threads, with the same bits: Shared (all threads split columns and heads of one
+// piece, with barriers between phases) for few rows and for prompts; Solo (each thread takes whole
+// pieces) for many rows.
 #pragma once
 
 #include <cstddef>
@@ -29,37 +29,37 @@ struct CpuSegment {
   float* state = nullptr;           // the slot's state
   int64_t position = 0;             // of tokens[0]
   std::span<const int32_t> tokens;  // at least 1
-  bool all_outputs = false;         // head outputs after every token, else only where `last_output`
+  bool all_outputs = false;         // head outputs after every token
   bool last_output = false;         // head outputs after the last token
 };
 
-// Token rows of a piece, and those of them that get head outputs.
+// The number of token rows of a piece, and of token rows with head outputs.
 int TokenRows(std::span<const CpuSegment> piece);
 int OutputRows(std::span<const CpuSegment> piece);
 
-// Arrays that are no rows of activations.
+// Arrays beside the rows of activations.
 struct CpuScratch {
-  // Rows of 8 bits (kernels/quantized.h), for products in turn. Two suffice: a thread fills one
-  // only after the barrier of the product that used the other.
+  // Rows of 8 bits (kernels/quantized.h); products use the two arrays in turn. Two suffice: a
+  // thread fills one only after the barrier of the product that used the other.
   AlignedBuffer quantized[2];
   std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
   std::vector<AlignedBuffer> attention;       // per thread, of linear or softmax attention
-  // Of a hybrid whose heads of keys are fewer than the threads: SharedPartFloats of each head in a
-  // step that has fewer of them than threads.
+  // For hybrids with fewer heads of keys than threads: SharedPartFloats for each head of a step
+  // that has fewer heads than threads.
   AlignedBuffer parts;
 };
 
-// Blocks of a head that threads share at a time, and what these take: their parts
-// (kernels/softmax_attention.h), and two floats of each query.
+// The number of blocks of a head that threads share at a time, and the floats for them: the blocks'
+// parts (kernels/softmax_attention.h), and two floats per query.
 inline constexpr int64_t kSharedBlocks = 64;
 constexpr size_t SharedPartFloats(int queries, int value_dim) {
   return size_t(kSharedBlocks) * kernels::SoftmaxPartFloats(queries, value_dim) +
          2 * size_t(queries);
 }
 
-// Activations of one piece; one for Shared use, one per thread for Solo use. Arrays [rows, ld], ld
-// a whole number of panels so that products may store whole panels. An array that the kind does not
-// use has no memory.
+// Activations of one piece; one for Shared use, one per thread for Solo use. Arrays are [rows, ld];
+// ld is a whole number of panels so that products may store whole panels. An array that the kind
+// does not use has no memory.
 class CpuActivations {
  public:
   struct Array {
@@ -77,19 +77,19 @@ class CpuActivations {
 
   Array x, h;                     // the residual stream; the normed row
   Array in;                       // InputColumns; RWKV-7: r | k | v, each padded
-  Array conv;                     // what the convolution made of them
+  Array conv;                     // the output of the convolution
   Array decay;                    // w: [keys] or [heads]
   Array rate;                     // RWKV-7: alpha; [keys]
-  Array gate;                     // of the output, where a product of its own makes it
+  Array gate;                     // of the output, if it has a product of its own
   Array low;                      // RWKV-7: first halves of the low-rank products
-  Array value;                    // Mamba-2: dt x; RWKV-7: what v mixes by
+  Array value;                    // Mamba-2: dt x; RWKV-7: the weight of v's mix
   Array first;                    // RWKV-7: v of layer 0
   Array removal;                  // RWKV-7: kk, and -kk alpha
   Array o;                        // [values]
-  Array mix;                      // RWKV-7: six rows for each
+  Array mix;                      // RWKV-7: six rows per token row
   Array ffn;                      // [gate | up]; RWKV-7, kinds "linear" and "softmax": [ffn]
   Array rope;                     // cosines, then sines, of a row's position
-  Array kept_x, kept_o, outputs;  // of the rows that have outputs
+  Array kept_x, kept_o, outputs;  // of the rows with outputs
   CpuScratch scratch;
 
  private:
@@ -107,12 +107,12 @@ class CpuNetwork {
   const WeightFacts& weights() const { return weights_->facts; }
   // PackedWeights::initial_state.
   std::span<const float> initial_state() const { return weights_->initial_state; }
-  // For pieces of at most `max_rows` token rows, worked on by at most `threads` threads.
+  // For pieces of at most `max_rows` token rows and at most `threads` threads.
   std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const;
 
-  // The part of thread `thread` of `threads` in one pass over `piece`; all threads call it with the
-  // same arguments and a barrier of that size (Solo: 0 of 1). Returns once the outputs are
-  // complete. REQUIRES: token rows fit `activations`, which are of this network.
+  // Does the part of thread `thread` of `threads` in one pass over `piece`; all threads call it
+  // with the same arguments and a barrier for `threads` threads (Solo: 0 of 1). Returns once the
+  // outputs are complete. REQUIRES: token rows fit `activations`, which are of this network.
   void Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread, int threads,
             SpinBarrier& barrier) const;
 

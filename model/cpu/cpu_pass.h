@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuPass: one thread's view of a pass of CpuNetwork, and how its parts are dealt out.
+// CpuPass: one thread's view of a pass of CpuNetwork, and the split of the work among threads.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct CpuPass {
   CpuActivations& a;
   int thread, threads;
   SpinBarrier& barrier;
-  // The rows in work: all token rows, and behind KeepOutputRows() those that have outputs.
+  // The current rows: all token rows, and after KeepOutputRows() the rows with outputs.
   int rows;
   Array x, o;
   mutable unsigned quantized = 0;  // products so far whose input was quantized
@@ -45,28 +45,28 @@ struct CpuPass {
   void Wait() const { barrier.Wait(); }
   IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
 
-  // What a product of this thread is given, except for quantized rows.
+  // The arguments of this thread's part of a product, except quantized rows.
   kernels::GemmArgs ProductArgs(const MatrixWeights& m, const float* input, int ld_input, float* y,
                                 int ldy, int count, kernels::Epilogue epilogue) const;
-  // This thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole number of
-  // panels. kResidual adds to y. All threads call it, with the same arguments.
+  // Computes this thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole
+  // number of panels. kResidual adds to y. All threads call it, with the same arguments.
   void Product(const MatrixWeights& m, const float* input, int ld_input, float* y, int ldy,
                int count, kernels::Epilogue epilogue = kernels::Epilogue::kNone) const;
 
   // x += the second product of RWKV-7's feed-forward, whose inputs are mostly 0. With few rows,
-  // where reading weights is the limit, only the weights of the other inputs are read.
+  // where reading weights is the limit, only the weights of inputs that are not 0 are read.
   void AddFfn(const LayerWeights& layer) const;
 
-  // a.in = what the layer's input matrices make of `from`.
+  // a.in = the product of `from` with the layer's input matrices.
   void InputProduct(const LayerWeights& layer, const Array& from) const {
     Product(layer.in, from.data, from.ld, a.in.data, a.in.ld, rows);
     if (layer.in_small.packed.panels == nullptr) return;
     Product(layer.in_small, from.data, from.ld, a.in.data + columns.small, a.in.ld, rows);
   }
 
-  // Drops the rows that have no outputs: after the last update of states only the others matter,
-  // one of a whole prompt. Their x and o stay. Other threads' x and o must be complete; ends with a
-  // barrier where it moved rows.
+  // Drops the rows without outputs: after the last update of states only rows with outputs matter,
+  // for a prompt one row. Their x and o stay. Other threads' x and o must be complete; ends with a
+  // barrier if it moved rows.
   void KeepOutputRows();
 
   // Calls f(row, token, position) for this thread's share of the token rows.
@@ -93,13 +93,13 @@ struct CpuPass {
     }
   }
 
-  // Calls f(segment, first row, head) for this thread's share of all (segment, head): a state is
-  // touched by one thread and stays in its cache.
+  // Calls f(segment, first row, head) for this thread's share of all (segment, head): only one
+  // thread touches a state, which stays in its cache.
   template <class F>
   void ForEachHead(const F& f) const {
     ForEachOf(config.num_heads, f);
   }
-  // The same of `heads` heads.
+  // ForEachHead with `heads` heads.
   template <class F>
   void ForEachOf(int heads, const F& f) const {
     const IndexRange range = ShareOf(int(piece.size()) * heads, thread, threads);
@@ -128,13 +128,13 @@ void EmbedWithPosition(const CpuPass& p);
 // Kind "linear": attention, a.in to a.o.
 void MixLinear(const CpuPass& p, const LayerWeights& layer, int index);
 
-// Softmax attention of one head of keys and values, with the `queries` heads of queries that share
-// it: what the layer has kept of `segment`, and where. Sets what does not depend on q, k and v.
+// Arguments of softmax attention for one head of keys and values and the heads of queries that
+// share it: the layer's cache for `segment`, and all else that does not depend on q, k and v.
 kernels::SoftmaxAttentionArgs KeptHead(const CpuPass& p, const CpuSegment& segment, int layer,
                                        int head, int queries);
 // Kind "softmax": as MixLinear.
 void MixSoftmax(const CpuPass& p, int index);
-// The layers of a hybrid that attend: a.h to a.o, as the mixers below.
+// A hybrid's layers with attention: a.h to a.o, like the mixers below.
 void MixSoftmaxHeads(const CpuPass& p, const LayerWeights& layer, int index);
 
 // x += mix(h), without the output product: a.h to a.o. All threads call it; it ends with a barrier.
@@ -154,12 +154,11 @@ void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
 // x *= by, of `n` columns of `count` rows.
 void Scale(float* x, int ld, int n, int count, float by);
 
-// Pairs (x_i, x_{i + n/2}) of the first n columns turned by the angles of rows from `row` on [Su
+// Turns the pairs (x_i, x_{i + n/2}) of the first n columns by the angles of rows from `row` on [Su
 // 2021, half-split].
 void Rotate(const CpuPass& p, float* x, int ld, int row, int count);
 
-// y = x / sqrt(mean(x^2) + eps) * weight, of as many columns as `weight` has, of `count` rows, in
-// place.
+// y = x / sqrt(mean(x^2) + eps) * weight, of weight.size() columns of `count` rows, in place.
 void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count);
 
 // o *= f(gate) of `n` columns of `count` rows; o within a.o.

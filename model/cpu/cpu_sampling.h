@@ -12,19 +12,18 @@
 
 namespace rivulet {
 
-// How one slot samples, and what it has seen. Penalty counts exist once a sampler with penalties
-// was set.
+// A slot's sampler and its penalty counts. The counts exist once a sampler with penalties was set.
 struct CpuSlotSampler {
   SlotSampler sampler;
   std::vector<uint8_t> in_prompt;     // [vocab]
   std::vector<int32_t> output_count;  // [vocab]
 
   bool tracks() const { return !in_prompt.empty(); }
-  // Takes memory for counts only where `given` has penalties.
+  // Allocates counts only if `given` has penalties.
   void SetSampler(const SlotSampler& given, int vocab_size);
   // Counts a token that is fed.
   void Count(int32_t token, bool as_output);
-  // Counts what was fed before.
+  // Counts tokens that were fed before.
   void Add(std::span<const TokenCount> history);
 };
 
@@ -33,19 +32,19 @@ class CpuSampling {
  public:
   explicit CpuSampling(const ModelConfig& config);
 
-  // True where all `output_size` outputs are finite.
+  // True if all `output_size` outputs are finite.
   bool Finite(const float* outputs) const;
 
-  // Draws the token that follows `record->position` fed tokens and fills the record (row and
-  // position are the caller's).
+  // Draws the token that follows `record->position` fed tokens and fills the record (the caller
+  // sets row and position).
   void Sample(const CpuSlotSampler& slot, const float* outputs, std::vector<float>* adjusted,
               Record* record) const;
 
-  // Fills the record for a given token: log-likelihood, and top where the slot asks for it.
+  // Fills the record for a given token: log-likelihood, and top if the slot asks for it.
   void Score(const float* outputs, int32_t target, Record* record) const;
 
  private:
-  // What LogProb and FillTop take beside the outputs: ln sum e^output; 0 of a mixture.
+  // An argument of LogProb and FillTop: ln sum e^output; 0 for a mixture.
   double Normalizer(const float* outputs) const;
   float LogProb(const float* outputs, double normalizer, int32_t token) const;
   void FillTop(const float* outputs, double normalizer, int n, Record* record) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuStepPlan: how the tokens of one step become segments, and segments pieces of work for threads.
-// It decides speed alone: on the CPU no cut changes a bit.
+// CpuStepPlan: cuts the tokens of one step into segments, and groups segments into pieces of work
+// for threads. It decides speed alone: on the CPU no cut changes a bit.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,12 @@
 
 namespace rivulet {
 
-// Token rows that one pass takes: enough to run the matrix products at full rate, few enough that
-// the activations stay in the second-level cache (Solo) or nearly (Shared, where long prompts
-// come).
+// Token rows of one pass: enough to run the matrix products at full rate, few enough that the
+// activations fit into the second-level cache (Solo), or nearly (Shared, for long prompts).
 inline constexpr int kSharedRows = 128;
 inline constexpr int kSoloRows = 16;
 
-// What belongs to a segment beside what the forward pass needs.
+// Data of a segment that the forward pass does not need.
 struct CpuWork {
   int row = 0;          // index into Run::rows
   int first_token = 0;  // index into RunRow::tokens of the segment's first
@@ -27,19 +26,19 @@ struct CpuWork {
   bool sample = false;  // draw after the segment's last token
 };
 
-// Segments that one pass takes together.
+// The segments of one pass.
 struct CpuPiece {
   int begin = 0, end = 0;
   int output_rows = 0;
 };
 
-// Thread: planned by one thread; const while threads work on it.
+// Thread: one thread plans; const while threads work on it.
 class CpuStepPlan {
  public:
   void Clear();
 
-  // Adds tokens of row `index` in segments of at most kSharedRows. `num_records`: how many the run
-  // has; grows by one for each target and one if `sample`.
+  // Adds tokens of row `index` in segments of at most kSharedRows. `num_records`: the number of
+  // records of the run; grows by one for each target and by one if `sample`.
   void Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
            int64_t position, bool sample, int* num_records);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the memory of a machine makes of a CPU backend: its context and its slots.
+// Chooses the context and the slots of a CPU backend by the memory of the machine.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace rivulet {
 
-// RESOURCE_EXHAUSTED (OUT_OF_MEMORY), of the slots.
+// RESOURCE_EXHAUSTED (OUT_OF_MEMORY), about the slots.
 absl::Status CpuOutOfMemory(absl::string_view message);
 
-// Positions that a slot has room for, as options say or as AutoContext finds room in `left_bytes`;
-// 0: no limit. Thread: any.
+// The number of positions of a slot, from the options or else from AutoContext for `left_bytes`; 0:
+// no limit. Thread: any.
 int64_t ChooseCpuContext(const CpuBackendOptions& options, const ModelConfig& config,
                          int64_t left_bytes);
 
-// Sets what memory decides: context and slots, as options say, or as AutoContext and AutoSlots find
-// room. Reads limits->weight_bytes. Errors: CpuOutOfMemory. Thread: any.
+// Sets context and slots in `limits`, from the options or else from AutoContext and AutoSlots.
+// Reads limits->weight_bytes. Errors: CpuOutOfMemory. Thread: any.
 absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits);
 
