@@ -17,8 +17,8 @@ struct HostMemory {
   std::string limited_by;  // the source of `total`: "this machine" or "the control group"
 };
 
-// Reads /proc and /sys under `root`, which only tests set. The control groups of both versions and
-// their parent groups count. A limit that cannot be read does not count.
+// Reads /proc and /sys under `root`, which only tests set. Control groups of both versions and
+// their parents count. A limit that cannot be read does not.
 HostMemory ReadHostMemory(const std::string& root = "");
 
 }  // namespace rivulet

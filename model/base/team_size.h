@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TeamSize: the number of threads of a team that work on a step while other processes want the
-// cores.
+// TeamSize: the number of threads that work on a step while other processes want the cores.
 //
 // The threads of a step wait for each other after each phase, so a thread without a core delays all
 // of them until the scheduler runs it. Two teams, each with a thread for each core, together have a
 // third to a half of the throughput of one team alone; with half the threads each, they have more
 // than one team. The kernel tells how long a thread was ready to run and had no core. If that is a
-// large share of the time, the team gives up a thread, and tries later whether a core is free for
-// it again.
+// large share of the time, the team gives up a thread, and later tries to use it again.
 #pragma once
 
 #include <cstdint>

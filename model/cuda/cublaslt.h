@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's cuBLASLt, opened at run time, and matrix products by one explicit algorithm of it.
+// NVIDIA's cuBLASLt, opened at run time, and matrix products by one of its algorithms, chosen
+// explicitly.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,10 @@ namespace rivulet {
 // The library with a handle for the current device. Thread: any, except for the use of one product.
 class CublasLt {
  public:
-  // What `auto` opens, as the dynamic linker looks for it.
+  // The name that `auto` opens, for the dynamic linker.
   static const char* DefaultName();
-  // `name`: a file, or what the dynamic linker finds. It stays open until the process ends. Errors:
-  // FAILED_PRECONDITION saying what is missing (file, function, device).
+  // `name`: a file, or a name for the dynamic linker. The library stays open until the process
+  // ends. Errors: FAILED_PRECONDITION saying what is missing (file, function, device).
   static absl::StatusOr<std::shared_ptr<const CublasLt>> Open(const std::string& name);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
@@ -55,21 +56,21 @@ class CublasLtProduct {
   static absl::StatusOr<CublasLtProduct> Create(std::shared_ptr<const CublasLt> library,
                                                 const Shape& shape);
 
-  // An algorithm of the library. We may take one that runs every row count without workspace, adds
-  // up an output in one place (no split of k, no reduction scheme), multiplies what it is given
-  // (never TF32), and keeps sums in float32.
+  // An algorithm of the library. We may use an algorithm that runs every row count without
+  // workspace, sums an output in one place (no split of k, no reduction scheme), multiplies its
+  // inputs unrounded (never TF32), and keeps sums in float32.
   struct Offer {
     cublaslt::Algorithm algorithm;
     std::string name;     // ID/TILE/STAGES, as the library numbers them
-    std::string why_not;  // empty: we may take it
+    std::string why_not;  // empty: we may use it
   };
   // The library's favourite for the largest count first.
   absl::StatusOr<std::vector<Offer>> Offers() const;
   void Choose(const cublaslt::Algorithm& algorithm) { algorithm_ = algorithm; }
 
-  // Queues the product of counts[i] rows, i the first that holds `rows`: what a and residual have
-  // behind `rows` is read, what out has there is written. `residual`: null, or [.., ld_out]; may be
-  // out. Errors: UNAVAILABLE (CUDA_ERROR). REQUIRES: an algorithm is chosen; rows <= counts.back().
+  // Queues the product of counts[i] rows, the first count that is at least `rows`. It also reads a
+  // and residual, and writes out, behind `rows`. `residual`: null, or [.., ld_out]; may be out.
+  // Errors: UNAVAILABLE (CUDA_ERROR). REQUIRES: an algorithm is chosen; rows <= counts.back().
   absl::Status Run(const void* w, const void* a, const float* residual, float* out, int rows,
                    cudaStream_t stream) const;
   std::span<const int> counts() const { return counts_; }

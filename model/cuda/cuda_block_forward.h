@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaBlockForward: the CudaNetwork of the family's models (model/block_config.h). The
-// equations are those of CpuNetwork (model/cpu/cpu_network.h); each operation is a launch, but
-// products that do not need each other are one. Products of many rows with F16 weights take the
-// tiles of gemm_wide_cuda.h, with the same bits; the large ones may be a library's (CudaProducts).
+// CudaBlockForward: the CudaNetwork of the family's models (model/block_config.h). It has the
+// equations of CpuNetwork (model/cpu/cpu_network.h). Each operation is a launch, but independent
+// products share one. Products of many rows with F16 weights use the tiles of gemm_wide_cuda.h,
+// with the same bits; a library may run the large ones (CudaProducts).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaBlockPass: one pass of CudaBlockForward, and the launches that its parts share.
+// CudaBlockPass: one pass of CudaBlockForward, and launches that its parts share.
 #pragma once
 
 #include <span>
@@ -18,12 +18,12 @@
 
 namespace rivulet {
 
-// Rows as products read and write them: of float or, in passes of many rows, of F16.
+// Rows that products read and write: float or, in passes of many rows, F16.
 struct CudaBlockRows {
   float* data = nullptr;     // null: F16
   uint16_t* half = nullptr;  // null: float
   int ld = 0;
-  // The same rows from a column on.
+  // These rows from a column on.
   CudaBlockRows From(int column) const {
     return {data == nullptr ? nullptr : data + column, half == nullptr ? nullptr : half + column,
             ld};
@@ -42,7 +42,7 @@ struct CudaBlockPass {
   using Array = CudaScratch::Array;
 
   const ModelConfig& config;
-  const BlockState state;  // floats_per_slot: of a whole slot, with what attention keeps
+  const BlockState state;  // floats_per_slot: of a whole slot, with the cache of attention
   const StateParts& parts;
   const CudaWeights& weights;
   const CudaScratch& a;
@@ -53,10 +53,10 @@ struct CudaBlockPass {
   const CudaPass& pass;
 
   const BlockKind& kind() const { return *config.block().kind; }
-  // Whether the pass is one of many rows, with products in F16: what products read is F16 then,
-  // rounded by the kernel that makes it as they would round it. The bits are the same, and a
-  // library may run large ones. Of a hybrid two mixers may read one norm, so its rows are float,
-  // and products of many rows round them.
+  // Whether the pass has many rows and products in F16. Then inputs of products are F16; the kernel
+  // that writes them rounds them as the product would. The bits are the same, and a library may run
+  // large products. In a hybrid two mixers may read one norm, so its rows are float, and products
+  // of many rows round them.
   bool many() const {
     return pass.rows >= options.many_rows && a.half.x.data != nullptr && !kind().hybrid;
   }
@@ -64,10 +64,10 @@ struct CudaBlockPass {
     return many() ? CudaBlockRows{nullptr, halves.data, halves.ld}
                   : CudaBlockRows{floats.data, nullptr, floats.ld};
   }
-  // The normed row, and what the mixer makes.
+  // The normed row, and the output of the mixer.
   CudaBlockRows normed() const { return Rows(a.h, a.half.x); }
   CudaBlockRows mixed() const { return Rows(a.o, a.half.x); }
-  // What the feed-forward expanded.
+  // The hidden row of the feed-forward.
   CudaBlockRows fed() const {
     return Rows(a.ffn, kind().mixer == Mixer::kRwkv7 ? a.half.ffn : a.half.x);
   }
@@ -75,43 +75,45 @@ struct CudaBlockPass {
   // out = x w + bias (+ residual, with the rows of out).
   absl::Status Product(const CudaWeightMatrix& w, const CudaBlockRows& x, float* out, int ld_out,
                        const float* residual = nullptr) const;
-  // The same of rows of float. With many rows and F16 weights x is rounded to F16 first.
+  // Product of float rows. With many rows and F16 weights x is rounded to F16 first.
   absl::Status Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
                        int ld_out) const;
-  // The same, rounded in any case.
+  // Product of float rows that are always rounded to F16 first.
   absl::Status Rounded(const CudaWeightMatrix& w, const float* x, int ldx, float* out, int ld_out,
                        const float* residual) const;
-  // Products that do not need each other: one launch, but one more for weights in float32 beside
-  // others, and for each that a library runs. These write float and have no activation.
+  // Independent products in one launch. Products with float32 weights beside others need one more
+  // launch, and each product of a library one. A library's product writes float and has no
+  // activation.
   absl::Status Products(std::span<const CudaBlockProduct> products) const;
-  // y = f(x) of `n` columns, times `times` where not null, and with scales; both have the rows of
-  // x.
+  // y = f(x) of `n` columns, times `times` where not null, and with scales; `times` and y have the
+  // rows of x.
   absl::Status Activate(kernels::Activation kind, const Array& x, int n, const float* times,
                         const CudaBlockRows& y, const kernels::CudaScales& scales = {}) const;
-  // h = norm(x), y[m] = h + (h of the token before - h) mix[m]; `part`: of the layer's state.
+  // h = norm(x), y[m] = h + (h of the token before - h) mix[m]; `part`: the part of the layer's
+  // state.
   absl::Status Shift(const CudaNorm& norm, const float* x, const float* mix, int mixes, int layer,
                      size_t part) const;
-  // Row m of Shift.
+  // Output m of Shift.
   CudaBlockRows shifted(int m) const {
     const CudaBlockRows rows = Rows(a.mix, a.half.mix);
     return rows.From(m * (rows.ld / CudaScratch::kMixes));
   }
-  // The arguments that all state updates share; y is `o`.
+  // The common arguments of all state updates; y is `o`.
   kernels::CudaRecurrenceArgs Recurrence(int layer) const;
   absl::Status Recur(const kernels::CudaRecurrenceArgs& args) const;
-  // Whether a product with `w` is one of many rows.
+  // Whether a product with `w` uses the kernels for many rows.
   bool Wide(const CudaWeightMatrix& w) const;
-  // Of this layer's part in a slot.
+  // The offset of this layer's part in a slot.
   size_t Offset(int layer, size_t part) const { return parts.recurrent_at[size_t(layer)] + part; }
 };
 
-// What stands between the norm of a layer and its output product: normed() to mixed().
+// The mixers, between the norm of a layer and its output product: normed() to mixed().
 absl::Status CudaMixGated(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixShortConv(const CudaBlockPass& p, const CudaLayer& layer, int index);
 absl::Status CudaMixSoftmax(const CudaBlockPass& p, const CudaSoftmaxLayer& layer, int index);
-// With the norm before it: x to mixed().
+// The mixer with the norm before it: x to mixed().
 absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
                           const float* x);
 // The first half of RWKV-7's feed-forward, with the norm before it: x to fed().

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA backend owns on a device: memory, a stream, events, captured graphs. Every call
-// that can fail returns a Status; destructors give back and ignore errors.
+// The resources of the CUDA backend on a device: memory, a stream, events, captured graphs. Every
+// call that can fail returns a Status; destructors free and ignore errors.
 //
 // CUDA calls act on the calling thread's current device: CudaDevice::MakeCurrent comes first in
 // every thread.
@@ -21,7 +21,7 @@
 
 namespace rivulet {
 
-// OK, or UNAVAILABLE with reason CUDA_ERROR, saying what was tried and the runtime's own words.
+// OK, or UNAVAILABLE with reason CUDA_ERROR, naming the failed action and the runtime's message.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
 // Returns a failed CUDA call's Status, naming the call, from the current function.
@@ -33,18 +33,18 @@ struct CudaDevice {
   int index = 0;
   int sm = 0;  // compute capability: 90 for 9.0
   int multiprocessors = 0;
-  bool overlap = false;  // kernels use programmatic dependent launch; Open: where the device can
-  bool graphs = true;    // what is launched again and again is replayed as a CUDA graph
+  bool overlap = false;  // kernels use programmatic dependent launch; Open: if the device can
+  bool graphs = true;    // repeated launches are replayed as a CUDA graph
 
   // Checks `index` and makes it current. Errors: UNAVAILABLE (reason BACKEND_ABSENT: no driver, no
   // device, or none of the index given here), INVALID_ARGUMENT (index beyond the devices, naming
-  // how many there are), UNAVAILABLE (CUDA_ERROR).
+  // their number), UNAVAILABLE (CUDA_ERROR).
   static absl::StatusOr<CudaDevice> Open(int index);
   absl::Status MakeCurrent() const;
   absl::StatusOr<int> Attribute(cudaDeviceAttr attribute) const;
 };
 
-// Device memory, or host memory that the device writes to as well.
+// Device memory, or host memory that the device can write, too.
 class CudaMemory {
  public:
   CudaMemory() = default;
@@ -79,7 +79,7 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// A point in a stream that the host can ask about; without timing.
+// A point in a stream that the host can query; without timing.
 class CudaEvent {
  public:
   CudaEvent() = default;
@@ -89,16 +89,16 @@ class CudaEvent {
   static absl::StatusOr<CudaEvent> Create();
 
   absl::Status Record(cudaStream_t stream) const;
-  // What is queued in `stream` from now on waits for the last Record.
+  // Work queued in `stream` from now on waits for the last Record.
   absl::Status MakeWait(cudaStream_t stream) const;
-  // Whether the device has come past the last Record; an error that work before it left behind.
+  // Whether the device has passed the last Record; or the error of earlier work.
   absl::StatusOr<bool> Passed() const;
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-// Launches that were captured once and are replayed; without graphs they are made anew each time.
+// Launches that are captured once and replayed; without graphs they are launched again each time.
 class CudaGraph {
  public:
   using Launches = std::function<absl::Status()>;
@@ -108,9 +108,9 @@ class CudaGraph {
   CudaGraph(CudaGraph&& other) noexcept { *this = std::move(other); }
   CudaGraph& operator=(CudaGraph&& other) noexcept;
 
-  // Captures what `launches` puts into `stream`. Relaxed, as a kernel may be loaded at its first
-  // launch. With `graphs` false nothing is captured: `launches` is kept, and what it refers to must
-  // outlive this.
+  // Captures the launches of `launches` in `stream`. The mode is relaxed, because a kernel may be
+  // loaded at its first launch. With `graphs` false nothing is captured: this keeps `launches`, and
+  // its references must outlive this.
   static absl::StatusOr<CudaGraph> Capture(cudaStream_t stream, bool graphs, Launches launches);
   // REQUIRES: the stream of Capture.
   absl::Status Launch(cudaStream_t stream) const;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaForward: the CudaNetwork of a transformer of our own format, of linear or softmax attention.
+// CudaForward: the CudaNetwork of a transformer of our own format, with linear or softmax
+// attention.
 //
 //   embed -> per layer [ norm of the layer before + qkv | attention | out + residual |
 //                        norm + ffn1 + activation | ffn2 + residual ] -> norm(s) + head
-// Norms are prologues of the products that read them; with many rows they are launches of their
-// own, and what only products read is kept in F16 (where the weights are), rounded as a product
-// would round it: the bits are the same. Products that stand alone then may be a library's
+// Norms are prologues of the products that read them. With many rows norms are separate launches,
+// and values that only products read are stored in F16 (if the weights are F16), rounded as a
+// product would round them: the bits are the same. A library may then run separate products
 // (CudaProducts).
 #pragma once
 
@@ -40,7 +41,7 @@ class CudaForward final : public CudaNetwork {
   absl::Status Prepare() const override;
   size_t LatencyBytes(const BackendLimits& limits) const override;
   bool Many(int rows) const { return rows >= options_.many_rows; }
-  // Many rows, and products that take F16.
+  // Whether there are many rows, and products that take F16.
   bool Wide(int rows) const;
   absl::Status Embed(const kernels::CudaLaunch& launch, const CudaPass& pass) const;
   absl::Status Queries(const kernels::CudaLaunch& launch, int index, int rows) const;
@@ -51,7 +52,7 @@ class CudaForward final : public CudaNetwork {
                             int index) const;
   absl::Status FeedForward(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Expand(const kernels::CudaLaunch& launch, int index, int rows) const;
-  // x as a library's product of `rows` rows reads it.
+  // x in the form that a library's product of `rows` rows reads.
   const void* InputX(int rows) const {
     return Wide(rows) ? static_cast<const void*>(scratch_.half.x.data) : scratch_.x.data;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaLibraryWeights: the matrices of a model's large products once more, as a library reads them
-// (kernels/cuda/gemm/product_rows_cuda.h).
+// CudaLibraryWeights: a second copy of the matrices of a model's large products, in the form that a
+// library reads (kernels/cuda/gemm/product_rows_cuda.h).
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace rivulet {
 
-// The large products of a model. kQkv is what makes the inputs of a mixer: RWKV-7 has three of it a
-// layer, for r, k and v. All but the head are in every layer; what a model lacks has no matrix.
+// The large products of a model. kQkv computes the inputs of a mixer: RWKV-7 has three per layer,
+// for r, k and v. All but the head are in every layer; a product that a model lacks has no matrix.
 enum class CudaProduct : uint8_t { kQkv, kOut, kFfn1, kFfn2, kHead };
 inline constexpr int kCudaProducts = 5;
 
@@ -25,10 +25,10 @@ inline constexpr int kCudaProducts = 5;
 class CudaLibraryWeights {
  public:
   struct Matrix {
-    kernels::CudaMatrix own;     // the same for our own kernels
+    kernels::CudaMatrix own;     // the matrix for our own kernels
     const void* rows = nullptr;  // [n, ProductK(k)] of own.type, on the device
   };
-  // Of one matrix.
+  // Bytes of one matrix.
   static size_t Bytes(kernels::WeightType type, int k, int n);
 
   // Uploads `rows`, PackProductRows of the weights and `bias` of `own`, as the next matrix of
@@ -41,8 +41,8 @@ class CudaLibraryWeights {
   }
   // Whether the rows of every such matrix hold the bias exactly (kernels::SplitBias).
   bool exact(CudaProduct which) const { return entries_[size_t(which)].exact; }
-  // Gives back the matrices of a product that no library runs, and returns their bytes. REQUIRES:
-  // no work that uses them is queued.
+  // Frees the matrices of a product that no library runs, and returns their bytes. REQUIRES: no
+  // work that uses them is queued.
   size_t Free(CudaProduct which);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the options of a CUDA backend may be, and what they make of it.
+// Checks of the options of a CUDA backend, and the limits that follow from them.
 #pragma once
 
 #include "absl/status/status.h"
@@ -16,12 +16,12 @@ namespace rivulet {
 absl::Status CheckCudaOptions(const CudaBackendOptions& options);
 // OK, or INVALID_ARGUMENT naming the option that models of the family do not have.
 absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options);
-// INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
+// INVALID_ARGUMENT: plan `name`, which the options ask for, is impossible, and why.
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
-// In which types the host reads the weights.
+// The types in which the host reads the weights.
 WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options);
-// All but weight_bytes, plan and products; of slots the most where the options say no number, of
-// positions the longest context.
+// All limits except weight_bytes, plan and products. Without a number in the options, num_slots is
+// the largest number and context the longest.
 // REQUIRES: checked options.
 // `numerics_version`: CudaNetwork's.
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What launches say of a model alone: tables, layout, slots, ring, head outputs.
+// The arguments of launches that depend only on the model: tables, layout, slots, ring, head
+// outputs.
 #pragma once
 
 #include "kernels/cuda/attention/linear_attention_cuda.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a CUDA backend takes of its device's memory, before it takes any.
+// The memory that a CUDA backend will take of its device, computed before it takes any.
 #pragma once
 
 #include <algorithm>
@@ -18,31 +18,30 @@ namespace rivulet {
 
 // Bytes.
 struct CudaNeed {
-  size_t free = 0, total = 0;  // the device's, before
+  size_t free = 0, total = 0;  // of the device, before
   size_t weights = 0, slot = 0, work = 0;
   int num_slots = 0;
   int64_t context = 0;  // BackendLimits::context
-  int head_rows = 0;    // whose head outputs are made at a time; `work` has their memory
+  int head_rows = 0;    // head outputs computed at a time; `work` includes their memory
   std::string slots_choice = "as set";  // BackendLimits::slots_choice
 
   size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
-  // The runtime itself needs some for graphs and kernels.
+  // Free memory less some for the runtime's graphs and kernels.
   size_t usable() const { return free - std::min(free, total / 64); }
-  // What head outputs may take while `work` is without them: a small part of what is left, and
-  // nothing that slots of a given number need.
+  // The bytes that head outputs may take, if `work` does not include them: a small part of the
+  // rest, without the memory of a given number of slots.
   size_t HeadBytes(const CudaBackendOptions& options) const;
-  // Where the options say no number of slots, sets it to what AutoSlots finds room for. Whether all
-  // fits now.
+  // Sets the number of slots by AutoSlots if the options give none. Returns whether all fits now.
   bool Fit(const CudaBackendOptions& options);
-  // Sets `context` and `slot`, where `weights` and `work` are known. `limits` has the longest
+  // Sets `context` and `slot`. REQUIRES: `weights` and `work` are set. `limits` has the longest
   // context.
   void ChooseContext(const ModelConfig& config, const BackendLimits& limits,
                      const CudaBackendOptions& options);
-  // RESOURCE_EXHAUSTED with the arithmetic, and how many slots would fit.
+  // RESOURCE_EXHAUSTED with the sum, and the number of slots that would fit.
   absl::Status OutOfMemory() const;
 };
 
-// Of the current device. Errors: UNAVAILABLE (CUDA_ERROR).
+// The need on the current device. Errors: UNAVAILABLE (CUDA_ERROR).
 absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, CudaNetwork& network,
                                          const BackendLimits& limits,
                                          const CudaBackendOptions& options,

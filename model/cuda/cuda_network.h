@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaNetwork: a model on the device, its weights and its forward pass, as CudaBackend and
-// CudaSteps drive it: token rows in, raw head outputs out, states advanced. A pass is launches
-// only; the same launches are queued directly (a first step) or captured (a step).
+// CudaNetwork: a model on the device, its weights and its forward pass, for CudaBackend and
+// CudaSteps: token rows in, raw head outputs out, states advanced. A pass consists of launches,
+// which are queued directly (a first step) or captured (a step).
 //
 // The weights and their loader, products, scratch, slots, outputs and kernels of rows are the same
-// for all kinds. The layers are not: those of the own format normalize behind the residual, as
-// prologues of the next products, and have a kernel of whole steps (CudaForward); the family's
-// normalize before the mixer, which rounds for the products behind it (CudaBlockForward).
+// for all kinds. The layers differ: layers of our own format normalize after the residual, as
+// prologues of the next products, and have a kernel of whole steps (CudaForward); layers of the
+// family normalize before the mixer, which rounds for the products after it (CudaBlockForward).
 #pragma once
 
 #include <cstddef>
@@ -34,18 +34,18 @@
 
 namespace rivulet {
 
-// Token rows of one pass, and those of them whose head outputs are wanted. Device pointers.
+// Token rows of one pass, and the token rows whose head outputs are wanted. Device pointers.
 struct CudaPass {
   const int32_t* tokens = nullptr;                 // [rows]
   const int64_t* positions = nullptr;              // [rows]
   const kernels::CudaSegment* segments = nullptr;  // [num_segments]
   int rows = 0, num_segments = 0;
   int num_long = 0;                 // the first num_long segments are long
-  const int32_t* gather = nullptr;  // [num_outputs] token rows; null: all, in their order
+  const int32_t* gather = nullptr;  // [num_outputs] token rows; null: all, in order
   int num_outputs = 0;
 };
 
-// What a network shares with its backend, which may fill it after Load.
+// Objects of the backend that a network uses. The backend may fill them after Load.
 struct CudaShared {
   const CudaSlots& slots;
   const CudaOutputs& outputs;
@@ -57,22 +57,22 @@ class CudaNetwork {
  public:
   struct Bytes {
     size_t weights = 0;
-    size_t work = 0;  // all else
+    size_t work = 0;  // all other memory
   };
   virtual ~CudaNetwork() = default;
 
-  // One more whenever a change of the code changes bits.
+  // Increased by each change of the code that changes bits.
   virtual int numerics_version() const = 0;
-  // Why no library runs products, whatever is there; "": it may.
+  // Why no library may run products, even if one is installed; "": it may.
   virtual std::string WhyNoLibrary() const { return ""; }
   // Device memory that Load and PlanLatency take. Call before Load.
   Bytes Measure(const BackendLimits& limits, const CudaLibrary& library);
 
-  // Uploads the weights and takes the memory between launches. Call once, before all that follow.
-  // Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for fp16, named),
+  // Uploads the weights and takes the memory between launches. Call once, before the functions
+  // below. Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for fp16, named),
   // RESOURCE_EXHAUSTED, UNAVAILABLE.
   absl::Status Load(const BackendLimits& limits, const CudaLibrary& library, CudaQueue& queue);
-  // Where the products that a library may run read and write, and their weights.
+  // The inputs and outputs of the products that a library may run.
   virtual CudaProductPlaces Places(int max_tokens) const = 0;
   CudaLibraryWeights& library_weights() { return weights_.library; }
   // CudaWeights::initial_state.
@@ -101,9 +101,9 @@ class CudaNetwork {
         outputs_(shared.outputs),
         products_(shared.products),
         host_(std::move(host)) {}
-  // Makes the network's kernels ready to be launched.
+  // Prepares the network's kernels for launches.
   virtual absl::Status Prepare() const = 0;
-  // Of what PlanLatency takes.
+  // Bytes that PlanLatency takes.
   virtual size_t LatencyBytes(const BackendLimits& /*limits*/) const { return 0; }
 
   const ModelConfig& config_;
@@ -112,12 +112,12 @@ class CudaNetwork {
   const CudaSlots& slots_;
   const CudaOutputs& outputs_;
   const CudaProducts& products_;
-  std::unique_ptr<PackedWeights> host_;  // until they are on the device
+  std::unique_ptr<PackedWeights> host_;  // until the weights are on the device
   CudaWeights weights_;
   CudaScratch scratch_;
 };
 
-// The network for the model's kind; `model` and what `shared` refers to must outlive it. Reads the
+// The network for the model's kind; `model` and the objects in `shared` must outlive it. Reads the
 // checkpoint into host memory; nothing is on the device yet. Errors: UNIMPLEMENTED
 // (MODEL_UNSUPPORTED: no kernel runs it), INVALID_ARGUMENT (an option that the kind does not have),
 // DATA_LOSS (weights).

@@ -16,8 +16,8 @@ namespace rivulet {
 // Device memory, rows [head_rows, ld].
 class CudaOutputs {
  public:
-  // Rows of one head pass: all that a step has, as far as they fit into `bytes`, but never fewer
-  // than 32 MiB of outputs or 128 rows. Each pass reads the head's weights and waits for its draws.
+  // Rows of one head pass: all rows of a step, or those that fit into `bytes`, but at least 32 MiB
+  // of outputs and 128 rows. Each pass reads the head's weights and waits for its draws.
   static int HeadRows(const ModelConfig& config, const BackendLimits& limits, size_t bytes);
   static size_t Bytes(const ModelConfig& config, int head_rows);
   static absl::StatusOr<CudaOutputs> Create(const ModelConfig& config, int head_rows,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by our own kernels: their arguments, by the type of the rows that they read, and their
-// launch. Thread, of all functions: any.
+// Products by our own kernels: their arguments, for each type of input rows, and their launch.
+// Thread, for all functions: any.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +14,7 @@
 namespace rivulet {
 
 // out = a w + bias: a [rows, lda] of float, for GemmCuda, or of F16 (uint16_t), for WideGemmCuda. A
-// caller that wants out_half passes a null `out`.
+// caller that wants out_half passes null as `out`.
 template <class Value>
 auto Product(const kernels::CudaMatrix& w, const Value* a, int lda, float* out, int ld_out,
              int rows) {
@@ -29,7 +29,7 @@ auto Product(const kernels::CudaMatrix& w, const Value* a, int lda, float* out, 
   return args;
 }
 
-// The product plus `residual` [.., ld]; null: as it is.
+// The product plus `residual` [.., ld]; null: without it.
 template <class Args>
 Args WithResidual(Args args, const float* residual, int ld) {
   if (residual == nullptr) return args;

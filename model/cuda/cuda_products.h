@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaProducts: which matrix products of a model run on cuBLASLt, and those that do. All others are
-// our own kernels, fused with norms and activations.
+// CudaProducts: chooses the matrix products of a model that run on cuBLASLt, and runs them. All
+// other products are our own kernels, fused with norms and activations.
 //
-// A row's bits must depend on that row alone, and the library promises nothing of the kind. So each
-// product has one explicit algorithm, for every layer and row count, that has shown on this very
-// device, at start, that it gives a row the same bits in every place at every row count that will
-// occur (kernels/cuda/gemm/product_rows_cuda.h says how rows look), and that these are the bits of
-// our own kernel: then each step may take either, and the numerics id stays.
+// A row's bits must depend on that row alone, which the library does not promise. So each product
+// uses one explicit algorithm for every layer and row count. At start a check on the device must
+// show that the algorithm gives a row the same bits in every place at every row count that will
+// occur (kernels/cuda/gemm/product_rows_cuda.h describes the rows), and that these are the bits of
+// our own kernel. Then each step may use either, and the numerics id stays the same.
 #pragma once
 
 #include <algorithm>
@@ -26,23 +26,23 @@
 
 namespace rivulet {
 
-// The library, or null and, for people, why our own kernels run all products.
+// The library, or null and, for messages, why our own kernels run all products.
 struct CudaLibrary {
   std::shared_ptr<const CublasLt> library;
   std::string why_not;
 };
-// What options.products asks for. REQUIRES: the device is current.
+// Opens the library if options.products asks for it. REQUIRES: the device is current.
 CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits);
 
-// The least rows for which a product counts as one of many rows. Our own product of a head, which
-// has many columns, reads its weights more than twice from 128 rows on.
+// From this number of rows on, a product counts as one of many rows. Our own product of a head,
+// which has many columns, reads its weights more than twice from 128 rows on.
 inline int CudaLeastRows(CudaProduct which, int many_rows) {
   return which == CudaProduct::kHead ? std::min(many_rows, 128) : many_rows;
 }
 
-// Where the matrices of a product read and write.
+// The input and output arrays of a product.
 struct CudaProductPlace {
-  kernels::CudaProductRows a;  // with the prefix; `rows`: the most of one product
+  kernels::CudaProductRows a;  // with the prefix; `rows`: the most rows
   float* out = nullptr;        // null: the model has no such product
   int ld_out = 0;
   float* residual = nullptr;  // [.., ld_out]; null: none
@@ -55,8 +55,8 @@ class CudaProducts {
  public:
   CudaProducts() = default;  // our own kernels
 
-  // Looks for algorithms and checks them, with `places` as work space; gives back the weights that
-  // only the library would have needed. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // Finds algorithms and checks them, with `places` as work space; frees the weights of products
+  // that the library will not run. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaProducts> Create(const CudaBackendOptions& options,
                                              const CudaLibrary& library,
                                              const CudaProductPlaces& places,
@@ -67,15 +67,15 @@ class CudaProducts {
     const Entry& entry = entries_[size_t(which)];
     return entry.chosen && rows >= entry.least_rows;
   }
-  // out = a w^T + bias (+ residual), w the matrix `index` of that product, with the row distances
-  // of its place. `a`: column 0 of rows that have their prefix; what lies behind `rows` in a,
-  // residual and out is read and written, too. REQUIRES: Takes(which, rows).
+  // out = a w^T + bias (+ residual), w the matrix `index` of that product, with the row strides of
+  // its place. `a`: column 0 of rows with their prefix. Rows of a and residual behind `rows` are
+  // read, and rows of out written, too. REQUIRES: Takes(which, rows).
   absl::Status Run(CudaProduct which, int index, const void* a, const float* residual, float* out,
                    int rows, cudaStream_t stream) const;
 
-  // What runs where, for people.
+  // Which products the library runs, for the log.
   const std::string& description() const { return description_; }
-  // Of the weights that were given back.
+  // Bytes of the freed weights.
   size_t bytes_freed() const { return bytes_freed_; }
 
  private:

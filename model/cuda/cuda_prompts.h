@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaPrompts: the first step of a run that feeds one prompt alone, captured for buckets of token
-// counts. Launched one by one, its kernels take the host, by estimate, about as long as a prompt of
-// some hundred tokens takes the device; with more tokens the device is the slower one.
+// CudaPrompts: the first step of a run that feeds only one prompt, captured for buckets of token
+// counts. By estimate the host needs as long to launch its kernels one by one as the device needs
+// for a prompt of some hundred tokens; with more tokens the device is slower.
 #pragma once
 
 #include <vector>
@@ -16,19 +16,19 @@
 
 namespace rivulet {
 
-// Token counts for which a prompt is captured, ascending: at most about half of the rows idle, from
-// 512 tokens on a fifth.
+// Token counts for which a prompt is captured, ascending: at most about half of the rows are idle,
+// from 512 tokens on a fifth.
 std::vector<int> CudaPromptBuckets(int max_tokens);
 
 // Thread: one.
 class CudaPrompts {
  public:
-  // Captures all of them and runs each once, with padding rows only. `block`: where runs arrive;
-  // `steps` and it must live as long.
+  // Captures a graph for each count and runs it once, with padding rows only. `block`: where runs
+  // arrive; `steps` and `block` must outlive this.
   static absl::StatusOr<CudaPrompts> Capture(const CudaSteps& steps, CudaQueue& queue, void* block,
                                              const BackendLimits& limits);
 
-  // The number of token rows of the graph for `plan`'s first step; 0: there is none for it.
+  // The number of token rows of the graph for `plan`'s first step; 0: there is no graph for it.
   int RowsFor(const CudaRunPlan& plan) const;
   // REQUIRES: rows = RowsFor(plan) > 0; the block was placed and padded for it.
   absl::Status Launch(int rows, cudaStream_t stream) const;

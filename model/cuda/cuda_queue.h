@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one stream of a backend, and how host memory and device memory reach each other in its order:
-// staging on the way in, readback on the way out. Waiting for the device is never for ever.
+// The one stream of a backend, and copies in its order: staging from host to device, readback from
+// device to host. Every wait for the device has a time limit.
 #pragma once
 
 #include <array>
@@ -16,15 +16,15 @@
 
 namespace rivulet {
 
-// UNAVAILABLE with reason CUDA_HANG: `what` did not come for `patience`.
+// UNAVAILABLE with reason CUDA_HANG: `what` did not arrive within `patience`.
 absl::Status CudaHangStatus(absl::string_view what, absl::Duration patience);
 bool IsCudaHang(const absl::Status& status);
 
 // Thread: one.
 class CudaQueue {
  public:
-  // `staging_bytes`: the most that one Stage can ask for. `readback_bytes`: the most that can wait
-  // for a Deliver without Take waiting for the device.
+  // `staging_bytes`: the most bytes for one Stage. `readback_bytes`: the most bytes that can wait
+  // for a Deliver; with more CopyOut waits for the device.
   static absl::StatusOr<CudaQueue> Create(const CudaDevice& device, size_t staging_bytes,
                                           size_t readback_bytes, absl::Duration patience);
 
@@ -33,10 +33,10 @@ class CudaQueue {
   cudaStream_t stream() const { return launch_.stream; }
   absl::Duration patience() const { return patience_; }
 
-  // Pinned room that the device can read, 16-byte aligned, to be filled and used by work that is
-  // queued before the next Stage. Two halves take turns; waits where the device is behind.
+  // Pinned memory that the device can read, 16-byte aligned, for work that is queued before the
+  // next Stage. Two halves take turns; waits if the device still uses a half.
   absl::StatusOr<void*> Stage(size_t bytes);
-  // Copies host memory, which may change at once, to the device in stream order.
+  // Copies host memory, which may change as soon as this returns, to the device in stream order.
   absl::Status CopyIn(void* to, const void* from, size_t bytes);
 
   // Queues a copy of `rows` rows of `width` floats from device memory [rows, pitch]; row i goes to
@@ -44,12 +44,12 @@ class CudaQueue {
   absl::Status CopyOut(const float* from, size_t pitch, size_t width,
                        std::span<float* const> destinations);
   bool copies_wait() const { return !deliveries_.empty(); }
-  // Hands out what CopyOut brought. REQUIRES: the stream has come past it.
+  // Copies the data of CopyOut to its destinations. REQUIRES: the stream has passed the copies.
   void Deliver();
   // Waits for all queued work, then delivers.
   absl::Status Flush();
 
-  // Waits for `event`. Errors: what the work before it left behind; CudaHangStatus.
+  // Waits for `event`. Errors: those of earlier work; CudaHangStatus.
   absl::Status Await(const CudaEvent& event) const;
   // Waits for all queued work.
   absl::Status AwaitAll() const;
@@ -72,7 +72,7 @@ class CudaQueue {
   CudaMemory staging_;
   size_t half_bytes_ = 0, staged_ = 0;  // staged_: bytes of the current half in use
   int half_ = 0;
-  std::array<CudaEvent, 2> left_;  // recorded when a half was left
+  std::array<CudaEvent, 2> left_;  // recorded after the work of a half
   std::array<bool, 2> was_left_ = {};
 
   CudaMemory readback_;

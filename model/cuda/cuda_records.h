@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaRecords: the ring through which the device reports what it drew, in mapped pinned memory. The
+// CudaRecords: the ring in mapped pinned memory through which the device reports its draws. The
 // device writes a record's word last and whole; the host takes a record once it reads the sequence
 // that it expects there.
 #pragma once
@@ -17,16 +17,18 @@ namespace rivulet {
 // Thread: one.
 class CudaRecords {
  public:
-  // Room for one run within `limits`, each record with up to `max_top` top log-probabilities.
+  // Allocates for one run within `limits`, each record with up to `max_top` top log-probabilities.
   static absl::StatusOr<CudaRecords> Create(const BackendLimits& limits, int max_top);
 
-  // What the next run's records carry: never what any record here carries yet. No run is under way.
+  // The sequence number for the next run's records, which no record here has. REQUIRES: no run is
+  // outstanding.
   uint32_t NextSequence();
 
-  // Whether the record that `expected` describes has come with the last sequence; then fills it.
+  // Whether the record that `expected` describes has arrived with the last sequence number; then
+  // fills it.
   bool Take(const CudaRecordOrder::Expected& expected, Record* record) const;
 
-  // For the kernels.
+  // The arrays for kernels.
   kernels::CudaRecord* records() const {
     return static_cast<kernels::CudaRecord*>(records_.data());
   }

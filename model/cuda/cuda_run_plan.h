@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's side of a run on a device, without the device: which token rows the first step feeds,
-// which head outputs it needs, where every record will be found, and in what order they count.
-// Pure: no CUDA, no memory but its own vectors.
+// The host's plan of a run on a device: the token rows of the first step, the head outputs that it
+// needs, the place of every record, and the order of the records. Pure: no CUDA, no memory except
+// its own vectors.
 //
 // Records of a run have places in a ring: first the first step's, one after another (a row's
 // targets, then its draw); then one for every row and later step, at `place of the first step's end
@@ -18,17 +18,17 @@
 
 namespace rivulet {
 
-// Row counts for which a step is captured: powers of two, from 64 on also what lies half way, and
-// max_rows. Ascending.
+// Row counts for which a step is captured: powers of two, from 64 on also the numbers half way
+// between, and max_rows. Ascending.
 std::vector<int> CudaBuckets(int max_rows);
 // The smallest of `buckets` that holds `rows`, as an index. REQUIRES: rows <= buckets.back().
 int CudaBucketFor(std::span<const int> buckets, int rows);
 
-// OK, or INTERNAL saying how `run` breaks the contract of Backend::Submit.
+// OK, or INTERNAL naming the rule of Backend::Submit that `run` breaks.
 absl::Status CheckCudaRun(const Run& run, const BackendLimits& limits, const ModelConfig& config);
 
-// The least tokens of a segment that takes the attention's way for long ones; below, reading the
-// state outweighs the tokens. Speed only.
+// From this number of tokens on, attention uses its kernels for long segments; below, reading the
+// state takes longer than the tokens. Speed only.
 inline constexpr int kCudaLongSegment = 16;
 
 // Consecutive token rows of one row of the run.
@@ -37,7 +37,7 @@ struct CudaFirstSegment {
   int num_tokens = 0;
 };
 
-// A token row of the first step whose head outputs somebody wants.
+// A token row of the first step whose head outputs are wanted.
 struct CudaOutputRow {
   int token_row = 0;
   int row = 0;          // index into Run::rows
@@ -60,13 +60,14 @@ class CudaRunPlan {
   // REQUIRES: CheckCudaRun is OK.
   void Build(const Run& run);
 
-  // Every row feeds one token, draws, and wants nothing else: the first step is a step like any.
+  // Every row feeds one token, draws, and wants nothing else: the first step is like the later
+  // ones.
   bool plain = false;
   int rows = 0, num_steps = 0;
   std::vector<int32_t> tokens;             // [token rows]
   std::vector<int64_t> positions;          // [token rows]
   std::vector<CudaFirstSegment> segments;  // [rows]
-  int num_long = 0;                        // of them, with kCudaLongSegment tokens or more
+  int num_long = 0;                        // segments with kCudaLongSegment tokens or more
   std::vector<CudaOutputRow> outputs;      // rising token_row
   std::vector<CudaRawOutput> raw;          // rising output_row
   int first_records = 0;                   // records of the first step
@@ -74,7 +75,7 @@ class CudaRunPlan {
   int token_rows() const { return int(tokens.size()); }
   // Place of the record of `row` in `step` >= 1.
   int RecordPlace(int step, int row) const { return first_records + (step - 1) * rows + row; }
-  // Places that a run within `limits` can need.
+  // The most places that a run within `limits` needs.
   static size_t MaxRecords(const BackendLimits& limits);
 
  private:
@@ -98,13 +99,13 @@ class CudaRecordOrder {
   };
   // REQUIRES: not done().
   const Expected& next() const { return next_; }
-  // The next record came; `ended`: it is a drawn one and ends its row.
+  // The next record has arrived; `ended`: it is a drawn one and ends its row.
   void Take(bool ended);
 
  private:
   struct Live {
     int row;
-    int left;  // draws that may still come
+    int left;  // draws still possible
   };
   void Find();       // sets next_ and done_
   bool FindFirst();  // within the first step
@@ -115,7 +116,7 @@ class CudaRecordOrder {
   Expected next_;
   int step_ = 0;
   size_t output_ = 0;          // first step: index into plan_->outputs ...
-  bool target_taken_ = false;  // ... and whether its target was
+  bool target_taken_ = false;  // ... and whether its target was taken
   std::vector<Live> live_;     // rows that draw, in row order
   size_t at_ = 0;              // index into live_
 };

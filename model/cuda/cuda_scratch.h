@@ -15,15 +15,15 @@
 
 namespace rivulet {
 
-// What products read: for a library rows that have the prefix of product_rows_cuda.h, and F16
-// unless the precision is float32.
+// The form of rows that products read: with the prefix of product_rows_cuda.h for a library, and
+// F16 unless the precision is float32.
 struct CudaProductReads {
   bool for_library = false;
   bool halves = true;
 };
 
-// Arrays [max_tokens, ld] of device memory, ld a multiple of 32. What the kind does not use has no
-// memory.
+// Arrays [max_tokens, ld] of device memory, ld a multiple of 32. An array that the kind does not
+// use has no memory.
 class CudaScratch {
  public:
   static constexpr int kMixes = 6;
@@ -42,42 +42,42 @@ class CudaScratch {
                                             const BackendLimits& limits,
                                             const kernels::CudaLaunch& launch);
 
-  Array x, y;   // the residual stream, before and behind a product
-  Array h;      // the normed row; behind the last layer, of output rows
+  Array x, y;   // the residual stream, before and after a product
+  Array h;      // the normed row; after the last layer, of output rows
   Array in;     // InputColumns; RWKV-7: r | k | v, each padded
-  Array conv;   // what the convolution made of them
+  Array conv;   // the output of the convolution
   Array decay;  // w: [keys] or [heads]
-  Array gate;   // of the output, where a product of its own makes it
+  Array gate;   // of the output, if it has a product of its own
   Array o;      // [values]
   Array mix;    // RWKV-7: kMixes rows for each, side by side, as in half.mix
   Array ffn;    // [gate | up], each padded; RWKV-7, kinds "linear" and "softmax": [ffn]
   Array low;    // RWKV-7: first halves of the low-rank products
   struct {
-    Array rate;       // what alpha is made of
-    Array value;      // what v mixes by
+    Array rate;       // alpha before the sigmoid
+    Array value;      // the weight of v's mix
     Array first;      // v of layer 0
-    Array kk, minus;  // what leaves the state, and in which direction
+    Array kk, minus;  // as in Rwkv7HeadsArgs
   } rwkv7;
   Array done;  // Mamba-2: a count for each segment, zero between launches (ld 1)
-  // What products of many rows read, in F16; null without reads.halves. Except x they are in place
-  // of the arrays above or, for a library, beside them, with the prefix of product_rows_cuda.h; low
-  // is always in place.
+  // Inputs of products of many rows, in F16; null without reads.halves. Except x they share memory
+  // with the arrays above or, for a library, have their own, with the prefix of
+  // product_rows_cuda.h; low always shares.
   struct {
-    Halves x;         // of the family any row that no member below is for, of `columns` columns
+    Halves x;         // the family: rows of `columns` columns without a member below
     Halves o;         // kinds "linear" and "softmax"
     Halves ffn;       // kinds "linear" and "softmax", RWKV-7
     Halves mix, low;  // RWKV-7
     int columns = 0;  // of x
   } half;
   struct {
-    Array features;  // linear: beside max_tokens rows one for each kCudaLongSegment of them
-    // Softmax: [partial_floats] where blocks of positions are spread, and how many blocks a
-    // sequence, or its ring, may have.
+    Array features;  // linear: max_tokens rows, and one more for each kCudaLongSegment rows
+    // Softmax: [partial_floats] for spreading blocks of positions, and the most blocks of a
+    // sequence or its ring.
     Array partials;
     size_t partial_floats = 0;
     int64_t max_blocks = 0;
   } attention;
-  // Columns of x that kinds "linear" and "softmax" write; the next row's prefix lies behind.
+  // Columns of x that kinds "linear" and "softmax" write; the next row's prefix follows.
   int width_x = 0;
 
  private:
@@ -88,7 +88,7 @@ class CudaScratch {
                                  const CudaProductReads& reads, size_t tokens);
   std::vector<Spec> BlockSpecs(const ModelConfig& config, const InputColumns& columns,
                                const CudaProductReads& reads, size_t tokens);
-  // Of a model with softmax attention.
+  // For a model with softmax attention.
   Spec PartialSpec(const ModelConfig& config, const BackendLimits& limits);
   absl::Status Place(const Spec& spec, const kernels::CudaLaunch& launch);
   std::vector<CudaMemory> memory_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaSlots: what sequences keep in device memory: state, how they sample, what tokens they have
-// seen. All of it is reserved at start, so that no sequence can fail for memory later. What a
-// sequence has not filled of its state is zeros, which nobody copies or clears.
+// CudaSlots: the data of sequences in device memory: states, samplers, tokens seen. All of it is
+// reserved at start, so that no sequence can run out of memory later. The unfilled part of a state
+// is zeros, which are neither copied nor cleared.
 #pragma once
 
 #include <cstddef>
@@ -23,31 +23,32 @@ namespace rivulet {
 // Most top log-probabilities of a record.
 inline constexpr int kCudaMaxTop = 20;
 
-// Everything takes effect in stream order. REQUIRES of all: slots within 1..num_slots. Thread: one.
+// All calls take effect in stream order. REQUIRES, for all calls: slots within 1..num_slots.
+// Thread: one.
 class CudaSlots {
  public:
-  // Device memory of one slot: the state of `state_bytes`, for every token a stop id and
-  // (categorical heads) its count and bias.
+  // Device memory of one slot: the state of `state_bytes`, and for every token a stop id and
+  // (categorical heads) a count and a bias.
   static size_t BytesPerSlot(const ModelConfig& config, size_t state_bytes);
 
-  // Slots 0 (the guard) to limits.num_slots, states zero. `initial_state`: what Zero makes of a
-  // state, in device memory that outlives the slots; null: zeros.
+  // Slots 0 (the guard) to limits.num_slots, states zero. `initial_state`: the state that Zero
+  // sets, in device memory that outlives the slots; null: zeros.
   static absl::StatusOr<CudaSlots> Create(const ModelConfig& config, const BackendLimits& limits,
                                           const float* initial_state, const CudaQueue& queue);
 
   absl::Status Zero(std::span<const Slot> slots, CudaQueue& queue);
   absl::Status Copy(Slot from, Slot to, CudaQueue& queue);
-  // Errors: INVALID_ARGUMENT where the sampler asks for more than kCudaMaxTop.
+  // Errors: INVALID_ARGUMENT if the sampler asks for more than kCudaMaxTop.
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
   // Floats of the state that the sequence has filled.
   size_t StateFloats(Slot slot) const { return mine_[size_t(slot)].used; }
   // A run feeds the slot up to position `sure`, and perhaps up to position `most`.
   void Feed(Slot slot, int64_t sure, int64_t most);
-  // The part of the state that begins `from` floats in; it ends within StateFloats().
+  // Reads the part of the state that begins at float `from`; it ends within StateFloats().
   absl::Status Read(Slot slot, size_t from, std::span<float> out, CudaQueue& queue) const;
   absl::Status Write(Slot slot, std::span<const std::span<const float>> parts, CudaQueue& queue);
 
-  // Before a run uses `slot`: the device's sampler becomes what the calls above made of it.
+  // Copies the sampler that the calls above have set to the device, before a run uses `slot`.
   absl::Status Ready(Slot slot, CudaQueue& queue);
   // Whether fed tokens are counted.
   bool counts(Slot slot) const { return mine_[size_t(slot)].sampler.seen != nullptr; }
@@ -60,9 +61,9 @@ class CudaSlots {
 
  private:
   struct Mine {
-    kernels::CudaSampler sampler;  // as the device shall have it
+    kernels::CudaSampler sampler;  // the sampler that the device should have
     bool ready = false;            // the device has it
-    size_t used = 0, dirty = 0;    // floats: that the sequence has filled; behind which are zeros
+    size_t used = 0, dirty = 0;    // floats: filled by the sequence; zeros from `dirty` on
   };
   // Arrays of one slot, in device memory.
   uint32_t* seen(Slot slot) const;
@@ -70,7 +71,7 @@ class CudaSlots {
   int32_t* stop_ids(Slot slot) const;
   kernels::CudaSampler Default() const;
   size_t FloatsAt(int64_t positions) const { return state_size_.At(positions) / sizeof(float); }
-  // The state becomes one of `floats`, which stand there already: zeros behind them.
+  // Keeps the first `floats` of the state, with zeros behind them.
   absl::Status Shorten(Slot slot, size_t floats, CudaQueue& queue);
   absl::Status ZeroParts(std::span<const kernels::CudaSlotPart> parts, CudaQueue& queue);
   absl::Status SetHistory(Slot slot, std::span<const TokenCount> history, CudaQueue& queue);

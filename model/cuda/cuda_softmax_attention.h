@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax attention on the device (kernels/cuda/attention/softmax_attention_cuda.h): what a layer's
-// launch says of the model, its slots and the pass.
+// Softmax attention on the device (kernels/cuda/attention/softmax_attention_cuda.h): the arguments
+// of a layer's launch that depend on the model, its slots and the pass.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,14 @@
 namespace rivulet {
 
 // OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) naming the size for which there is no kernel, or
-// INVALID_ARGUMENT (OPTION_OUT_OF_RANGE) where keys and values shall not be float32.
+// INVALID_ARGUMENT (OPTION_OUT_OF_RANGE) if the options ask for a type of keys and values other
+// than float32.
 absl::Status CheckCudaSoftmax(const ModelConfig& config, kernels::CacheType cache);
 
 // Heads of queries. REQUIRES: the model has softmax attention.
 int QueryHeads(const ModelConfig& config);
 
-// All but the places of q, k and v, the output and the scales.
+// All arguments except the columns of q, k and v, the output and the scales.
 kernels::CudaSoftmaxAttentionArgs CudaSoftmaxAttention(const ModelConfig& config,
                                                        const StateParts& parts, float* states,
                                                        size_t floats_per_slot,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaStepModel: a model as the kernels of whole steps take it
+// CudaStepModel: the description of a model for the kernels of whole steps
 // (kernels/cuda/latency/step_model_cuda.h).
 #pragma once
 
@@ -29,7 +29,7 @@ class CudaStepModel {
                                               const CudaSlots& slots, CudaQueue& queue);
 
   const kernels::StepModel& model() const { return model_; }
-  // The layers once more, in host memory.
+  // A copy of the layers in host memory.
   const std::vector<kernels::StepLayer>& layers() const { return layers_; }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaSteps: the launches of a run: passes of a network, sampling of their outputs into records,
-// and what the next step feeds. Head outputs are made and consumed in pieces of rows, so that a
-// large vocabulary needs no more memory than a small one.
+// and the inputs of the next step. Head outputs are computed and consumed in pieces of rows, so
+// that a large vocabulary needs no more memory than a small one.
 #pragma once
 
 #include "absl/status/status.h"
@@ -24,14 +24,14 @@ class CudaSteps {
             const CudaRecords& records, const CudaOutputs& outputs)
       : config_(config), network_(network), slots_(slots), records_(records), outputs_(outputs) {}
 
-  // Once a device, before the first launch there.
+  // Call once per device, before the first launch there.
   static absl::Status Prepare();
 
-  // One step of `bucket` rows of `block.step`, which it turns into the next step's.
+  // One step of `bucket` rows of `block.step`, which it replaces by the rows of the next step.
   absl::Status Step(const kernels::CudaLaunch& launch, const CudaRunBlock& block, int bucket) const;
 
   // The first step of a run of one row with up to `token_rows` tokens and one output at most
-  // (CudaRunBlock::PlacePrompt), without the count of its tokens.
+  // (CudaRunBlock::PlacePrompt). It does not count the tokens for penalties.
   absl::Status Prompt(const kernels::CudaLaunch& launch, const CudaRunBlock& block,
                       int token_rows) const;
   // Counts the tokens that the first step of `rows` rows feeds, for penalties.
@@ -43,7 +43,7 @@ class CudaSteps {
                      bool count) const;
 
  private:
-  // What becomes of the head outputs of a pass.
+  // The use of the head outputs of a pass.
   struct Wanted {
     const kernels::CudaOutputWork* work;  // [num_outputs]
     const int32_t* fed;                   // see CudaSampleArgs

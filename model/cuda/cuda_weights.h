@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaWeights: a model's weights in device memory: matrices packed for the kernels, the rest
-// float32. PackedWeights (model/loading/packed_weights.h) read the checkpoint, check it and say
-// what every member is.
+// float32. PackedWeights (model/loading/packed_weights.h) reads and checks the checkpoint and
+// describes every member.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@
 namespace rivulet {
 
 struct CudaWeightMatrix : kernels::CudaMatrix {
-  // Of a large product: which, and the place among its matrices in CudaWeights::library. Small
-  // ones have none, and stay on our own kernels.
+  // Of a large product: its name, and the index among its matrices in CudaWeights::library. Small
+  // products have none; our own kernels run them.
   std::optional<CudaProduct> product;
   int index = 0;
 };
@@ -45,17 +45,17 @@ struct CudaRwkv7Layer {
               *group_norm_bias = nullptr;
 };
 
-// Of a hybrid.
+// A layer's softmax attention, in a hybrid.
 struct CudaSoftmaxLayer {
   bool attends = false;
   CudaWeightMatrix in, out;  // `in` makes CudaWeights::softmax_columns
   const float *q_norm = nullptr, *k_norm = nullptr;
 };
 
-// What the kind does not have is null, or a matrix without memory.
+// A member that the kind does not have is null, or a matrix without memory.
 struct CudaLayer {
-  bool mixes = true;         // false: of a hybrid, with attention alone
-  CudaSoftmaxLayer softmax;  // has the mixer's input
+  bool mixes = true;         // false: a layer of a hybrid with attention alone
+  CudaSoftmaxLayer softmax;  // reads the mixer's input
   CudaNorm norm1, norm2;
   CudaWeightMatrix in, in_small, decay, gate, out, up, down;  // as in LayerWeights
   const float *conv = nullptr, *conv_bias = nullptr, *decay_scale = nullptr, *decay_bias = nullptr,
@@ -66,27 +66,27 @@ struct CudaLayer {
 // Type of the layers' matrices.
 kernels::WeightType CudaLayerType(CudaPrecision precision);
 
-// All pointers are the device's and live as long as this does. Immutable once loaded.
+// All pointers are to device memory and valid as long as this object. Immutable once loaded.
 class CudaWeights {
  public:
-  // Device memory that Load takes of `host`, which stays as it is.
+  // The device memory that Load will take for `host`, which does not change.
   static size_t Bytes(const ModelConfig& config, PackedWeights& host, CudaPrecision precision,
                       bool for_library);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
-  // layers become F16, and so does a head of the family that has 16 bits in the file; those of 8
+  // layers become F16, and so does a head of the family with 16 bits in the file; matrices of 8
   // bits stay integers, an embedding of 8 bits becomes F16; all vectors are float32. Each matrix of
-  // `host` is given back once it was uploaded. `for_library`: fills `library`, too. Errors:
-  // INVALID_ARGUMENT (a weight, or for a library a bias, too large for fp16, named),
-  // RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // `host` is freed after its upload. `for_library`: fills `library`, too. Errors: INVALID_ARGUMENT
+  // (a weight, or for a library a bias, too large for fp16, named), RESOURCE_EXHAUSTED,
+  // UNAVAILABLE.
   static absl::StatusOr<CudaWeights> Load(const ModelConfig& config,
                                           std::unique_ptr<PackedWeights> host,
                                           CudaPrecision precision, bool for_library,
                                           CudaQueue& queue);
 
-  // As PackedWeights has them, but the first halves of low-rank products begin 16-byte aligned.
+  // As in PackedWeights, but the first halves of low-rank products begin 16-byte aligned.
   InputColumns columns, softmax_columns;
-  // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kinds "linear"
+  // [vocab, hidden] of embedding_type, the type on the host (F16 instead of 8 bits). Kinds "linear"
   // and "softmax": [vocab, embedding_columns] of float32.
   const void* embedding = nullptr;
   kernels::WeightType embedding_type = kernels::WeightType::kF32;
@@ -95,18 +95,19 @@ class CudaWeights {
   std::vector<CudaLayer> layers;
   CudaNorm final_norm;
   CudaWeightMatrix head;
-  // Large products, of the family those in F16 whose k is a multiple of 8; empty without a library.
+  // Large products, in the family only those in F16 with k a multiple of 8; empty without a
+  // library.
   CudaLibraryWeights library;
-  // [2 heads, key_dim]: for q and k side by side, what makes a norm of root mean squares one of the
-  // length key_dim^-1/2 and of 1. Null where there is no convolution.
+  // [2 heads, key_dim]: weights with which RmsNorm gives q the length key_dim^-1/2 and k the length
+  // 1. Null without convolution.
   const float* lengths = nullptr;
   // RetNet and softmax attention: over pi, [rope_pairs], as of kernels::RotaryFrequencies(). Kinds
-  // "linear" and "softmax": kernels::CudaFrequencies(), [embedding_columns], of the positions that
-  // are not in the table; null: all are.
+  // "linear" and "softmax": kernels::CudaFrequencies(), [embedding_columns], for positions that are
+  // not in the table; null: all are in the table.
   const double* frequencies = nullptr;
-  int rope_pairs = 0;      // 0: positions turn nothing
+  int rope_pairs = 0;      // 0: no rotation
   double rope_factor = 1;  // of cosines and sines
-  // What the mixer's input product is multiplied with, [columns.n]; null: 1.
+  // The scale of the mixer's input product, [columns.n]; null: 1.
   const float* input_scales = nullptr;
   const float* initial_state = nullptr;  // PackedWeights::initial_state; null: zeros
 
