@@ -9,8 +9,7 @@ namespace rivulet {
 
 // Bytes.
 struct HostMemory {
-  // The machine's memory, or the limit of a control group (of a container, for example) if that is
-  // less.
+  // The machine's memory, or the limit of a control group (such as a container) if that is less.
   int64_t total = 0;
   // The free part of it; memory that only caches files counts as free.
   int64_t available = 0;

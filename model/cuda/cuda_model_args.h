@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of launches that depend only on the model: tables, layout, slots, ring, head
-// outputs.
+// Launch arguments that depend only on the model: tables, layout, slots, ring, head outputs.
 #pragma once
 
 #include "kernels/cuda/attention/linear_attention_cuda.h"

@@ -20,12 +20,10 @@ class CudaRecords {
   // Allocates for one run within `limits`, each record with up to `max_top` top log-probabilities.
   static absl::StatusOr<CudaRecords> Create(const BackendLimits& limits, int max_top);
 
-  // The sequence number for the next run's records, which no record here has. REQUIRES: no run is
-  // outstanding.
+  // The sequence number for the next run, which no record here has. No run is outstanding.
   uint32_t NextSequence();
 
-  // Whether the record that `expected` describes has arrived with the last sequence number; then
-  // fills it.
+  // Whether the record of `expected` has arrived with the last sequence number; then fills it.
   bool Take(const CudaRecordOrder::Expected& expected, Record* record) const;
 
   // The arrays for kernels.

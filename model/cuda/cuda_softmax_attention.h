@@ -16,8 +16,7 @@
 namespace rivulet {
 
 // OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) naming the size for which there is no kernel, or
-// INVALID_ARGUMENT (OPTION_OUT_OF_RANGE) if the options ask for a type of keys and values other
-// than float32.
+// INVALID_ARGUMENT (OPTION_OUT_OF_RANGE) if keys and values are to be not float32.
 absl::Status CheckCudaSoftmax(const ModelConfig& config, kernels::CacheType cache);
 
 // Heads of queries. REQUIRES: the model has softmax attention.

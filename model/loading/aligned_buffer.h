@@ -14,13 +14,13 @@ namespace rivulet {
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // `bytes` of zeros; empty() where the system refuses.
+  // `bytes` bytes of zeros; empty() if the system refuses.
   explicit AlignedBuffer(size_t bytes) {
     if (bytes == 0) return;
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
-    // States are visited at random: with small pages every visit misses the translation cache too.
+    // States are accessed at random: small pages would also miss the translation cache each time.
     madvise(p, bytes, MADV_HUGEPAGE);
     pointer_ = p;
     bytes_ = bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of the layers of the family and of hybrids, as checkpoints have them. Errors of all:
-// TensorPacker's. `mixer`: what the names of the tensors begin with, with the dot.
+// Reads parts of the layers of the family and of hybrids from checkpoints. Errors, for all: those
+// of TensorPacker. `mixer`: the prefix of the tensors' names, with the dot.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@
 
 namespace rivulet {
 
-// Reads the projections of the normed row into one matrix, and says where each ended up. Where
-// matrices are quantized, those that stay exact are a matrix of their own.
+// Reads the projections of the normed row into one matrix, and tells the columns of each. If
+// matrices are quantized, the exact projections form a second matrix.
 class InputMatrix {
  public:
   explicit InputMatrix(const TensorPacker& reader) : reader_(reader) {}
 
-  // Parts in the order of their columns: first all others, then the exact ones.
+  // Parts in the order of their columns: first the quantized ones, then the exact ones.
   void Add(const TensorRows& rows, int* column, MatrixUse use = MatrixUse::kLayer) {
     if (use == MatrixUse::kExact && reader_.quantizes() && small_.empty()) {
       n_ = begin_ = kernels::PaddedColumns(n_);
@@ -28,12 +28,12 @@ class InputMatrix {
     (begin_ == 0 ? parts_ : small_).push_back(rows);
     n_ += rows.rows;
   }
-  // As many rows as the tensor has.
+  // All rows of the tensor.
   void AddLow(const std::string& name, int* column) {
     Add({name, reader_.RowsOf(name)}, column, MatrixUse::kExact);
   }
 
-  // `bias`: of all parts, or empty.
+  // `bias`: for all parts, or empty.
   absl::Status Read(TensorPacker* reader, LayerWeights* layer, InputColumns* columns,
                     std::vector<float> bias = {}) {
     columns->n = n_;
@@ -53,18 +53,18 @@ class InputMatrix {
  private:
   const TensorPacker& reader_;
   std::vector<TensorRows> parts_, small_;
-  int n_ = 0, begin_ = 0;  // begin_: of small_; 0: there is none
+  int n_ = 0, begin_ = 0;  // begin_: first column of small_; 0: none
 };
 
-// Channels `first` .. of the layer's convolution: [channels, 1, width] as checkpoints have it, to
+// Channels `first` .. of the layer's convolution: from [channels, 1, width] in checkpoints to
 // [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
                       LayerWeights* layer);
-// exp(A_log), one a head, `repeat` times.
+// exp(A_log), one per head, `repeat` times.
 absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat,
                        LayerWeights* layer);
-// What LayerWeights::up and LayerWeights::down are made of. Biases: of gate and,
-// PaddedColumns(ffn_size) behind its first, of up; of down; or empty.
+// The sources of LayerWeights::up and LayerWeights::down. Biases, or empty: up_bias has the gate's
+// and, from PaddedColumns(ffn_size) on, up's; down_bias has down's.
 struct SwigluTensors {
   TensorRows gate, up;  // ffn_size rows each
   std::string down;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What PackedWeights are made of for kinds "linear" and "softmax" (model/FORMAT.md).
+// Reads the parts of PackedWeights for kinds "linear" and "softmax" (model/FORMAT.md).
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace rivulet {
 
-// Tables, layers, final norm and head. Errors: those of TensorPacker.
+// Reads tables, layers, final norm and head. Errors: those of TensorPacker.
 absl::Status ReadEncoderWeights(TensorPacker* reader, PackedWeights* weights);
 
-// Rows that the table of positions has: all learned ones, the first sinusoidal ones.
+// Rows of the table of positions: all learned ones, or the first sinusoidal ones.
 int64_t PositionTableRows(const ModelConfig& config);
 
 // The feature map of every layer and head, except omega.
 kernels::FeatureMapArgs FeatureMapOf(const ModelConfig& config);
 
-// Floats between the omegas of two heads; 0: a layer has one for all.
+// Floats between the omegas of two heads; 0: all heads of a layer share one.
 size_t OmegaFloatsPerHead(const ModelConfig& config);
 
 }  // namespace rivulet

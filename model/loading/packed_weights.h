@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PackedWeights: a model's weights as both backends load them. Matrices are packed for the CPU
-// kernels, each in the type of its file unless told otherwise; the rest is float32. The CUDA
-// backend uploads them (model/cuda/cuda_weights.h).
+// PackedWeights: a model's weights, loaded for either backend. Matrices are packed for the CPU
+// kernels, each in the type of its file unless WeightChoice says otherwise; the rest is float32.
+// The CUDA backend uploads them (model/cuda/cuda_weights.h).
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ struct MatrixWeights {
   AlignedBuffer panels;
   std::vector<float> bias;
   kernels::PackedMatrix packed;  // points into `panels`
-  // The tensors whose rows are the columns of y, each with its first column. In order.
+  // The tensors whose rows are the columns of y, each with its first column, in order.
   std::vector<std::pair<std::string, int>> tensors;
 
-  // The tensor that column `n` of y is of. REQUIRES: there is one.
+  // The tensor of column `n` of y. REQUIRES: there is one.
   const std::string& TensorOf(int n) const;
 };
 
-// What the weights are in memory.
+// Facts about the weights in memory.
 struct WeightFacts {
   size_t bytes = 0;
   int64_t multiply_adds = 0;  // of all matrix products, for one token row
@@ -41,22 +41,22 @@ struct WeightFacts {
   bool short_weights = false;
   bool lossless = true;      // the matrices equal the file's
   bool blocks = false;       // the file has tensors of blocks of integers
-  int widest_quantized = 0;  // most inputs of a matrix of 8 or 4 bits; 0: there is none
+  int widest_quantized = 0;  // most inputs of a matrix of 8 or 4 bits; 0: no such matrix
 };
 
-// Of root mean squares where `bias` is empty, else a layer norm; none where both are.
+// A layer norm; an RMS norm if only `bias` is empty; no norm if both are empty.
 struct NormWeights {
   std::vector<float> weight, bias;  // [hidden]
 };
 
-// First columns of what LayerWeights::in makes of a row. -1: the kind has no such part.
+// First columns of the parts of the output of LayerWeights::in. -1: the kind has no such part.
 struct InputColumns {
   int q = -1, k = -1, v = -1;
-  int gate = -1;           // of the output; of kind "linear" with a gate, one a head: of the state
+  int gate = -1;           // of the output; kind "linear" with a gate: of the state, one per head
   int low = -1;            // first half of the decay's low-rank product
-  int low_gate = -1;       // first half of the gate's
-  int beta = -1, dt = -1;  // one a head; dt: what the decay is made of
-  int small = 0;           // where in_small begins
+  int low_gate = -1;       // first half of the gate's low-rank product
+  int beta = -1, dt = -1;  // one per head; dt: input of the decay
+  int small = 0;           // first column of in_small
   int n = 0;
   int low_rank = 0;  // RWKV-7: columns for the first halves of all low-rank products of a layer
 };
@@ -67,7 +67,7 @@ struct LowRank {
 };
 
 struct Rwkv7Layer {
-  NormWeights first_norm;      // layer 0 alone, where the configuration has it
+  NormWeights first_norm;      // layer 0 alone, if the configuration has it
   std::vector<float> mix;      // [6, hidden]: r w k v a g
   std::vector<float> ffn_mix;  // [hidden]
   MatrixWeights r, k, v;
@@ -80,7 +80,7 @@ struct LayerWeights {
   bool attends = false;                // of a hybrid: softmax attention; `in` makes
                                        // PackedWeights::softmax_columns
   std::vector<float> q_norm, k_norm;   // ... [head_dim], or empty
-  NormWeights norm1, norm2;            // norm2: none where there is no feed-forward
+  NormWeights norm1, norm2;            // norm2: none without feed-forward
   MatrixWeights in;                    // hidden -> InputColumns
   MatrixWeights in_small;              // ... those that stay exact beside a quantized `in`; first
                                        // column: InputColumns::small
@@ -99,7 +99,7 @@ struct LayerWeights {
   // Kind "linear": [key_dim, columns], or per head for rfa, already times sigma; empty for elu.
   std::vector<float> omega;
   std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
-  // Attention that has the mixer's input: in, out, q_norm and k_norm alone. Null: there is none.
+  // Attention on the mixer's input: in, out, q_norm and k_norm alone. Null: there is none.
   std::unique_ptr<LayerWeights> beside;
 };
 
@@ -117,7 +117,7 @@ struct PackedRows {
   kernels::WeightType type;
 };
 
-// What is kept of a model.
+// The weights in memory of a model.
 struct WeightPlan {
   size_t bytes = 0;
   std::vector<PackedRows> matrices;  // in the order of their reading
@@ -126,42 +126,40 @@ struct WeightPlan {
 // Immutable once loaded; any thread.
 struct PackedWeights {
   InputColumns columns;
-  InputColumns softmax_columns;  // of the layers of a hybrid that attend: q, k, v, gate
-  MatrixWeights embedding;       // one row a token: columns of a packed [hidden -> vocab]
-  // Of kinds "linear" and "softmax" in its place: [vocab, embedding_columns]; and [position_rows,
-  // embedding_columns], empty where there are none. Later sinusoidal positions are computed when
+  InputColumns softmax_columns;  // of a hybrid's layers with attention: q, k, v, gate
+  MatrixWeights embedding;       // one row per token: columns of a packed [hidden -> vocab]
+  // For kinds "linear" and "softmax" instead: [vocab, embedding_columns]; and [position_rows,
+  // embedding_columns], empty without positions. Later sinusoidal positions are computed when
   // needed.
   std::vector<float> tokens, positions;
   int64_t position_rows = 0;
   kernels::FeatureMapArgs feature_map;  // of kind "linear", without omega
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
-  MatrixWeights head;  // hidden -> output_size; empty where the embedding is the head
+  MatrixWeights head;  // hidden -> output_size; empty if the embedding is the head
   WeightFacts facts;
-  // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of
-  // key_dim^-1/2.
+  // [key_dim] each: weights with which an RMS norm gives the length 1, and key_dim^-1/2.
   std::vector<float> unit_length, scaled_length;
-  // Of RetNet's heads, or a hybrid's with softmax attention; without frequencies positions turn
-  // nothing.
+  // For RetNet's heads, or a hybrid's heads of softmax attention; no rotation without frequencies.
   RopeConfig rope;
-  // RWKV-7 with tensors attn.initial_state: the state of a slot that has fed nothing. Empty: zeros.
+  // RWKV-7 with tensors attn.initial_state: the state before the first token. Empty: zeros.
   std::vector<float> initial_state;  // [BlockState::floats_per_slot]
 
   // The matrix of the head.
   const MatrixWeights& Head() const { return head.packed.panels == nullptr ? embedding : head; }
 
   // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that the
-  // configuration asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
+  // configuration demands. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
   // expected, named), INVALID_ARGUMENT (a weight too large for its type, named),
   // RESOURCE_EXHAUSTED (memory).
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Load(const Model& model,
                                                              const WeightChoice& choice);
-  // What Load would keep, and its errors for tensors that are missing, misshapen or not expected.
-  // No weight is read.
+  // The bytes and matrices that Load would keep; fails like Load for tensors that are missing,
+  // misshapen or not expected. Reads no weight.
   static absl::StatusOr<WeightPlan> Plan(const Model& model, const WeightChoice& choice);
 };
 
-// The choice for a backend that multiplies numbers alone: as the file has them, and integers in
+// The choice for a backend that cannot multiply integers: the types of the file, with integers in
 // blocks decoded.
 WeightPrecision NumbersOnly(const Model& model);
 

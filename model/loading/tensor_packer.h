@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorPacker: reads the tensors of a checkpoint into packed matrices and vectors, checks their
-// shapes, and sees to it that each is used.
+// TensorPacker: reads the tensors of a checkpoint into packed matrices and vectors, and checks
+// their shapes and that each tensor is used.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,16 @@ namespace rivulet {
 // The error for a weight that its type in memory, or its scale of 16 bits, cannot hold.
 absl::Status WeightTooLarge(absl::string_view tensor);
 
-// What some rows of a tensor are called where they are a tensor of their own.
+// The name of some rows of a tensor that are a tensor of their own.
 std::string RowsName(const TensorRows& rows);
 
 // Whether any tensor is blocks of integers.
 bool HasBlocks(const CheckpointTensors& tensors);
 
-// What a matrix is for: it decides the type in memory.
+// The use of a matrix, which decides its type in memory.
 enum class MatrixUse : uint8_t {
   kLayer,
-  kExact,  // makes decays, gates of states or low-rank products: never of 8 or 4 bits
+  kExact,  // for decays, gates of states or low-rank products: never of 8 or 4 bits
   kEnd,    // embedding and head
 };
 
@@ -41,11 +41,11 @@ class TensorPacker {
  public:
   using Shape = std::vector<int64_t>;
 
-  // kMeasure: everything is checked and added up, but no weight is read. Values are then zeros, and
+  // kMeasure: checks everything and sums the bytes, but reads no weight. Values are then zeros, and
   // matrices have no panels.
   enum class Mode : uint8_t { kRead, kMeasure };
 
-  // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
+  // Updates the bytes and `lossless` of `facts`. All arguments are borrowed.
   TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
                const WeightChoice& choice, WeightFacts* facts, Mode mode = Mode::kRead);
 
@@ -53,21 +53,22 @@ class TensorPacker {
   // Whether matrices of layers have 8 or 4 bits.
   bool quantizes() const { return quantizes_; }
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
-  // Rows that a matrix tensor has; 0 where there is none, or it has more than 2^24.
+  // The rows of a matrix tensor; 0 if there is no such tensor, or it has more than 2^24 rows.
   int RowsOf(const std::string& name) const;
 
   // All elements of a tensor of this shape, in order; dimensions of 1 do not count.
   absl::Status Values(const std::string& name, const Shape& shape, std::vector<float>* out);
 
-  // y = x W^T + bias with the parts' rows one below the other. `bias`: of all rows, or empty.
+  // y = x W^T + bias, with W the concatenated rows of the parts. `bias`: for all rows, or empty.
   absl::Status Matrix(const std::vector<TensorRows>& parts, int k, MatrixWeights* m,
                       const std::vector<float>& bias = {}, MatrixUse use = MatrixUse::kLayer);
-  // The same with the first column of y given for each part; y has `n` columns.
+  // Matrix with the first column of y given for each part; y has `n` columns.
   absl::Status PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
                             MatrixWeights* m, const std::vector<float>& bias = {},
                             MatrixUse use = MatrixUse::kLayer);
 
-  // `floats` more are kept that are in no tensor. Whether they are needed: not to measure.
+  // Counts `floats` more floats in memory that are in no tensor. Returns whether to compute them:
+  // not with kMeasure.
   bool Keep(size_t floats);
 
   // An error for the first tensor that nothing has asked for. Call last.
@@ -80,12 +81,12 @@ class TensorPacker {
 
  private:
   absl::Status Check(const std::string& name, const Shape& shape);
-  // Rows of a tensor of which only a part is kept as integers may be a tensor of their own:
+  // If only some rows of a tensor are integers, the others may be a tensor of their own:
   // NAME.rows_FIRST.
   TensorRows Place(const TensorRows& part) const;
   kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, MatrixWeights* m) const;
-  // Rows begin .. end - 1 of the part: rounded, or the file's own blocks.
+  // Packs rows begin .. end - 1 of the part: rounded, or the file's own blocks.
   absl::Status PackRows(const TensorRows& part, int begin, int end, int column,
                         MatrixWeights* m) const;
   absl::Status PackBlocks(const TensorRows& part, int begin, int end, int column,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// `added_tokens` of tokenizer.json: tokens that are found in text before anything is cut or merged.
+// `added_tokens` of tokenizer.json: tokens that are found in text before it is cut and merged.
 //
-// Of the tokens that begin leftmost, the longest is taken. One with `single_word` is taken only
-// between characters that are no \w; with lstrip and rstrip it includes the white space beside it.
-// Tokens with `normalized` are searched for, in their normalized form, in the text between the
-// others after that has been normalized.
+// Of the tokens that begin leftmost, the longest is taken. A token with `single_word` is taken only
+// between characters that are not \w; with lstrip and rstrip it includes the white space beside it.
+// Tokens with `normalized` are searched in their normalized form, in the normalized text between
+// the other tokens.
 // Cost: at most kMaxAddedTokenBytes nodes of a trie per byte of text.
 // Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
@@ -35,10 +35,10 @@ struct AddedToken {
   bool lstrip = false;
   bool rstrip = false;
   bool normalized = false;
-  bool special = false;  // control tokens: not looked for where parse_special_tokens is false
+  bool special = false;  // control token: not searched if parse_special_tokens is false
 };
 
-// A stretch of text: an added token, or, with id -1, text between them.
+// A stretch of text: an added token, or, with id -1, text between added tokens.
 struct AddedSegment {
   TextRange range;
   int32_t id = -1;
@@ -47,14 +47,15 @@ struct AddedSegment {
 // Thread: const calls from any thread.
 class AddedTokens {
  public:
-  // Of tokenizer.json. Errors: INVALID_TOKENIZER where an id is not below kMaxVocabularyIds, stands
-  // twice or belongs to another token of `model`, where content is empty, too long or stands twice,
+  // From tokenizer.json. Errors: INVALID_TOKENIZER if an id is not below kMaxVocabularyIds, appears
+  // twice or belongs to another token of `model`, or if content is empty, too long, appears twice,
   // or is a token of `model` with another id.
   static absl::StatusOr<AddedTokens> Create(JsonReader* file, const BpeModel& model,
                                             const Normalizer& normalizer);
 
-  // Does `action` with stretches of `text`, in order, none empty, which cover it, until one fails.
-  // `normalized` says which tokens. Errors: those of `action`, and TextBudget::status().
+  // Calls `action` with stretches of `text`, in order, none empty, which cover the text, until a
+  // call fails. `normalized`: which tokens to search. Errors: the errors of `action`, and
+  // TextBudget::status().
   using SegmentAction = absl::FunctionRef<absl::Status(AddedSegment segment)>;
   absl::Status Split(absl::string_view text, bool normalized, bool parse_special_tokens,
                      TextBudget* budget, SegmentAction action) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text on its way from the source to tokens: every byte knows which bytes of the source it stands
-// for, so that a token of normalized, prefixed and byte-mapped text has offsets in the source.
+// Text between the source and tokens: every byte maps to bytes of the source, so that a token of
+// normalized, prefixed and byte-mapped text has offsets in the source.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +27,15 @@ struct TextRange {
   friend bool operator==(const TextRange&, const TextRange&) = default;
 };
 
-// Text in UTF-8. All bytes of one code point stand for one code point of the source: for itself,
-// or, where it was inserted or composed, for a neighbour. Text that is unchanged from the source
-// takes no memory; changed text takes 5 bytes per byte.
+// Text in UTF-8. All bytes of one code point map to one code point of the source: to itself, or, if
+// it was inserted or composed, to a neighbour. Unchanged text takes no memory; changed text takes 5
+// bytes per byte.
 // Lifetime: the source must outlive it. Thread: a value; no sharing.
 class AlignedText {
  public:
   AlignedText() = default;
-  // `part` of the source, unchanged, which begins there at `begin`. Text that is made from it has
-  // spans within it.
+  // The unchanged `part` of the source, which begins there at `begin`. Text made from it has spans
+  // within it.
   AlignedText(absl::string_view part, uint32_t begin)
       : source_(part), source_begin_(begin), is_source_(true) {}
 
@@ -46,26 +46,25 @@ class AlignedText {
   size_t size() const { return text().size(); }
   bool empty() const { return text().empty(); }
 
-  // What the bytes of a range, which is not empty, stand for.
+  // The span of the source for a range, which is not empty.
   SourceSpan Source(TextRange range) const {
     return {span(range.begin).begin, span(range.end - 1).end};
   }
   SourceSpan span(size_t byte) const;
 
-  // Becomes an empty text with the source of `other`; keeps its memory.
+  // Becomes an empty text with the source of `other`; keeps its allocation.
   void BeginAs(const AlignedText& other);
-  // Memory for a text of `bytes` bytes.
+  // Reserves memory for a text of `bytes` bytes.
   void Reserve(size_t bytes) {
     text_.reserve(bytes);
     begins_.reserve(bytes);
   }
-  // Appends UTF-8 that stands for `span`, of one code point; or a range of another text of the same
-  // source, as it is. REQUIRES: BeginAs.
+  // Appends UTF-8 that maps to `span`, of one code point; or a range of another text with the same
+  // source. REQUIRES: BeginAs.
   void Append(absl::string_view text, SourceSpan span);
   void Append(const AlignedText& other, TextRange range);
 
-  // The bytes of a budget that this text takes, and those that a changed text of `size` bytes
-  // takes.
+  // The bytes of a budget for this text, and for a changed text of `size` bytes.
   size_t budgeted() const { return is_source_ ? 0 : BytesOf(text_.size()); }
   static constexpr size_t BytesOf(size_t size) { return size * (1 + sizeof(uint32_t)); }
 
@@ -74,7 +73,7 @@ class AlignedText {
   uint32_t source_begin_ = 0;
   bool is_source_ = false;  // the text is source_, and what follows is empty
   std::string text_;
-  std::vector<uint32_t> begins_;  // [text_.size()]: where in the source the code point begins
+  std::vector<uint32_t> begins_;  // [text_.size()]: beginning of the code point in the source
 };
 
 }  // namespace rivulet

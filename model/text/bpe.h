@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // `model` of tokenizer.json: byte-pair encoding by merge ranks.
 //
-// A piece is first a token for each code point (or, with byte_fallback, a token <0xHH> for each
-// byte of one that the vocabulary lacks, or unk_token). Then the pair with the lowest rank, the
-// leftmost of equals, becomes one token, until no pair is a merge. With ignore_merges a piece that
-// is a token as a whole stays one.
+// A piece begins as one token per code point (for a code point that the vocabulary lacks: a token
+// <0xHH> per byte with byte_fallback, or unk_token). Then the pair with the lowest rank, the
+// leftmost of equals, becomes one token, until no pair is a merge. With ignore_merges a whole piece
+// that is a token is not split.
 // Cost: at most 3 n entries of a queue for n code points, O(n log n), whatever the text and merges.
-// Memory: a long piece is cut where no merge has a left token that ends and a right one that begins
-// like the tokens there, as no merge can cross such a place.
-// Sources: Sennrich et al., 2016 (arXiv:1508.07909); the order of ties is that of `tokenizers`.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
+// Memory: a long piece is cut between two code points if no merge has a left token that ends with
+// the first and a right token that begins with the second: no merge can cross such a place.
+// Sources: Sennrich et al., 2016 (arXiv:1508.07909); ties are resolved as in `tokenizers`. Tested
+// by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <array>
@@ -28,26 +28,26 @@
 
 namespace rivulet {
 
-// One above the largest id of a vocabulary, added tokens included.
+// Limit of a vocabulary's ids, with added tokens: all ids are below it.
 constexpr int32_t kMaxVocabularyIds = 1 << 20;
 
 struct BpeToken {
   int32_t id = 0;
-  uint32_t bytes = 0;  // of the piece that it covers
+  uint32_t bytes = 0;  // bytes of the piece that the token covers
 };
 
 // The vocabulary and its merges. Thread: const calls from any thread.
 class BpeModel {
  public:
-  // Errors: INVALID_TOKENIZER (ids that are no whole numbers below kMaxVocabularyIds or stand
-  // twice, merges of or to what is no token, merges that stand twice), UNSUPPORTED_TOKENIZER
-  // (another type than BPE, dropout, affixes).
+  // Errors: INVALID_TOKENIZER (ids that are not whole numbers below kMaxVocabularyIds or appear
+  // twice, merges whose parts or result are no token, merges that appear twice),
+  // UNSUPPORTED_TOKENIZER (another type than BPE, dropout, affixes).
   static absl::StatusOr<BpeModel> Create(const JsonValue& model, absl::string_view path);
 
   BpeModel(BpeModel&&) = default;
   BpeModel& operator=(BpeModel&&) = default;
 
-  // The id of a token, -1 where it is none.
+  // The id of a token, -1 if there is no such token.
   int32_t IdOf(absl::string_view token) const;
   // tokens()[id]; empty for an id that no token has.
   const std::vector<std::string>& tokens() const { return tokens_; }
@@ -85,14 +85,14 @@ class BpeModel {
   bool ignore_merges_ = false;
 };
 
-// Encodes the pieces of a text, one after the other. Keeps its memory from piece to piece.
+// Encodes the pieces of a text, one after the other. Reuses its memory for each piece.
 // Thread: one at a time. Lifetime: the model and the budget must outlive it.
 class BpeEncoder {
  public:
   BpeEncoder(const BpeModel& model, TextBudget* budget);
 
-  // Makes tokens() those of `piece` (UTF-8). Returns the offset of a code point that the vocabulary
-  // cannot express, or piece.size(). Errors: TextBudget::status().
+  // Sets tokens() to the tokens of `piece` (UTF-8). Returns the offset of a code point that the
+  // vocabulary cannot express, or piece.size(). Errors: TextBudget::status().
   absl::StatusOr<size_t> Encode(absl::string_view piece);
   const std::vector<BpeToken>& tokens() const { return tokens_; }
 
@@ -104,7 +104,7 @@ class BpeEncoder {
     int32_t before = -1;
     int32_t next = -1;
   };
-  // A pair that was a merge when it was found: the symbol at `at` with the one behind it.
+  // A pair that was a merge when it was found: the symbol at `at` and the next one.
   struct Candidate {
     int32_t rank = 0;
     int32_t at = 0;
@@ -114,10 +114,10 @@ class BpeEncoder {
     }
   };
 
-  // These three: false where the budget has ended the work.
+  // These three return false if the budget has ended the work.
   bool AddCharacter(absl::string_view character, uint32_t code_point, bool* known);
   bool Add(int32_t id, size_t bytes, BpeModel::Ends ends);
-  bool Merge();  // the symbols, which become tokens
+  bool Merge();  // merges the symbols and stores them as tokens
   bool IsCandidate(int32_t at, Candidate* candidate) const;
   void Push(int32_t at);
   void Absorb(Symbol* left, int32_t at, int32_t id);
@@ -129,7 +129,7 @@ class BpeEncoder {
   std::vector<BpeToken> tokens_;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> queue_;  // a heap: the first to be merged in front
-  size_t reserved_ = 0;           // symbols that the budget has
+  size_t reserved_ = 0;           // symbols for which the budget has memory
   uint32_t last_ = 0;             // code point of the symbol before
   bool after_unk_ = false;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of byte strings with a number each; finds the longest one that a text begins with.
+// A map from byte strings to numbers; finds the longest string that a text begins with.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@ class ByteTrie {
     int32_t value = -1;  // of the string
   };
 
-  // False, and nothing changes, where `bytes` is empty or in the set. REQUIRES: value >= 0.
+  // False, without a change, if `bytes` is empty or already in the set. REQUIRES: value >= 0.
   bool Insert(absl::string_view bytes, int32_t value);
 
-  // The longest string of the set that `text` begins with. Adds the nodes that were looked at, at
+  // The longest string of the set that `text` begins with. Adds the number of visited nodes, at
   // most longest() + 1, to *steps.
   Match Longest(absl::string_view text, uint64_t* steps) const;
 
@@ -34,7 +34,7 @@ class ByteTrie {
     return uint64_t{node} << 8 | static_cast<uint8_t>(byte);
   }
 
-  // A text meets the root at every byte, so its children need no search. 0: none.
+  // The children of the root, by byte: every byte of a text visits the root. 0: none.
   std::array<uint32_t, 256> first_ = {};
   absl::flat_hash_map<uint64_t, uint32_t> next_;  // Edge -> node
   std::vector<int32_t> values_ = {-1};            // of a node; -1: no string ends there

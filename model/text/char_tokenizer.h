@@ -12,7 +12,7 @@
 namespace rivulet {
 
 // `alphabet`: UTF-8, every code point once; the id of a code point is its index. No token is added
-// to a text, and none is a control token. Where a text has another code point, Encode returns
+// to a text, and none is a control token. For another code point Encode returns
 // TEXT_NOT_IN_ALPHABET with code point and byte. Errors of this function: INVALID_ARGUMENT, reasons
 // INVALID_UTF8 and INVALID_ALPHABET (duplicate, empty).
 absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateCharTokenizer(absl::string_view alphabet);

@@ -2,8 +2,8 @@
 // `normalizer` of tokenizer.json: NFC, Prepend, Replace of a string, Sequence.
 //
 // NFC comes from utf8proc (Unicode 15; a library of 350 KB without data files, where ICU brings
-// 30 MB): decomposition of a code point, combining classes, composition of a pair. The walk over
-// the text is ours, as offsets need to know which code points became which.
+// 30 MB): decomposition of a code point, combining classes, composition of a pair. The loop over
+// the text is ours, because offsets depend on which code points became which.
 // Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py,
 // tests/conformance/libraries/vocabularies_test.py
 #pragma once
@@ -23,11 +23,11 @@ namespace rivulet {
 // Thread: const calls from any thread.
 class Normalizer {
  public:
-  // Of `value`, which may be null. Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER.
+  // From `value`, which may be null. Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER.
   static absl::StatusOr<Normalizer> Create(const JsonValue* value, absl::string_view path);
 
-  // Cost: linear in the text and the forms that the steps give it, except for n log n in a run of
-  // combining marks. The bytes of `text` go back to the budget, and those of the result are taken.
+  // Cost: linear in the text and its forms after each step, except for n log n in a run of
+  // combining marks. Returns the bytes of `text` to the budget, and takes the bytes of the result.
   // Errors: TextBudget::status().
   absl::StatusOr<AlignedText> Apply(AlignedText text, TextBudget* budget) const;
 
@@ -36,7 +36,7 @@ class Normalizer {
     enum class Kind { kNfc, kPrepend, kReplace };
     Kind kind = Kind::kNfc;
     std::string content;
-    std::string pattern;  // kReplace: the string that `content` takes the place of
+    std::string pattern;  // kReplace: the string that `content` replaces
   };
   static absl::Status AddSteps(const JsonValue& value, absl::string_view path,
                                std::vector<Step>* steps);
@@ -44,16 +44,16 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// The bytes of their argument go back to the budget, and those of the result are taken. Errors:
+// These return the bytes of their argument to the budget, and take the bytes of the result. Errors:
 // TextBudget::status().
 //
 // Canonical composition (NFC) as `tokenizers` does it: marks that Unicode got after version 9 are
-// starters. The composed code point stands for the first of those it is made of.
+// starters. A composed code point maps to its first component.
 absl::StatusOr<AlignedText> ComposeCanonically(AlignedText text, TextBudget* budget);
-// `content` before the text, unless that is empty; stands for the text's first code point.
+// Puts `content` before the text, unless the text is empty; maps to the text's first code point.
 absl::StatusOr<AlignedText> PrependText(absl::string_view content, AlignedText text,
                                         TextBudget* budget);
-// `content` in the place of every `pattern`; stands for the last code point replaced.
+// Replaces every `pattern` by `content`, which maps to the last code point replaced.
 absl::StatusOr<AlignedText> ReplaceText(absl::string_view pattern, absl::string_view content,
                                         AlignedText text, TextBudget* budget);
 

@@ -2,7 +2,7 @@
 // Split patterns of tokenizer.json on PCRE2.
 //
 // The files are written for Oniguruma's Ruby syntax. A pattern is translated where the engines
-// differ, and refused where it uses what we do not know to be the same:
+// differ, and refused if it uses a construct that is not known to be the same:
 //   \s \S   White_Space of Unicode, in which U+180E is not (PCRE2's own \s has it)
 //   \w \W   outside of a class: Alphabetic, M, Nd, Pc;  \d \D: Nd
 //   \p{X}   general categories of one or two letters, else the script X (not its extensions)
@@ -10,14 +10,14 @@
 //   {n,m}
 //           followed by ? or (not after {n,m}) +, \n \r \t \f \v \uHHHH, escaped punctuation
 //   refused anchors, back references, &&, other escapes
-// Characters are those of Unicode 14 (PCRE2 10.42): later letters are not \p{L} here.
+// Characters are classified by Unicode 14 (PCRE2 10.42): later letters are not \p{L} here.
 //
-// Cost: PCRE2 does not say what a match has cost, and its own limits count neither the characters
-// that one item runs over nor the matches of a text. So a search looks at a window of the subject
-// first, with a small limit: what it can cost there is known. Where the window or the limit is too
-// small, the pattern is matched with a callout before each of its items, which counts items and
-// characters against the budget. Ordinary words need no callouts. PCRE2's matcher that compiles to
-// machine code is not used, as it does not count all it does.
+// Cost: PCRE2 does not report the cost of a match, and its own limits count neither the characters
+// of one item nor the matches of a text. So a search first uses a window of the subject with a
+// small limit, which bounds its cost. If the window or the limit is too small, the pattern is
+// matched with a callout before each of its items, which counts items and characters against the
+// budget. Ordinary words need no callouts. PCRE2's compiler to machine code is not used, because
+// its code does not count all steps.
 // Tested by: tests/unit/model/text/pattern_test.cc
 #pragma once
 
@@ -38,12 +38,12 @@ class Pattern {
  public:
   // Errors: UNSUPPORTED_TOKENIZER (refused, or PCRE2 does not compile it), naming `field`.
   static absl::StatusOr<Pattern> Compile(absl::string_view pattern, absl::string_view field);
-  // Finds `text`, which is not empty, and nothing else.
+  // A pattern that matches only `text`, which is not empty.
   static Pattern Literal(absl::string_view text);
 
-  // Does `action` with the matches in order, none overlapping, until one fails. A match may be
-  // empty, but not where the one before ended. REQUIRES: `subject` is UTF-8. Errors: those of
-  // `action`, TextBudget::status(), and TEXT_TOO_HARD where PCRE2 needs too much memory.
+  // Calls `action` with the matches in order, none overlapping, until a call fails. A match may be
+  // empty, but not at the end of the match before. REQUIRES: `subject` is UTF-8. Errors: the errors
+  // of `action`, TextBudget::status(), and TEXT_TOO_HARD if PCRE2 needs too much memory.
   using MatchAction = absl::FunctionRef<absl::Status(TextRange match)>;
   absl::Status ForEachMatch(absl::string_view subject, TextBudget* budget,
                             MatchAction action) const;
@@ -55,7 +55,7 @@ class Pattern {
   std::string literal_;
 };
 
-// The pattern as PCRE2 takes it.
+// The pattern in PCRE2's syntax.
 struct TranslatedPattern {
   std::string text;
   uint32_t longest_interval = 0;  // the largest n of {n}, {n,} and {n,m}

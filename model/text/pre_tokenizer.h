@@ -20,28 +20,28 @@
 
 namespace rivulet {
 
-// What Split does with the matches of its pattern.
+// How Split treats the matches of its pattern.
 enum class SplitBehavior : uint8_t {
   kRemoved,             // matches are dropped
-  kIsolated,            // a piece each
-  kMergedWithPrevious,  // the end of the piece before
-  kMergedWithNext,      // the beginning of the piece behind
-  kContiguous           // a piece for neighbours together
+  kIsolated,            // each match is a piece
+  kMergedWithPrevious,  // a match ends the piece before
+  kMergedWithNext,      // a match begins the piece behind
+  kContiguous           // neighbouring matches are one piece
 };
 
-// What is done with a piece: a range of a text, which lives until the action returns.
+// Takes a piece: a range of a text that is valid until the action returns.
 using PieceAction = absl::FunctionRef<absl::Status(const AlignedText& text, TextRange piece)>;
 
 // Thread: const calls from any thread.
 class PreTokenizer {
  public:
-  // Of `value`, which may be null: then the whole text is one piece. Errors: INVALID_TOKENIZER,
+  // From `value`, which may be null: then the whole text is one piece. Errors: INVALID_TOKENIZER,
   // UNSUPPORTED_TOKENIZER.
   static absl::StatusOr<PreTokenizer> Create(const JsonValue* value, absl::string_view path);
 
-  // Does `action` with the pieces of a range of `text`, in order, none empty, until one fails.
-  // Spans of the text are in the whole source. Memory: beyond the text, that of a piece for each
-  // step. Errors: those of `action`, and TextBudget::status().
+  // Calls `action` with the pieces of a range of `text`, in order, none empty, until a call fails.
+  // Spans of the text are in the whole source. Memory: one piece per step, beside the text. Errors:
+  // the errors of `action`, and TextBudget::status().
   absl::Status Cut(const AlignedText& text, TextRange range, TextBudget* budget,
                    PieceAction action) const;
 
@@ -52,8 +52,8 @@ class PreTokenizer {
     Kind kind = Kind::kSplit;
     Pattern pattern;  // kSplit
     SplitBehavior behavior = SplitBehavior::kIsolated;
-    bool inverted = false;               // what does not match counts as the match
-    std::string replacement;             // kMetaspace: what a space becomes
+    bool inverted = false;               // text between matches counts as the match
+    std::string replacement;             // kMetaspace: replaces a space
     Prepend prepend = Prepend::kAlways;  // kMetaspace
   };
   static absl::Status AddSteps(const JsonValue& value, absl::string_view path,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the work on one text may cost, whatever the text and the tokenizer's file: steps and bytes
-// of memory. A callback can end the work earlier.
+// Limits the work on one text, whatever the text and the tokenizer's file, in steps and in bytes of
+// memory. A callback can end the work earlier.
 //
-// A step is some nanoseconds: a node of a trie, an entry of a queue, a byte that is copied, an item
-// of a pattern that is tried. Bytes are those of intermediate forms and of the tokens.
+// A step takes some nanoseconds: a node of a trie, an entry of a queue, a copied byte, one try of a
+// pattern's item. Bytes count intermediate forms and the tokens.
 // Tested by: tests/unit/model/text/text_budget_test.cc
 #pragma once
 
@@ -20,17 +20,17 @@ namespace rivulet {
 constexpr uint64_t kTextSteps = 1'000'000;
 constexpr uint64_t kTextStepsPerByte = 64;
 constexpr size_t kTextWorkBytes = size_t{64} << 20;
-constexpr size_t kTextBytesPerByte = 12;  // the tokens, where each byte is one
+constexpr size_t kTextBytesPerByte = 12;  // for tokens, if each byte is a token
 
 // Thread: one at a time.
 class TextBudget {
  public:
-  // OK while the work shall go on; else the error that ends it, for example of a passed deadline.
+  // OK to continue the work; else the error that ends it, for example a passed deadline.
   using Stopped = std::function<absl::Status()>;
 
-  // kTextSteps and kTextWorkBytes, and for each byte kTextStepsPerByte and kTextBytesPerByte.
-  // `stopped` may be null. It is called before the first step and then every kStepsPerQuestion,
-  // which take about a millisecond.
+  // Allows kTextSteps and kTextWorkBytes, and for each byte kTextStepsPerByte and
+  // kTextBytesPerByte. `stopped` may be null. It is called before the first step and then after
+  // every kStepsPerQuestion steps, about a millisecond.
   explicit TextBudget(size_t text_bytes, Stopped stopped = nullptr)
       : TextBudget(kTextSteps + kTextStepsPerByte * text_bytes,
                    kTextWorkBytes + kTextBytesPerByte * text_bytes, std::move(stopped)) {}
@@ -38,17 +38,17 @@ class TextBudget {
   TextBudget(const TextBudget&) = delete;
   TextBudget& operator=(const TextBudget&) = delete;
 
-  // Takes steps. False where the work must end now: then status() says why, and every later call
-  // is false too.
+  // Takes steps. False if the work must end now: then status() says why, and every later call
+  // returns false.
   [[nodiscard]] bool Step(uint64_t steps) {
     steps_used_ += steps;
     return steps_used_ < next_look_ || Look();
   }
-  // Takes bytes of memory, before they are allocated; as Step.
+  // Takes bytes of memory, before they are allocated; returns as Step.
   [[nodiscard]] bool Take(size_t bytes);
   void Give(size_t bytes) { bytes_left_ += bytes; }
 
-  // OK, TEXT_TOO_HARD (INVALID_ARGUMENT, field "text"), or what `stopped` said.
+  // OK, TEXT_TOO_HARD (INVALID_ARGUMENT, field "text"), or the error of `stopped`.
   const absl::Status& status() const { return status_; }
 
   uint64_t steps_used() const { return steps_used_; }
@@ -69,8 +69,8 @@ class TextBudget {
   absl::Status status_;
 };
 
-// Takes bytes of a budget and gives them back when it is destroyed. Thread: one at a time.
-// Lifetime: the budget must outlive it.
+// Takes bytes of a budget and returns them when it is destroyed. Thread: one at a time. Lifetime:
+// the budget must outlive it.
 class BudgetedBytes {
  public:
   explicit BudgetedBytes(TextBudget* budget) : budget_(budget) {}

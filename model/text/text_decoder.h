@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to text as they are generated. A code point may be spread over tokens: its bytes are held
-// back until it is complete. Only text is held back: callers pass token ids on at once.
+// Decodes generated tokens to text, one at a time. A code point may be spread over tokens: its
+// bytes are held back until it is complete. Only text is held back: callers send token ids at once.
 // Tested by: tests/unit/model/text/text_decoder_test.cc
 #pragma once
 
@@ -14,7 +14,7 @@ namespace rivulet {
 
 struct DecodeOptions {
   // The first token is at position 0 of a sequence: the space that the vocabulary puts before a
-  // text is left out.
+  // text is removed.
   bool at_start = false;
   bool skip_special_tokens = false;  // control tokens have no text
 };
@@ -28,7 +28,7 @@ class TextDecoder {
   // UTF-8 are replaced by U+FFFD, one for each longest beginning of a code point among them, as
   // Unicode recommends. At most 3 bytes are held back.
   void Add(int32_t id, std::string* text);
-  // The same for bytes that a token stands for, whether it is a control token or not.
+  // Add for the bytes of a token, whether it is a control token or not.
   void AddBytes(absl::string_view bytes, std::string* text);
 
   // At the end of the reply: held-back bytes become one U+FFFD. Then a new reply may begin.

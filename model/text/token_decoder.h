@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `decoder` of tokenizer.json: what bytes of text a token stands for. ByteLevel, Metaspace, and a
-// Sequence of these with Replace, ByteFallback, Fuse and, behind Fuse, Strip of one leading space.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
+// `decoder` of tokenizer.json: the bytes of text for a token. ByteLevel, Metaspace, and a Sequence
+// of these with Replace, ByteFallback, Fuse and, behind Fuse, Strip of one leading space. Tested
+// by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <string>
@@ -18,13 +18,13 @@ namespace rivulet {
 // Thread: const calls from any thread.
 class TokenDecoder {
  public:
-  // Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER. A file without a decoder is an error: for
-  // such files other programs put spaces between tokens.
+  // Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER. A file without a decoder is an error: other
+  // programs then put spaces between tokens.
   static absl::StatusOr<TokenDecoder> Create(const JsonValue* value, absl::string_view path);
 
   // The bytes of a token of the model's vocabulary. With ByteLevel a token that has characters
   // outside of the byte alphabet stands for itself.
-  // Errors: TextBudget::status(), where a step makes it too long.
+  // Errors: TextBudget::status(), if a step makes the token too long.
   absl::StatusOr<std::string> BytesOf(absl::string_view token, TextBudget* budget) const;
 
   // Whether one leading space is removed from the text of a whole sequence.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokenizer.json and the files beside it are read: what a file asks for is done or refused by
-// name, never passed over.
+// The rules for reading tokenizer.json and the files beside it: each request of a file is applied,
+// or refused by name, never ignored.
 #pragma once
 
 #include "absl/status/status.h"
@@ -12,7 +12,7 @@ namespace rivulet {
 inline constexpr JsonRules kTokenizerRules = {.invalid = "INVALID_TOKENIZER",
                                               .unsupported = "UNSUPPORTED_TOKENIZER"};
 
-// The member `type`, "" where it is no string; and the error that it is not one of `supported`.
+// The member `type`, "" if it is not a string; and the error that it is not one of `supported`.
 inline absl::string_view TypeOf(const JsonValue& value) {
   const JsonValue* type = value.Find("type");
   return type != nullptr && type->kind == JsonValue::Kind::kString ? absl::string_view(type->text)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the weights of a tensor lie in a file: as numbers, or in the blocks of GGUF, which hold small
-// integers and the scales they are multiplied with.
+// How a tensor's weights are stored in a file: as numbers, or in the blocks of GGUF, which hold
+// small integers and their scales.
 // Tested by: tests/unit/model/weights/dtype_test.cc
 #pragma once
 
@@ -18,7 +18,7 @@ namespace rivulet {
 enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
 
 struct DTypeLayout {
-  const char* name;  // as safetensors and GGUF call it
+  const char* name;  // as in safetensors and GGUF
   size_t weights;    // in a block
   size_t bytes;      // of a block
 };
@@ -27,29 +27,29 @@ const DTypeLayout& LayoutOf(DType dtype);
 // No block is larger.
 inline constexpr size_t kMaxBlockWeights = 256;
 
-// safetensors has no type for blocks of integers: a tensor of them is called NAME.q8_0 or NAME.q4_1
-// there, has the type U8 and the shape [rows, groups, bytes of a block].
+// safetensors has no type for blocks of integers. There such a tensor is called NAME.q8_0 or
+// NAME.q4_1, with the type U8 and the shape [rows, groups, bytes of a block].
 std::string BlockSuffix(DType dtype);  // ".q8_0"; "" for other types
 // The type whose suffix ends `name`.
 std::optional<DType> BlockTypeOf(absl::string_view name);
 
-// Decodes `count` blocks at `bytes` to float32. Numbers are exact; of a block each weight is what
-// gguf's `dequantize` gives, bit for bit. out: [count * weights].
+// Decodes `count` blocks at `bytes` to float32. Numbers are exact; the weights of a block have the
+// bits of gguf's `dequantize`. out: [count * weights].
 void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out);
 
 // The groups of a block of integers: each weight is s q - m, rounded twice. q: int8_t.
 // groups: [weights / 32].
 void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups);
 
-// How blocks are kept in memory without being rounded again; nullopt: numbers.
+// The type that holds such blocks in memory without rounding; nullopt: numbers.
 std::optional<kernels::WeightType> PackedTypeOf(DType dtype);
 // Packs a block of such a type as groups from `first_group` on of a column of PackedTypeOf(dtype).
-// False where F16 cannot hold a minimum: of Q4_0 with a scale from 8192 on.
+// False if F16 cannot hold a minimum, as for Q4_0 with a scale from 8192 on.
 [[nodiscard]] bool PackBlock(DType dtype, const char* block, int k, int column, int first_group,
                              void* panels);
 
 // The index of the first of `count` blocks that holds a number or a scale that is not finite;
-// nullopt where all are finite. The weights of blocks with finite scales are finite.
+// nullopt if all are finite. The weights of blocks with finite scales are finite.
 std::optional<size_t> FindNonFinite(DType dtype, const char* bytes, size_t count);
 
 }  // namespace rivulet

@@ -23,19 +23,19 @@ class WeightsFile {
  public:
   // Opens `path` (a regular file), checks the header completely (model/FORMAT.md lists every rule)
   // and that names, shapes and dtypes are exactly `expected`. Errors: NOT_FOUND, or DATA_LOSS that
-  // names the tensor. No memory is taken in proportion to what the header claims: claims are
-  // compared with the file's size first.
+  // names the tensor. Sizes in the header are compared with the file's size before memory is taken
+  // for them.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> Open(const std::string& path,
                                                            std::span<const TensorSpec> expected);
-  // The same for a file that may hold any tensors.
+  // Open for a file that may hold any tensors.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenAny(const std::string& path);
   // A GGUF file, which may hold any tensors; its metadata is put into *metadata. Errors: those of
   // ParseGgufHeader, and NOT_FOUND.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenGguf(const std::string& path,
                                                                GgufMetadataCheck check,
                                                                GgufMetadata* metadata);
-  // The names of the tensors in the header of any safetensors file, checked for nothing else.
-  // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
+  // The names of the tensors in the header of any safetensors file, without other checks. Errors:
+  // NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
   static absl::StatusOr<std::vector<std::string>> TensorNames(const std::string& path);
 
   ~WeightsFile();
@@ -47,7 +47,7 @@ class WeightsFile {
   // that changed since Open.
   absl::StatusOr<std::string> Sha256() const;
 
-  // What the file holds, by name.
+  // The file's tensors, by name.
   const TensorEntries& tensors() const { return entries_; }
 
   // The dtype `name` has in the file. REQUIRES: `name` is one of tensors().
@@ -59,28 +59,28 @@ class WeightsFile {
   absl::Status Read(absl::string_view name, std::span<float> out) const {
     return ReadFrom(name, 0, out);
   }
-  // The same for out.size() elements, from element `first` on. REQUIRES: the tensor has them.
+  // Read for out.size() elements, from element `first` on. REQUIRES: the tensor has them.
   absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
-  // The bytes of a tensor as they lie in the file, from its block `first` on: out.size() bytes,
-  // whole blocks. REQUIRES: the tensor has them. Errors: as Read.
+  // Reads the raw bytes of a tensor, from its block `first` on: out.size() bytes, whole blocks.
+  // REQUIRES: the tensor has them. Errors: as Read.
   absl::Status ReadBlocks(absl::string_view name, size_t first, std::span<char> out) const;
 
  private:
   WeightsFile() = default;
   // Opens the file; nothing is read.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenOnly(const std::string& path);
-  // The header's text, of safetensors. Errors name the rule.
+  // The text of a safetensors header. Errors name the rule.
   absl::StatusOr<std::string> ReadHeader() const;
   absl::StatusOr<GgufHeader> ReadGgufHeader(GgufMetadataCheck check) const;
-  // Reads exactly out.size() bytes from `offset` and makes sure that the file is still the one that
-  // was opened.
+  // Reads exactly out.size() bytes from `offset` and checks that the file has not changed since
+  // Open.
   absl::Status ReadBytes(uint64_t offset, std::span<char> out) const;
   absl::Status CheckUnchanged() const;
 
   int fd_ = -1;
   uint64_t size_ = 0;
   int64_t mtime_ns_ = 0;
-  uint64_t data_begin_ = 0;  // where the data starts, in bytes from the beginning of the file
+  uint64_t data_begin_ = 0;  // offset of the data, in bytes from the beginning of the file
   TensorEntries entries_;
 };
 
