@@ -165,8 +165,7 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
 
 void UnpackWeights(const QuantizedGroup& group, float (&out)[kQuantizedInputs]) {
   for (int j = 0; j < kQuantizedInputs; ++j) {
-    const auto q =
-        float(static_cast<int8_t>(group.q[j]));  // unsigned q are below 32, so the cast is exact
+    const auto q = float(static_cast<int8_t>(group.q[j]));  // unsigned q are below 32
     out[j] = std::fma(group.scale[j / 16], q, -group.minimum);
   }
 }

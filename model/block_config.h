@@ -56,8 +56,7 @@ struct SoftmaxConfig {
   std::vector<bool> layers;  // [num_layers]: true: with attention; false: recurrent
   bool beside = false;       // every layer is both: mixer and attention have the same input
   int num_heads = 0;         // of queries
-  int num_kv_heads =
-      0;  // of keys and values, each for the same number of neighbouring heads of queries
+  int num_kv_heads = 0;      // of keys and values; neighbouring heads of queries share one
   int head_dim = 0;
   float scale = 1;  // of scores
   // Scales of the layer's input and of its output. `scale` and `output_scale` already include the

@@ -23,7 +23,7 @@ using Kind = JsonValue::Kind;
 // null counts as missing. An unknown setting that is off changes nothing.
 constexpr JsonRules kSettingsRules = {
     .invalid = "INVALID_CONFIG", .unsupported = "UNSUPPORTED_MODEL", .unknown_may_be_off = true};
-constexpr int64_t kMaxSize = int64_t{1} << 24;                 // of a dimension or the vocabulary
+constexpr int64_t kMaxSize = int64_t{1} << 24;                 // largest dimension or vocabulary
 constexpr double kMaxStateFloats = double{uint64_t{4} << 30};  // 16 GiB
 
 // `text` with bare words Infinity spelled as an object.
@@ -48,7 +48,7 @@ std::string WithInfinitySpelled(absl::string_view text) {
   return spelled;
 }
 
-// A model_type that is there, for messages, with the architectures.
+// The model_type, if there is one, for messages, with the architectures.
 std::string DescribeModelType(const JsonValue& config) {
   const std::string architectures = ArchitecturesOf(config);
   return absl::StrCat(Describe(*config.Find("model_type")),
@@ -56,7 +56,7 @@ std::string DescribeModelType(const JsonValue& config) {
                       architectures.empty() ? "" : ")");
 }
 
-// The text model of it is a qwen3_5_text.
+// Its text model is a qwen3_5_text.
 constexpr char kWithVisionTower[] = "qwen3_5";
 
 absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* settings) {
@@ -73,7 +73,7 @@ absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* set
                                "; supported: ", absl::StrJoin(known, ", "), " (docs/models.md)");
 }
 
-// Softmax layers between the others: `attn` of flash-linear-attention.
+// Softmax layers between the recurrent ones: `attn` of flash-linear-attention.
 absl::Status CheckNoSoftmaxLayers(JsonReader* settings) {
   const JsonValue* attn = settings->Find("attn");
   if (attn == nullptr) return absl::OkStatus();
@@ -81,7 +81,7 @@ absl::Status CheckNoSoftmaxLayers(JsonReader* settings) {
                                ": layers with softmax attention are not supported");
 }
 
-// What all kinds have.
+// The settings of all kinds.
 absl::Status ParseCommon(JsonReader* settings, ModelConfig* config) {
   settings->Known({"architectures",
                    "auto_map",
@@ -118,8 +118,7 @@ absl::Status ParseCommon(JsonReader* settings, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// intermediate_size, or what hidden_ratio makes of it: a multiple of `unit`, of `share` of the
-// product.
+// intermediate_size, or hidden_ratio * hidden_size * `share`, rounded to a multiple of `unit`.
 absl::Status ParseFfn(JsonReader* settings, double ratio, double share, int unit,
                       ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Positive("hidden_ratio", &ratio, ratio));
@@ -132,7 +131,7 @@ absl::Status ParseFfn(JsonReader* settings, double ratio, double share, int unit
                        static_cast<int>(derived));
 }
 
-// A size a head: hidden_size times the setting, shared by the heads.
+// A size per head: hidden_size times the setting, divided by the number of heads.
 absl::Status ParseExpanded(JsonReader* settings, absl::string_view name, double fallback,
                            const ModelConfig& config, int* out) {
   double expand = fallback;
@@ -156,7 +155,7 @@ absl::Status CheckSameHeads(JsonReader* settings, absl::string_view name,
                                config.num_heads);
 }
 
-// What the models of flash-linear-attention share, RWKV-7 apart.
+// The common settings of flash-linear-attention's models except RWKV-7.
 absl::Status ParseFla(JsonReader* settings, double hidden_ratio, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("swish", "silu")"));
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view eps,
@@ -176,7 +175,7 @@ absl::Status ParseGated(JsonReader* settings, double expand_k, double expand_v,
       ParseExpanded(settings, "expand_v", expand_v, *config, &config->value_dim));
   RIVULET_RETURN_IF_ERROR(CheckSameHeads(settings, "num_kv_heads", *config));
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", "false"));
-  settings->Known({"conv_size", "share_conv_kernel"});  // of the convolution that is off
+  settings->Known({"conv_size", "share_conv_kernel"});  // of the convolution, which is off
   RIVULET_RETURN_IF_ERROR(settings->Only("use_output_gate", "true"));
   config->block().output_gate = true;
   return settings->Only("feature_map", "null");
@@ -197,7 +196,7 @@ absl::Status ParseGla(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Only("use_gv", "false"));
   RIVULET_RETURN_IF_ERROR(
       settings->Positive("gate_logit_normalizer", &config->block().gate_normalizer, 16));
-  settings->Known({"gate_low_rank_dim"});  // the tensors say it
+  settings->Known({"gate_low_rank_dim"});  // read from the tensors
   const JsonValue* floor = settings->Find("clamp_min");
   if (floor == nullptr) return absl::OkStatus();
   if (!floor->is_number() || floor->number > 0) {
@@ -332,7 +331,7 @@ absl::Status CheckValueDim(JsonReader* settings, const ModelConfig& config) {
 
 absl::Status ParseRwkv7(JsonReader* settings, ModelConfig* config) {
   settings->Known({"a_low_rank_dim", "decay_low_rank_dim", "gate_low_rank_dim",
-                   "v_low_rank_dim"});  // the tensors say them
+                   "v_low_rank_dim"});  // read from the tensors
   RIVULET_RETURN_IF_ERROR(settings->Positive("norm_eps", &config->norm_eps, 1e-5f));
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("sqrelu")"));
   RIVULET_RETURN_IF_ERROR(ParseFfn(settings, 4, 1, 32, config));
@@ -363,7 +362,7 @@ std::vector<StatePart> ConvState(const ModelConfig& c) {
   return {MatrixPart(c), {"conv", {width - 1, channels}}};
 }
 
-// The inputs of a convolution alone.
+// The only part of a convolution's state: its inputs.
 std::vector<StatePart> ShortConvState(const ModelConfig& c) {
   return {{"conv", {size_t(c.block().conv_width) - 1, size_t(c.hidden_size)}}};
 }
@@ -454,7 +453,7 @@ constexpr BlockKind kBlockKinds[] = {
      .output_norm = "norm"},
 };
 
-// That every product of sizes stays in range.
+// Checks that every product of sizes stays in range.
 absl::Status CheckSizes(const ModelConfig& config) {
   const double heads = config.num_heads, keys = heads * config.key_dim,
                values = heads * config.value_dim;
@@ -468,7 +467,7 @@ absl::Status CheckSizes(const ModelConfig& config) {
                                 ": a state would be larger than 16 GiB");
 }
 
-// Channels that the kind's convolution runs over.
+// The number of channels of the kind's convolution.
 int ConvChannels(const ModelConfig& config) {
   const BlockConfig& block = config.block();
   if (block.conv_width == 0) return 0;

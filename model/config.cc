@@ -20,12 +20,12 @@ namespace {
 
 using kernels::FeatureMapKind;
 
-// Of our own format: every field is there, every one is known.
+// Our own format: every field is required, and no other field is allowed.
 constexpr JsonRules kFormatRules = {
     .invalid = "INVALID_CONFIG", .unsupported = "", .null_is_missing = false};
 
-// Bounds that keep every product below in range: of two dimensions in int64, of a state's bytes in
-// uint64.
+// Bounds that keep every product below in range: products of two dimensions in int64, a state's
+// bytes in uint64.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 constexpr int64_t kMaxInt32 = INT32_MAX;
 constexpr int64_t kMaxLayers = 4096;
@@ -83,7 +83,7 @@ absl::Status ParsePosition(JsonReader* root, ModelConfig* config) {
   return object.CheckNoOthers();
 }
 
-// n_dims of the maps that have it, and the columns of omega that follow from it.
+// n_dims of the maps that have it, and the resulting columns of omega.
 absl::Status ParseDims(JsonReader* object, FeatureMapConfig* map) {
   const bool smoothed = map->kind == FeatureMapKind::kSmoothedRandomFourier;
   const bool paired =
@@ -222,7 +222,7 @@ absl::Status ParseContent(JsonReader* root, ModelConfig* config) {
   return object.CheckNoOthers();
 }
 
-// With softmax attention: of the shortest context, or of a window.
+// With softmax attention: the state of the shortest context, or of a window.
 absl::Status CheckKeptSize(const JsonReader& root, const ModelConfig& config) {
   const EncoderConfig& encoder = config.encoder();
   const double positions = encoder.window + 2.0 * kernels::kCacheBlock,
@@ -234,7 +234,7 @@ absl::Status CheckKeptSize(const JsonReader& root, const ModelConfig& config) {
                       " bytes; allowed: at most ", kMaxStateBytes);
 }
 
-// Products of fields that are each in range.
+// Checks products of fields that are each in range.
 absl::Status CheckDerivedSizes(const JsonReader& root, const ModelConfig& config) {
   const auto check = [&](absl::string_view field, int64_t value, absl::string_view what) {
     if (config.num_heads * value <= kMaxDimension) return absl::OkStatus();
@@ -322,7 +322,7 @@ StateParts ModelConfig::state() const {
 
 namespace {
 
-// Of a state with keys and values.
+// The identity of a state with keys and values.
 std::string KeptIdentity(const ModelConfig& config, const StateParts& parts) {
   const AttentionPart& kept = *parts.attention;
   std::string text = absl::StrCat(config.kind(), " layers ", config.num_layers);
@@ -343,8 +343,8 @@ ModelConfig::StateIdentity ModelConfig::state_identity() const {
   const StateParts parts = state();
   if (parts.attention) return {{}, KeptIdentity(*this, parts)};
   if (family == nullptr) return {state_layout(), ""};
-  // The text of every kind names these, as the first snapshots did: one that the kind lacks as if
-  // it were empty, behind the part before it.
+  // The text of every kind names these parts, as the first snapshots did. A part that the kind
+  // lacks counts as an empty part behind the part before it.
   constexpr std::array<absl::string_view, 4> kNamed = {"S", "conv", "mixer_shift", "ffn_shift"};
   std::array<size_t, kNamed.size()> at{};
   size_t end = 0;

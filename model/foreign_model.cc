@@ -31,7 +31,7 @@ constexpr char kConvert[] =
     "rivulet-convert FILE DIR makes a model directory of RWKV-7 as its author publishes it (.pth), "
     "or of pytorch-fast-transformers";
 
-// `to_do`: "" where nothing helps.
+// `to_do`: "" if nothing helps.
 absl::Status Foreign(absl::string_view where, absl::string_view what, absl::string_view to_do) {
   return MakeError(absl::StatusCode::kInvalidArgument,
                    absl::StrCat(where, ": ", what, to_do.empty() ? "" : "; ", to_do,
@@ -46,7 +46,7 @@ struct FileKind {
   std::string to_do;  // a clause
 };
 
-// The first bytes of a regular file; "" where it is none or cannot be read.
+// The first bytes of a regular file; "" if it is not one or cannot be read.
 std::string Beginning(const std::string& path) {
   struct stat info = {};
   const auto fd = OpenRegularFile(path, absl::StatusCode::kInvalidArgument, &info);
@@ -58,8 +58,7 @@ std::string Beginning(const std::string& path) {
   return bytes;
 }
 
-// torch.save writes a zip archive, whose first entry is NAME/data.pkl, and in old versions a
-// pickle.
+// torch.save writes a zip archive whose first entry is NAME/data.pkl; old versions write a pickle.
 bool IsOfTorch(const std::string& path, absl::string_view bytes) {
   constexpr size_t kEntryName = 30;  // in a zip archive
   const bool is_zip = absl::StartsWith(bytes, "PK\3\4");
@@ -100,7 +99,7 @@ struct NamedFile {
   FileKind kind;
 };
 
-// The first file of `directory`, by name, that is another program's.
+// The first file of `directory`, by name, that is of another program.
 std::optional<NamedFile> ForeignFileIn(const std::string& directory) {
   constexpr size_t kMost = 64;  // files that are opened
   std::vector<std::string> names;
@@ -120,7 +119,7 @@ std::optional<NamedFile> ForeignFileIn(const std::string& directory) {
 
 // config.json.
 
-// The settings in config.json; nullopt where there are none that can be read.
+// The settings in config.json; nullopt if they are missing or cannot be read.
 std::optional<JsonValue> SettingsIn(const std::string& directory) {
   constexpr size_t kMost = size_t{1} << 20;
   const auto text = ReadSmallFile(directory + "/config.json", kMost);
@@ -130,7 +129,7 @@ std::optional<JsonValue> SettingsIn(const std::string& directory) {
   return *std::move(json);
 }
 
-// Whether it means to be our own: it says so, or says nothing at all.
+// Whether it is meant to be in our own format: it names a format, or has no member at all.
 bool IsOurs(const JsonValue& config) {
   return config.keys.empty() || config.Find("format") != nullptr ||
          config.Find("format_version") != nullptr;
@@ -160,7 +159,7 @@ absl::Status RefuseConfig(const JsonValue& config, const std::string& shown) {
                  kSavePretrained);
 }
 
-// `foreign` lies in a directory without a configuration that has a model_type.
+// `foreign` is in a directory without a config.json with a model_type.
 absl::Status RefuseTensors(const ForeignCheckpoint& foreign, const std::string& shown) {
   const std::string what =
       absl::StrCat("this looks like a ", foreign.family, " checkpoint of ", foreign.library,
@@ -191,7 +190,7 @@ absl::Status RefuseFile(const std::string& path, const std::string& shown) {
 absl::Status ExplainDirectory(const std::string& directory, const std::string& shown,
                               const absl::Status& status) {
   const std::optional<JsonValue> config = SettingsIn(directory);
-  if (config && HasModelType(*config)) return status;  // it is about what config.json says
+  if (config && HasModelType(*config)) return status;  // `status` is about config.json
   if (const std::optional<ForeignCheckpoint> tensors = RecognizeCheckpointIn(directory)) {
     return RefuseTensors(*tensors, shown);
   }

@@ -29,13 +29,13 @@
 namespace rivulet {
 namespace {
 
-constexpr int64_t kMaxSize = int64_t{1} << 24;  // as block_settings.cc has it
+constexpr int64_t kMaxSize = int64_t{1} << 24;  // as in block_settings.cc
 constexpr int64_t kMaxParts = 1024;
 constexpr char kSuffix[] = ".gguf";
 
 // Settings.
 
-// Reads the keys of one architecture, and notes which were asked for.
+// Reads the keys of one architecture, and records which keys were read.
 class GgufSettings {
  public:
   GgufSettings(const GgufMetadata& metadata, std::string architecture)
@@ -47,7 +47,7 @@ class GgufSettings {
     const auto found = metadata_.find(name);
     return found == metadata_.end() ? nullptr : &found->second;
   }
-  // Keys that change nothing.
+  // Keys that have no effect.
   void Known(std::initializer_list<absl::string_view> keys) {
     for (const absl::string_view key : keys) Find(key);
   }
@@ -72,13 +72,13 @@ class GgufSettings {
     *out = static_cast<float>(*number);
     return absl::OkStatus();
   }
-  // A key that may be missing, or has this value.
+  // A key that may be missing but, if present, has this value.
   absl::Status Only(absl::string_view key, int64_t only) {
     const GgufValue* const value = Find(key);
     if (value == nullptr || value->Integer() == only) return absl::OkStatus();
     return Unsupported(key, absl::StrCat("is ", value->Describe(), "; supported: ", only));
   }
-  // An error for the first key of the architecture that nothing has asked for.
+  // An error for the first key of the architecture that was not read.
   absl::Status CheckNoOthers() const {
     const std::string prefix = absl::StrCat(architecture_, ".");
     for (const auto& [name, value] : metadata_) {
@@ -114,8 +114,8 @@ struct Sizes {
   int64_t hidden = 0, layers = 0, heads = 0;
 };
 
-// What an architecture's tensors are called, here and there; "blk.N." and the layer's prefix stand
-// before those of a layer.
+// The names of an architecture's tensors in GGUF and in our checkpoints. Names in a layer are
+// without "blk.N." and without the layer's prefix.
 struct TensorName {
   const char* gguf;
   const char* ours;
@@ -123,14 +123,14 @@ struct TensorName {
 
 struct Architecture {
   const char* name;
-  // The members of config.json beside those that all have, each with a comma behind it.
+  // The members of config.json beside the common ones, each with a comma behind it.
   absl::StatusOr<std::string> (*settings)(GgufSettings*, const TensorTable&, Sizes*);
   std::span<const TensorName> outside, inside;
   const char* layer_prefix;
 };
 
-// llama.cpp's group norm has this epsilon whatever the file says; ours is that of the checkpoint,
-// head_dim * norm_eps. They are the same for all published models.
+// llama.cpp's group norm has this epsilon whatever the file says; ours is head_dim * norm_eps, as
+// in the checkpoint. Both are equal for all published models.
 constexpr float kGroupNormEps = 64e-5f;
 
 absl::StatusOr<std::string> Rwkv7Settings(GgufSettings* settings, const TensorTable&,
@@ -141,7 +141,7 @@ absl::StatusOr<std::string> Rwkv7Settings(GgufSettings* settings, const TensorTa
   RIVULET_RETURN_IF_ERROR(settings->Int("wkv.head_size", 1, kMaxSize, &head));
   RIVULET_RETURN_IF_ERROR(settings->Positive("attention.layer_norm_epsilon", &eps));
   RIVULET_RETURN_IF_ERROR(settings->Only("token_shift_count", 2));
-  // The tensors say the ranks.
+  // The ranks come from the tensors.
   settings->Known({"attention.decay_lora_rank", "attention.iclr_lora_rank",
                    "attention.value_residual_mix_lora_rank", "attention.gate_lora_rank"});
   if (sizes->hidden % head != 0) {
@@ -252,7 +252,7 @@ constexpr Architecture kArchitectures[] = {
     {"mamba2", Mamba2Settings, kMamba2Outside, kMamba2Inside, "backbone.layers."},
 };
 
-// The architecture and what holds for every one.
+// Reads the architecture, and the settings of every architecture.
 absl::StatusOr<const Architecture*> ArchitectureOf(const GgufMetadata& metadata) {
   const auto text = [&](const char* key) -> std::optional<std::string> {
     const auto found = metadata.find(key);
@@ -283,7 +283,7 @@ absl::StatusOr<const Architecture*> ArchitectureOf(const GgufMetadata& metadata)
                                    "; docs/models.md lists what is served"));
 }
 
-// The number of N in "blk.N.", which *name loses; nullopt where it has none below `layers`.
+// N of "blk.N.", which is removed from *name; nullopt if there is no N below `layers`.
 std::optional<int64_t> TakeLayer(absl::string_view* name, int64_t layers) {
   if (!absl::ConsumePrefix(name, "blk.")) return std::nullopt;
   const absl::string_view digits = name->substr(0, name->find('.'));
@@ -296,7 +296,7 @@ std::optional<int64_t> TakeLayer(absl::string_view* name, int64_t layers) {
   return layer;
 }
 
-// The name here of the tensor `gguf`; nullopt where the architecture has no such tensor.
+// Our name of the tensor `gguf`; nullopt if the architecture has no such tensor.
 std::optional<std::string> OurName(const Architecture& architecture, int64_t layers,
                                    absl::string_view gguf) {
   const std::optional<int64_t> layer = TakeLayer(&gguf, layers);
@@ -357,10 +357,10 @@ std::string PartSuffix(int64_t number, int64_t count) {
   return absl::StrFormat("-%05d-of-%05d%s", number, count, kSuffix);
 }
 
-// The file and, if it is the first of several, the others.
+// Opens the file and, if it is the first of several parts, the other parts.
 absl::StatusOr<std::vector<Part>> OpenParts(const std::string& path) {
   std::vector<Part> parts(1);
-  // Before anything is said about tensors that concern us only if the architecture does.
+  // Checks the architecture first: errors about tensors matter only if it is supported.
   const auto check = [](const GgufMetadata& metadata) { return ArchitectureOf(metadata).status(); };
   RIVULET_ASSIGN_OR_RETURN(parts[0], OpenPart(path, check));
   const int64_t count = SplitKey(parts[0], "count", 1), number = SplitKey(parts[0], "no", 0);
@@ -394,7 +394,7 @@ absl::StatusOr<std::vector<Part>> OpenParts(const std::string& path) {
       return BadParts(part, "split.tensors.count differs from that of the first part");
     }
     found += part.file->tensors().size();
-    part.metadata.clear();  // the first part's counts
+    part.metadata.clear();  // only the first part's metadata is used
     parts.push_back(std::move(part));
   }
   if (tensors >= 0 && static_cast<size_t>(tensors) != found) {
@@ -415,7 +415,7 @@ absl::StatusOr<TensorTable> TensorsOf(const std::vector<Part>& parts) {
   return all;
 }
 
-// Letters, digits, '.', '_' and '-', others as '-': what may stand in config.json as it is.
+// Letters, digits, '.', '_' and '-', which need no escape in config.json; '-' for other characters.
 std::string PlainName(absl::string_view text) {
   std::string plain;
   for (const char c : text.substr(0, 96)) {
@@ -434,7 +434,7 @@ absl::StatusOr<std::string> ConfigOf(const Architecture& architecture, const Ggu
   settings.Known({"context_length", "vocab_size"});
   RIVULET_ASSIGN_OR_RETURN(const std::string own, architecture.settings(&settings, tensors, sizes));
   RIVULET_RETURN_IF_ERROR(settings.CheckNoOthers());
-  // The list of tokens may be longer: it is padded.
+  // The list of tokens may be longer, because it is padded.
   const auto embedding = tensors.find("token_embd.weight");
   if (embedding == tensors.end() || embedding->second.shape.size() != 2 ||
       embedding->second.shape[0] > kMaxSize) {

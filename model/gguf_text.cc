@@ -26,7 +26,7 @@ constexpr char kModel[] = "tokenizer.ggml.model", kPre[] = "tokenizer.ggml.pre",
                kTokens[] = "tokenizer.ggml.tokens", kTypes[] = "tokenizer.ggml.token_type",
                kMerges[] = "tokenizer.ggml.merges", kTemplate[] = "tokenizer.chat_template";
 
-// How texts are cut before merges, by the name that llama.cpp gives it.
+// How texts are cut before merges, by llama.cpp's name for it.
 constexpr char kGpt2Pattern[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kLlamaPattern[] =
@@ -37,9 +37,9 @@ constexpr char kQwenPattern[] =
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 struct Cut {
   const char* name;
-  std::vector<const char*> patterns;  // one after the other
+  std::vector<const char*> patterns;  // applied one after the other
   bool ignore_merges = false;         // a piece that is a token is not merged
-  bool add_bos = false;               // unless the file says so
+  bool add_bos = false;               // default, if the file does not say
 };
 const std::vector<Cut>& Cuts() {
   static const auto* const cuts = new std::vector<Cut>{
@@ -53,7 +53,7 @@ const std::vector<Cut>& Cuts() {
   return *cuts;
 }
 
-// JSON, made here.
+// Writes JSON.
 JsonValue Text(absl::string_view text) {
   JsonValue value;
   value.kind = Kind::kString;
@@ -104,7 +104,7 @@ class TextReader {
   static absl::Status Invalid(absl::string_view key, const Args&... what) {
     return kTokenizerRules.Invalid(key, what...);
   }
-  // A text that may be missing, in UTF-8.
+  // An optional text in UTF-8.
   absl::Status ReadText(const char* key, std::optional<std::string>* out) const;
   absl::Status ReadTokens();
   absl::Status CreateWorld();
@@ -173,7 +173,7 @@ absl::StatusOr<JsonValue> TextReader::Vocabulary() const {
       return Invalid(kTokens, "has the token ", Quoted(tokens_[id]), " twice, the second time as ",
                      id);
     }
-    // Control tokens and others that were added are no results of merges.
+    // Control tokens and other added tokens are not results of merges.
     if (types_[id] == kControl || types_[id] == kUserDefined) continue;
     vocabulary.keys.push_back(tokens_[id]);
     vocabulary.items.push_back(Integer(static_cast<int64_t>(id)));
@@ -181,7 +181,7 @@ absl::StatusOr<JsonValue> TextReader::Vocabulary() const {
   return vocabulary;
 }
 
-// The tokens that are put before a text and behind it.
+// The tokens that are added before a text and behind it.
 absl::Status TextReader::AddTemplate(const Cut& cut, JsonValue* root) const {
   const auto piece = [](const char* kind, const char* id) {
     return Object({{kind, Object({{"id", Text(id)}, {"type_id", Integer(0)}})}});

@@ -22,7 +22,7 @@ using Kind = JsonValue::Kind;
 
 constexpr int64_t kMostColumns = int64_t{1} << 24;
 
-// `layer_types`, one of two names for a layer of each sort. Where the file has none, `fallback`.
+// `layer_types`, a list with one of two names for each layer. Without it: `fallback`.
 absl::Status ParseLayerTypes(JsonReader* settings, std::initializer_list<const char*> recurrent,
                              std::initializer_list<const char*> attends, std::vector<bool> fallback,
                              const ModelConfig& config, std::vector<bool>* layers) {
@@ -72,8 +72,7 @@ absl::Status SetHeadDim(const JsonReader& settings, const ModelConfig& config,
 
 float InverseRoot(int n) { return static_cast<float>(1 / std::sqrt(double(n))); }
 
-// The positions that the model was trained for, which are the context by default and no limit; 0:
-// it does not say.
+// The positions that the model was trained for: the default context, but no limit; 0: unknown.
 absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
   constexpr char kName[] = "max_position_embeddings";
   config->context = kDefaultContext;
@@ -84,7 +83,7 @@ absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
   return positions;
 }
 
-// Sizes of a slot with room for few tokens, and of what products make.
+// Checks the sizes of a slot for few tokens, and of the outputs of products.
 absl::Status CheckSoftmaxSizes(const JsonReader& settings, const ModelConfig& config) {
   const SoftmaxConfig& softmax = *config.block().softmax;
   const double queries = double(softmax.num_heads) * softmax.head_dim;
@@ -171,7 +170,7 @@ absl::Status CheckNoExperts(JsonReader* settings) {
 }  // namespace
 
 absl::Status ParseGranite(JsonReader* settings, ModelConfig* config) {
-  // Of training, of experts, or how others compute the same.
+  // Settings of training, of experts, or of how other programs compute the same.
   settings->Known({"attention_dropout", "init_method", "intermediate_size", "mamba_chunk_size",
                    "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"});
   BlockConfig& block = config->block();
@@ -223,7 +222,7 @@ absl::Status ParseQwen35Attention(JsonReader* settings, int trained, ModelConfig
   RIVULET_RETURN_IF_ERROR(ParseRope(
       settings, {.head_dim = softmax.head_dim, .max_positions = double(trained), .partial = 0.25},
       &softmax.rope));
-  // Where both are there, transformers reads layer_types alone.
+  // If both are present, transformers reads only layer_types.
   int interval = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("full_attention_interval", 1, kMostColumns, &interval, 4));
   std::vector<bool> every(size_t(config->num_layers));
@@ -237,7 +236,7 @@ absl::Status ParseQwen35Attention(JsonReader* settings, int trained, ModelConfig
 }  // namespace
 
 absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
-  // The tensors of multi-token prediction are left out.
+  // The tensors of multi-token prediction are not used.
   settings->Known({"attention_dropout", "mamba_ssm_dtype", "mtp_num_hidden_layers",
                    "mtp_use_dedicated_embeddings"});
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));
@@ -280,7 +279,8 @@ absl::Status ParseLfm2Ffn(JsonReader* settings, ModelConfig* config) {
   return absl::OkStatus();
 }
 
-// `layer_types`, or in older files the indices of the layers that attend; all where there is none.
+// `layer_types`, or in older files the indices of the layers with attention; without either, all
+// layers.
 absl::Status ParseLfm2Layers(JsonReader* settings, const ModelConfig& config,
                              std::vector<bool>* layers) {
   std::vector<bool> attend(size_t(config.num_layers), settings->Find("full_attn_idxs") == nullptr);
@@ -301,7 +301,7 @@ absl::Status ParseLfm2Layers(JsonReader* settings, const ModelConfig& config,
 }  // namespace
 
 absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
-  // They repeat other settings, or are of training.
+  // These repeat other settings, or are for training.
   settings->Known({"block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
                    "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta"});
   RIVULET_RETURN_IF_ERROR(settings->Only("block_use_swiglu", "true"));
@@ -326,7 +326,7 @@ absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
       settings, {.head_dim = softmax.head_dim, .max_positions = double(trained), .theta = 1e6},
       &softmax.rope));
   RIVULET_RETURN_IF_ERROR(ParseLfm2Layers(settings, *config, &softmax.layers));
-  // What rows of the mixer are as wide as.
+  // The width of the mixer's rows.
   config->num_heads = softmax.num_heads;
   config->key_dim = config->value_dim = softmax.head_dim;
   block.softmax = std::move(softmax);
@@ -335,7 +335,7 @@ absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
 
 namespace {
 
-// An array of `count` numbers above 0; ones where it is missing.
+// An array of `count` numbers above 0; ones if it is missing.
 absl::Status ParseMultipliers(JsonReader* settings, absl::string_view name, size_t count,
                               std::vector<float>* out) {
   out->assign(count, 1);
@@ -435,7 +435,7 @@ absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& 
   }
   JsonValue own = *text;
   constexpr char kTied[] = "tie_word_embeddings";
-  const JsonValue* outer = config.Find(kTied);  // decides; false where it is missing
+  const JsonValue* outer = config.Find(kTied);  // this one counts; false if missing
   JsonValue untied;
   untied.kind = Kind::kBool;
   if (outer == nullptr) outer = &untied;

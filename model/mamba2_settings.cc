@@ -40,7 +40,7 @@ absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config) {
 }
 
 absl::Status ParseMamba2(JsonReader* settings, ModelConfig* config) {
-  // Of training: how parameters were drawn.
+  // For training: how parameters were drawn.
   settings->Known({"A_init_range", "conv_init", "dt_init_floor", "dt_max", "dt_min",
                    "time_step_floor", "time_step_max", "time_step_min", "time_step_rank"});
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view eps,

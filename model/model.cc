@@ -30,7 +30,7 @@ namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
-// OWNER/NAME, as the repositories of Hugging Face are named.
+// OWNER/NAME, the form of names of Hugging Face's repositories.
 bool LooksLikeRepository(absl::string_view directory) {
   const auto fits = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
@@ -68,8 +68,8 @@ void AddEnd(int32_t id, ModelConfig* config) {
   }
 }
 
-// generation_config.json says where generation ends, if it is there and says so; its other defaults
-// are the client's business.
+// Reads the tokens that end a generation from generation_config.json, if it has them; its other
+// defaults are for clients.
 absl::Status ReadGenerationConfig(const std::string& directory, ModelConfig* config) {
   constexpr char kName[] = "generation_config.json";
   const auto text = ReadSmallFile(absl::StrCat(directory, "/", kName), kMaxConfigBytes);
@@ -98,7 +98,7 @@ absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::s
   return config;
 }
 
-// `text`: what gguf_model.h makes of the file `path`.
+// `text`: from gguf_model.h, for the file `path`.
 absl::StatusOr<ModelConfig> ParseGgufConfig(const std::string& text, const std::string& path,
                                             std::string* name_source) {
   RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseSettings(text));

@@ -13,7 +13,7 @@
 namespace rivulet {
 namespace {
 
-// Names of places where any model may be: mounts of containers, and commits.
+// Names of directories that may hold any model: mounts of containers, and commits.
 bool SaysNothing(const std::string& name) {
   constexpr absl::string_view kPlaces[] = {"checkpoint", "checkpoints", "data",
                                            "model",      "models",      "weights"};
@@ -49,7 +49,7 @@ std::string NameOfPath(absl::string_view path) {
 }
 
 ModelNameChoice ChooseModelName(const std::string& directory, const JsonValue& config) {
-  // "." and ".." have a name, too.
+  // The directory behind "." and ".." has a name, too.
   std::error_code unknown;
   const std::filesystem::path whole = std::filesystem::absolute(directory, unknown);
   std::string name = NameOfPath(unknown ? directory : whole.lexically_normal().string());

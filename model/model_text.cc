@@ -23,7 +23,7 @@ constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kSpecialTokensMap[] = "special_tokens_map.json";
 constexpr char kChatTemplate[] = "chat_template.jinja";
 constexpr char kWorldName[] = "rwkv-world";
-// The turn of each ends with "\n\n".
+// Every turn ends with "\n\n".
 constexpr char kWorldTemplate[] =
     "{%- for message in messages -%}"
     "{%- if message['role'] not in ['system', 'user', 'assistant'] -%}"
@@ -39,10 +39,10 @@ constexpr size_t kMaxSettingsBytes = size_t{4} << 20;
 // tokenizer_config.json lists every added token with half a dozen members.
 constexpr JsonLimits kLimits = {.max_depth = 16, .max_values = 200'000};
 
-// The texts that have a role, with their roles.
+// Texts with their roles.
 using Roles = std::map<std::string, std::set<std::string>>;
 
-// The bytes of a file that may be missing.
+// The bytes of an optional file.
 absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path, size_t max_bytes) {
   absl::StatusOr<std::string> text = ReadSmallFile(path, max_bytes);
   if (absl::IsNotFound(text.status())) return std::nullopt;
@@ -91,7 +91,7 @@ absl::StatusOr<std::string> TokenText(const JsonValue& value, absl::string_view 
   return content->text;
 }
 
-// Adds the roles that `root` gives, except those that are given already.
+// Adds the roles in `root`, except roles that are already set.
 absl::Status ReadRoles(JsonReader* root, Roles* roles) {
   std::set<std::string> given;
   for (const auto& [text, names] : *roles) given.insert(names.begin(), names.end());
@@ -157,7 +157,7 @@ absl::Status ReadSettings(const std::string& directory, const std::string& shown
   });
 }
 
-// The one token that `text` is; nullopt where it is none, or several.
+// The token that is exactly `text`; nullopt if there is none, or several are needed.
 std::optional<int32_t> IdOf(const TextTokenizer& tokenizer, const std::string& text) {
   const auto tokens = tokenizer.Encode(text, {.add_special_tokens = false});
   if (!tokens.ok() || tokens->ids.size() != 1) return std::nullopt;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 
-// The length before it was scaled. `max_positions`: where it is missing; 0: it must be there.
+// The length before scaling. `max_positions`: the default; 0: the setting is required.
 absl::Status ReadTrained(JsonReader* object, double max_positions, double* trained) {
   constexpr char kName[] = "original_max_position_embeddings";
   return max_positions > 0 ? object->Positive(kName, trained, max_positions)
@@ -93,8 +93,8 @@ absl::Status ApplyYarn(JsonReader* object, double factor, double theta, double m
   return absl::OkStatus();
 }
 
-// Those of the first `partial` of a head, before any type changes them. `object`: that has the
-// setting, for the error.
+// The frequencies of the first `partial` of a head, before any type changes them. `object`: the
+// object with the setting, for errors.
 absl::Status SetFrequencies(const JsonReader& object, int head_dim, double theta, double partial,
                             RopeConfig* rope) {
   const int dims = int(head_dim * partial);
@@ -154,7 +154,7 @@ absl::Status ParseRope(JsonReader* settings, const RopeDefaults& defaults, RopeC
   RIVULET_RETURN_IF_ERROR(settings->Positive("rope_theta", &theta, theta));
   RIVULET_RETURN_IF_ERROR(AtLeastOne(*settings, "rope_theta", theta));
   RIVULET_RETURN_IF_ERROR(settings->Positive("partial_rotary_factor", &partial, partial));
-  // As in transformers, rope_scaling goes before rope_parameters unless it is empty.
+  // As in transformers, rope_scaling has precedence over rope_parameters unless it is empty.
   settings->Known({"rope_scaling", "rope_parameters"});
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const JsonValue* const value = settings->Find(name);
@@ -162,7 +162,7 @@ absl::Status ParseRope(JsonReader* settings, const RopeDefaults& defaults, RopeC
       continue;
     }
     RIVULET_ASSIGN_OR_RETURN(JsonReader object, settings->Object(name));
-    // For text the three positions of MRoPE are one, so that its sections change nothing.
+    // For text the three positions of MRoPE are equal, so its sections have no effect.
     object.Known({"mrope_interleaved", "mrope_section"});
     RIVULET_RETURN_IF_ERROR(ReadRope(&object, defaults, theta, partial, rope));
     return object.CheckNoOthers();

@@ -30,7 +30,7 @@ absl::Status BadFile(absl::StatusCode code, absl::string_view message) {
 
 absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode code,
                                     struct stat* info) {
-  // O_NONBLOCK: a FIFO without a writer would hold an ordinary open for ever.
+  // O_NONBLOCK: an ordinary open of a FIFO without a writer would wait for ever.
   const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) {
     const int error = errno;
@@ -50,7 +50,7 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_by
   struct stat info = {};
   RIVULET_ASSIGN_OR_RETURN(const int fd,
                            OpenRegularFile(path, absl::StatusCode::kInvalidArgument, &info));
-  // One byte more than is allowed, so that a file that grows meanwhile is noticed too.
+  // One byte more than allowed, to notice also a file that grows meanwhile.
   std::string text(max_bytes + 1, '\0');
   size_t size = 0;
   int error = 0;

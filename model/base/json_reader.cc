@@ -22,7 +22,7 @@ bool IsWithin(const JsonValue& value, int64_t min, int64_t max) {
   return value.kind == Kind::kInteger && value.integer >= min && value.integer <= max;
 }
 
-// Whether 0 stands in the file. A number below the range of float64 reads as 0.
+// Whether the file says 0. A number below the range of float64 also reads as 0.
 bool IsSpelledZero(const JsonValue& value) {
   const std::string mantissa = value.text.substr(0, value.text.find_first_of("eE"));
   return value.number == 0 && mantissa.find_first_of("123456789") == std::string::npos;
@@ -134,7 +134,7 @@ absl::StatusOr<const JsonValue*> JsonReader::GetNumber(absl::string_view name, b
              may_miss, [zero_allowed](const JsonValue& value) {
                if (!value.is_number()) return false;
                if (IsSpelledZero(value)) return zero_allowed;
-               // Beyond float32 the conversion is undefined, so the double is looked at first.
+               // Beyond float32 the conversion is undefined, so the double is checked first.
                return value.number > 0 && value.number <= std::numeric_limits<float>::max() &&
                       static_cast<float>(value.number) > 0;
              });
@@ -173,7 +173,7 @@ absl::Status JsonReader::CheckNoOthers() const {
     if (off && rules_->unknown_may_be_off) continue;
     if (asked_.find(object_->keys[i]) != asked_.end()) continue;
     std::string meant = Suggestion(object_->keys[i], {asked_.begin(), asked_.end()});
-    // A file that others define may have too many settings to name them all.
+    // A format that others define may have too many settings to list them all.
     if (meant.empty() && rules_->unsupported.empty()) {
       meant = absl::StrCat("; allowed here: ", absl::StrJoin(asked_, ", "));
     }

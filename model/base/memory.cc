@@ -16,7 +16,7 @@
 namespace rivulet {
 namespace {
 
-// nullopt where the file is absent or holds no number, as "max".
+// nullopt if the file is absent or holds no number, such as "max".
 std::optional<int64_t> ReadNumber(const std::string& path) {
   int64_t value = 0;
   if (!absl::SimpleAtoi(ReadKernelFile(path), &value)) return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<int64_t> NumberOf(const std::string& text, absl::string_view key) 
   return std::nullopt;
 }
 
-// How the two versions of control groups call the same things.
+// The names of files in the two versions of control groups.
 struct Version {
   const char* mount;
   const char* limit;
@@ -47,7 +47,7 @@ constexpr Version kVersion1 = {"/sys/fs/cgroup/memory",
 constexpr Version kVersion2 = {
     "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}};
 
-// Lowers *memory to what the group in `directory` allows.
+// Lowers *memory to the limit of the group in `directory`.
 void LimitBy(const std::string& directory, const Version& version, HostMemory* memory) {
   const auto limit = ReadNumber(absl::StrCat(directory, "/", version.limit));
   const auto usage = ReadNumber(absl::StrCat(directory, "/", version.usage));
@@ -62,8 +62,8 @@ void LimitBy(const std::string& directory, const Version& version, HostMemory* m
   memory->available = std::min(memory->available, *limit - std::clamp(used, int64_t{0}, *limit));
 }
 
-// The group at `path` and all that it lies in. In a container the path may be that of the host,
-// while the mount begins with the container's own group; the walk up ends there.
+// Applies the group at `path` and all its parents. In a container the path may be the host's, while
+// the mount begins with the container's own group; the walk up ends there.
 void LimitByAll(const std::string& root, absl::string_view path, const Version& version,
                 HostMemory* memory) {
   std::vector<absl::string_view> parts = absl::StrSplit(path, '/', absl::SkipEmpty());

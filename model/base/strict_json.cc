@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kMaxShownBytes = 80;
 
-// Receives nlohmann's events, builds JsonValues and enforces what the library does not: unique
-// keys, bounds, paths. Every callback returns false to end the parse; status() then says why.
+// Receives nlohmann's events, builds JsonValues, and adds to the library: unique keys, limits,
+// paths. Every callback returns false to end the parse; status() then says why.
 class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   StrictHandler(const JsonLimits& limits, const OnJsonMember* on_member)
@@ -178,7 +178,7 @@ class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
   absl::Status status_;
 };
 
-// The library copies a token several times before it hands it over, so long ones are found first.
+// The library copies a token several times before its callback, so long tokens are found first.
 absl::Status CheckTokenLengths(absl::string_view text, size_t most) {
   size_t begin = 0;  // of the token being passed
   bool in_string = false;
@@ -202,7 +202,7 @@ absl::Status CheckTokenLengths(absl::string_view text, size_t most) {
 }
 
 absl::Status Parse(absl::string_view text, const JsonLimits& limits, StrictHandler* handler) {
-  // The library would skip a byte order mark and take a NUL byte for the end of the text.
+  // The library would skip a byte order mark, and treat a NUL byte as the end of the text.
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
     return InvalidField("INVALID_JSON", "",
                         "the text begins with a byte order mark; allowed: none");

@@ -46,8 +46,9 @@ struct JsonValue {
 };
 
 struct JsonLimits {
-  int max_depth = 8;         // nested objects and arrays
-  size_t max_values = 4096;  // values in the text; ParseStrictJsonMembers: in each top-level member
+  int max_depth = 8;  // nested objects and arrays
+  size_t max_values =
+      4096;  // values in the text, or with ParseStrictJsonMembers in each top-level member
   size_t max_token_bytes = size_t{1} << 20;  // of a string or number, as it is spelled
 };
 

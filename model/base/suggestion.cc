@@ -12,7 +12,7 @@
 namespace rivulet {
 namespace {
 
-// Characters to insert, drop or replace, or neighbours to swap, that make `a` into `b`.
+// The number of characters to insert, drop or replace, or neighbours to swap, to turn `a` into `b`.
 size_t Edits(absl::string_view a, absl::string_view b) {
   std::vector<std::vector<size_t>> edits(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {

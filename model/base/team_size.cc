@@ -21,8 +21,8 @@ int64_t NanosecondsQueued(int file) {
   return std::strtoll(end, nullptr, 10);
 }
 
-// A thread beside an equal neighbour has no core for half of the time; the longest wait of a team
-// that is alone was a fifth in the worst tenth of windows (deploy/BENCHMARKS.md).
+// A thread beside an equal neighbour has no core for half of the time; for a team alone, the
+// longest wait was a fifth of the window in the worst tenth of windows (deploy/BENCHMARKS.md).
 bool Crowded(int64_t window, int64_t longest_wait) { return 5 * longest_wait > 2 * window; }
 
 }  // namespace

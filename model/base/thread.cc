@@ -11,7 +11,7 @@
 namespace rivulet {
 namespace {
 
-// Room for the registers of any CPU (11 KiB with AMX) and for a line of the log. Pages are taken
+// Enough for the registers of any CPU (11 KiB with AMX) and for a line of the log. Pages are taken
 // when a handler runs.
 constexpr size_t kSignalStackBytes = 64 << 10;
 
@@ -22,7 +22,7 @@ class SignalStack {
   SignalStack()
       : memory_(mmap(nullptr, kSignalStackBytes, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0)) {
-    if (memory_ == MAP_FAILED) return;  // the thread then has none, as before
+    if (memory_ == MAP_FAILED) return;  // the thread then has no such stack, as before
     stack_t stack{};
     stack.ss_sp = memory_;
     stack.ss_size = kSignalStackBytes;

@@ -25,7 +25,7 @@ void Pause() {
 #endif
 }
 
-// CPUs that the control group grants, or a large number where it sets no quota.
+// The CPUs that the control group allows, or a large number without a quota.
 int QuotaCores() {
   double quota = 0, period = 0;
   std::string word;
@@ -121,7 +121,7 @@ void ThreadTeam::ChooseSize() {
   }
   choice_.Observe(window, longest);
   if (const int threads = choice_.threads(); threads > barrier_.threads()) {
-    // What it waited for before it joins does not count.
+    // Waiting before it joined does not count.
     (void)workers_[static_cast<size_t>(threads - 2)]->core_wait.Take();
   }
   barrier_.SetThreads(choice_.threads());

@@ -119,14 +119,14 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // How far a row has come in the current run.
+  // The progress of a row in the current run.
   struct Progress {
     int samples = 0;
     bool ended = false;
     int32_t next_token = 0;  // sampled, to be fed by the next step
-    int record = -1;         // of the token this step samples, index into records_; -1: none
+    int record = -1;         // of this step's sampled token, index into records_; -1: none
   };
-  // Bytes of the slot that its sequence has filled; those behind them are zeros.
+  // Bytes of the slot that its sequence has filled; bytes behind are zeros.
   size_t Used(Slot slot) const { return used_[size_t(slot)]; }
   void Fill(Slot slot, std::span<const std::span<const float>> parts) {
     float* at = State(slot);
@@ -166,7 +166,7 @@ class CpuBackend final : public Backend {
   std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
   std::vector<std::vector<float>> adjusted_;           // [threads][2 vocab]
 
-  // Of the current run and step; members so that a step allocates nothing.
+  // The current run and step; these are members so that a step allocates nothing.
   std::vector<Progress> progress_;  // [rows]
   CpuStepPlan plan_;
   std::vector<Record> records_;
@@ -245,7 +245,7 @@ void CpuBackend::RunStep(const Run& run) {
     }
     return;
   }
-  std::atomic<size_t> next{0};  // Solo pieces go to whoever is free: a disturbed core takes fewer
+  std::atomic<size_t> next{0};  // any free thread takes the next Solo piece
   team_.Run([&](int thread, SpinBarrier& barrier) {
     if (plan_.mode == Mode::kSolo) {
       CpuActivations& own = *solo_[size_t(thread)];
@@ -279,7 +279,7 @@ void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuActivati
   }
 }
 
-// Everything that the outputs after one token are good for: token `offset` of segment `index`.
+// Uses the outputs after one token, token `offset` of segment `index`: raw outputs, target, draw.
 void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float* outputs,
                               int thread) {
   const CpuSegment& segment = plan_.segments[size_t(index)];
@@ -334,15 +334,15 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
 }
 
-// One more whenever a change of the code changes bits.
+// Increased by each change of the code that changes bits.
 constexpr int kNumericsVersion = 1;
 
 std::string NumericsId(const WeightFacts& weights, const WeightChoice& asked, const Model& model,
                        kernels::CacheType cache) {
   const WeightChoice choice = ResolveHead(asked, model.config());
   const bool blocks = HasBlocks(model.tensors());
-  // Where numbers lose nothing, their type changes no bit. Blocks of integers that are kept are
-  // multiplied with activations of 8 bits, decoded ones are not: each choice is another id.
+  // The type of lossless numbers changes no bit. Blocks of integers that stay packed are multiplied
+  // with activations of 8 bits, decoded blocks are not: each choice has its own id.
   std::string type = !weights.lossless || blocks ? WeightNumerics(choice) : "exact";
   if (blocks && weights.widest_quantized > 0) absl::StrAppend(&type, "-a8");
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
@@ -365,7 +365,7 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
-  // Plain code would be many times slower, with other bits than every other machine has.
+  // Scalar code would be many times slower, and its bits differ from those of all other machines.
   if (!kernels::CpuFuses()) {
     return MakeError(absl::StatusCode::kUnavailable,
                      "backend cpu needs a CPU with AVX2 and FMA, which this one lacks",

@@ -34,7 +34,7 @@ void EmbedWithPosition(const CpuPass& p) {
 }
 
 // Heads of segments are independent; each thread takes a contiguous share of (segment, head), so
-// that a state is touched by one thread and stays in its cache.
+// that only one thread touches a state, which stays in its cache.
 void MixLinear(const CpuPass& p, const LayerWeights& layer, int index) {
   const kernels::StateLayout layout = p.config.state_layout();
   const int heads = p.config.num_heads;

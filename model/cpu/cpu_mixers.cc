@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixers whose keys and values come from one product: gated linear attention, the delta rules,
-// Mamba-2. Equations: kernels/recurrence.h; what stands around them is said here.
+// Mamba-2. Equations: kernels/recurrence.h; this file adds the operations around them.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -17,8 +17,8 @@
 namespace rivulet {
 namespace {
 
-// x / sqrt(sum(x^2) + 1e-6) of `n` columns, times what `weight` holds beside 1 / sqrt(n): a norm of
-// root mean squares with other constants.
+// x / sqrt(sum(x^2) + 1e-6) of `n` columns, times `weight` sqrt(n): an RMS norm with other
+// constants.
 void NormL2(const std::vector<float>& weight, float* x, int ld, int n, int count) {
   kernels::RmsNormArgs args;
   args.x = args.y = x;
@@ -82,7 +82,7 @@ void SetBoundDecay(const CpuPass& p, const LayerWeights& layer, int row, int hea
   args->w = {w, size_t(p.a.decay.ld)};
 }
 
-// w of gated linear attention, and what it does to q and k.
+// w of gated linear attention, and its changes of q and k.
 void SetDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
               kernels::RecurrenceArgs* args) {
   switch (p.kind().decay) {
@@ -100,7 +100,7 @@ void SetDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
   }
 }
 
-// The norm over all heads, with the eps of BlockKind::norm_all_heads.
+// The norm over all heads together, with the eps of BlockKind::norm_all_heads.
 void NormAllHeads(const CpuPass& p, const LayerWeights& layer) {
   const IndexRange range = p.RowShare();
   kernels::RmsNormArgs args;
@@ -133,7 +133,7 @@ void Convolve(const CpuPass& p, const LayerWeights& layer, int index, int first,
   });
 }
 
-// w = exp(-exp(A_log) softplus(x + dt_bias)): one a head (Gated DeltaNet), or one a key (KDA).
+// w = exp(-exp(A_log) softplus(x + dt_bias)): one per head (Gated DeltaNet), or one per key (KDA).
 void PrepareDeltaDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
                        kernels::RecurrenceArgs* args) {
   const bool vector = p.kind().decay == DecayForm::kLowRank;
@@ -266,7 +266,7 @@ void MixDelta(const CpuPass& p, const LayerWeights& layer, int index) {
     NormL2(p.weights.scaled_length, q, p.a.conv.ld, c.key_dim, tokens);
     NormL2(p.weights.unit_length, q + c.keys(), p.a.conv.ld, c.key_dim, tokens);
   };
-  // Heads of q and k that several heads of v share are normed first, each once.
+  // Heads of q and k that several heads of v share are first normed, once each.
   const int shared_by = c.num_heads / c.key_heads();
   if (shared_by > 1) {
     p.ForEachOf(c.key_heads(), norm_keys);
@@ -345,8 +345,8 @@ void MixMamba2Head(const CpuPass& p, const LayerWeights& layer, int index,
   }
 }
 
-// What comes behind the heads of Mamba-2, of this thread's rows: gate and norm of each group in the
-// model's order, and the scale of a hybrid.
+// The end of Mamba-2 for this thread's rows: gate and norm of each group in the model's order, and
+// the scale of a hybrid.
 void FinishMamba2(const CpuPass& p, const LayerWeights& layer) {
   const ModelConfig& c = p.config;
   const BlockConfig& block = c.block();
@@ -376,7 +376,7 @@ void FinishMamba2(const CpuPass& p, const LayerWeights& layer) {
   }
 }
 
-// Falcon-H1: z, x, B, C and dt are scaled each.
+// Falcon-H1: z, x, B, C and dt have a scale each.
 void ScaleMamba2Inputs(const CpuPass& p) {
   const std::vector<float>& by = p.config.block().mamba_multipliers;
   if (by.empty()) return;

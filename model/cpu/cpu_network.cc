@@ -24,8 +24,8 @@ namespace {
 
 using kernels::PaddedColumns;
 
-// The share of inputs that are not 0 up to which leaving out the others is faster: the hardware
-// reads two lines at a time, and whole rows faster than parts (deploy/BENCHMARKS.md).
+// Up to this share of inputs that are not 0, skipping the zeros is faster: the hardware reads two
+// lines at a time, and whole rows faster than parts (deploy/BENCHMARKS.md).
 constexpr double kSparseShare = 0.6;
 
 // y = norm(x) of this thread's rows.
@@ -70,13 +70,13 @@ void Embed(const CpuPass& p) {
     if (scale != 1) Scale(p.x.row(row), p.x.ld, p.config.hidden_size, 1, scale);
     float* const cosines = p.a.rope.row(row);
     for (int i = 0; i < half; ++i) {
-      // In double: positions have no end.
+      // In double, because positions may be large.
       const double angle = double(position) * rope.frequencies[size_t(i)];
       if (p.kind().hybrid) {
         const kernels::SinCos turn(angle);
         cosines[i] = float(turn.cos * rope.factor);
         cosines[half + i] = float(turn.sin * rope.factor);
-      } else {  // RetNet, whose bits were the C library's before there was SinCos
+      } else {  // RetNet keeps the bits of the C library, from before SinCos
         cosines[i] = float(std::cos(angle));
         cosines[half + i] = float(std::sin(angle));
       }
@@ -173,7 +173,7 @@ void PostNormLayer(CpuPass& p, const LayerWeights& layer, int index) {
   p.Wait();
 }
 
-// Head outputs of the rows that want them.
+// Head outputs of the rows with outputs.
 void Head(CpuPass& p) {
   if (p.rows == 0) return;
   if (!p.weights.final_norm.weight.empty()) {
@@ -288,7 +288,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
             values = PaddedColumns(c.values()), ffn_columns = PaddedColumns(c.ffn_size);
   const int queries =
       block != nullptr && block->softmax ? PaddedColumns(block->softmax->queries()) : 0;
-  // One list, walked twice: to add up the sizes, then to place the arrays.
+  // One list, used twice: to sum the sizes, then to place the arrays.
   const std::pair<Array*, int> arrays[] = {
       {&x, hidden},
       {&h, block == nullptr ? 0 : hidden},

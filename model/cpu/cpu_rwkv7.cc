@@ -25,7 +25,7 @@ using kernels::PaddedColumns;
 
 enum MixRow { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
 
-// Where r, k, v lie in `in`, and the first halves of the low-rank products in `low`.
+// The columns of r, k, v in `in`, and of the first halves of the low-rank products in `low`.
 struct Columns {
   explicit Columns(const ModelConfig& c, const Rwkv7Layer& own)
       : k(PaddedColumns(c.hidden_size)),
@@ -85,7 +85,7 @@ void Project(const CpuPass& p, const LayerWeights& layer, const Columns& at, boo
   p.Wait();
 }
 
-// v of layer 0 is kept for the layers behind it, which mix theirs with it.
+// v of layer 0 is stored for the later layers, which mix their v with it.
 void MixValues(const CpuPass& p, const Columns& at, int index, int row, int head, int count) {
   const int n = p.config.value_dim, first = head * n;
   for (int t = 0; t < count; ++t) {
@@ -100,7 +100,8 @@ void MixValues(const CpuPass& p, const Columns& at, int index, int row, int head
   }
 }
 
-// kk into the first columns of `removal`, -kk alpha behind all heads'; then k itself.
+// Writes kk to the first columns of `removal`, and -kk alpha behind kk of all heads; then updates
+// k.
 void MixKeys(const CpuPass& p, const Rwkv7Layer& own, const Columns& at, int row, int head,
              int count) {
   const int n = p.config.key_dim, first = head * n, all = p.config.keys();
@@ -109,7 +110,7 @@ void MixKeys(const CpuPass& p, const Rwkv7Layer& own, const Columns& at, int row
     float* const kk = p.a.removal.row(row + t) + first;
     for (int i = 0; i < n; ++i) kk[i] = k[i] * own.k_k[size_t(first + i)];
   }
-  // Divided by max(length, 1e-12): by the root of the sum of squares + 1e-24, as a norm has it.
+  // The division by max(length, 1e-12) becomes one by sqrt(sum of squares + 1e-24), like a norm.
   kernels::RmsNormArgs norm;
   norm.x = norm.y = p.a.removal.row(row) + first;
   norm.weight = p.weights.unit_length.data();
@@ -204,7 +205,7 @@ void MixRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
   p.Wait();
 }
 
-// h = key(h + (h_prev - h) x_k), squared where it is positive.
+// h = key(h + (h_prev - h) x_k), squared if it is positive, else 0.
 void FeedRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::TokenShiftArgs args;

@@ -72,7 +72,7 @@ void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
   } else {
     const int n = config_.vocab_size;
     const kernels::CategoricalParams p = Categorical(params, config_);
-    adjusted->resize(2 * size_t(n));  // the logits, and room for the filters
+    adjusted->resize(2 * size_t(n));  // the logits, and scratch for the filters
     std::copy_n(outputs, n, adjusted->begin());
     if (params.has_penalties() && slot.tracks()) {
       for (size_t i = 0; i < size_t(n); ++i) {

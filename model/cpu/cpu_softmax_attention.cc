@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax attention (kernels/softmax_attention.h) over what a sequence's slot has kept.
+// Softmax attention (kernels/softmax_attention.h) over the keys and values in a sequence's slot.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -82,7 +82,7 @@ void PrepareHead(const CpuPass& p, const LayerWeights& layer, const KeyHead& of,
   prepare(layer.k_norm, in + columns.k + of.head * dim);
 }
 
-// Gates and scales what `count` heads of queries from `query` on have made.
+// Gates and scales the outputs of `count` heads of queries from `query` on.
 void FinishQueries(const CpuPass& p, const KeyHead& of, int query, int count) {
   const SoftmaxConfig& softmax = *p.config.block().softmax;
   const int dim = softmax.head_dim, tokens = int(of.segment.tokens.size());
@@ -95,7 +95,7 @@ void FinishQueries(const CpuPass& p, const KeyHead& of, int query, int count) {
   if (scale != 1) Scale(y, p.a.o.ld, count * dim, tokens, scale);
 }
 
-// Blocks of the segment with the most tokens.
+// The largest number of blocks of a segment.
 int64_t MostBlocks(const CpuPass& p) {
   int64_t most = 0;
   for (const CpuSegment& segment : p.piece) {
@@ -104,13 +104,14 @@ int64_t MostBlocks(const CpuPass& p) {
   return most;
 }
 
-// A step of fewer heads than threads, far enough into a context: threads share a head's blocks.
+// Whether threads share a head's blocks: in a step with fewer heads than threads and long contexts.
 bool SharesBlocks(const CpuPass& p) {
   return int(p.piece.size()) * p.config.block().softmax->num_kv_heads < p.threads &&
          TokenRows(p.piece) == int(p.piece.size()) && MostBlocks(p) >= p.threads;
 }
 
-// Blocks of all heads are dealt out, kSharedBlocks of each head at a time, then joined by query.
+// Threads share the blocks of all heads, kSharedBlocks of each head at a time, then join them by
+// query.
 void MixSharedBlocks(const CpuPass& p, const LayerWeights& layer, int index) {
   const SoftmaxConfig& softmax = *p.config.block().softmax;
   const int heads = softmax.num_kv_heads, queries = softmax.num_heads / heads;
@@ -132,7 +133,7 @@ void MixSharedBlocks(const CpuPass& p, const LayerWeights& layer, int index) {
     };
     int64_t turn = 0;
     for (size_t i = 0; i < p.piece.size() * size_t(heads); ++i) {
-      const int row = int(i) / heads;  // a token each
+      const int row = int(i) / heads;  // one token per row
       const KeyHead of = {p.piece[size_t(row)], row, int(i) % heads};
       const kernels::SoftmaxAttentionArgs args = HeadArgs(p, index, of);
       for (int64_t block = first; block < end_of(of.segment); ++block) {

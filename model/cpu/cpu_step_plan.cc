@@ -6,13 +6,13 @@
 namespace rivulet {
 namespace {
 
-// Rows a thread from which threads work alone: below it a step is bound by reading weights, which
-// they should share. With float32 weights it is at every row count: 28 k against 25 k tokens/s at
-// 256 rows (2026-11-20).
+// From this number of rows per thread on, each thread works alone: with fewer rows a step is bound
+// by reading weights, which threads should share. With float32 weights it is always bound by them:
+// 28 k against 25 k tokens/s at 256 rows (2026-11-20).
 constexpr int kSoloRowsPerThread = 12;
 
-// Multiply-adds of a step below which one thread does it: waking another and waiting for it costs
-// as much, and a great deal more where a neighbour wants the core.
+// With fewer multiply-adds than this, one thread does the step: to wake another thread and wait for
+// it takes as long, and much longer if another process wants the core.
 constexpr int64_t kMinSharedWork = 1 << 20;
 
 }  // namespace
@@ -55,7 +55,7 @@ void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weigh
     const bool many = single_tokens && count >= kSoloRowsPerThread * threads;
     mode = many && short_weights ? Mode::kSolo : Mode::kShared;
   }
-  // Solo: even pieces, at least one for each thread. Else: as many segments as fit.
+  // Solo: equal pieces, at least one for each thread. Else: all segments that fit.
   const bool solo = mode == Mode::kSolo;
   const int solo_pieces = std::max(threads, (count + kSoloRows - 1) / kSoloRows);
   CpuPiece piece;

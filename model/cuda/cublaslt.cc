@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 
-// The emulator has a stand-in of another name (tests/support): a real library would take its
-// memory for a device's.
+// The emulator has a substitute with another name (tests/support): a real library would treat its
+// memory as a device's.
 #ifndef RIVULET_CUBLASLT_NAME
 #define RIVULET_CUBLASLT_NAME "libcublasLt.so.13"
 #endif
@@ -61,7 +61,7 @@ const char* FindAll(void* library, Functions* f) {
   return nullptr;
 }
 
-// An attribute of an algorithm; none where the library does not tell it.
+// An attribute of an algorithm; nullopt if the library does not tell it.
 template <typename T>
 std::optional<T> ConfigOf(const Functions& f, const Algorithm& algorithm, int attribute) {
   T value = 0;
@@ -218,8 +218,8 @@ absl::StatusOr<std::vector<CublasLtProduct::Offer>> CublasLtProduct::Offers() co
   return offers;
 }
 
-// A kernel of the library that let its successor begin before its own wait would break the argument
-// of launch_cuda.h. Early reads stay safe: their writers are in another graph or before a memcpy.
+// A kernel of the library might let its successor begin before its own wait, against the rule of
+// launch_cuda.h. Early reads stay safe: their writers are in another graph or before a memcpy.
 absl::Status CublasLtProduct::Run(const void* w, const void* a, const float* residual, float* out,
                                   int rows, cudaStream_t stream) const {
   const auto at = std::lower_bound(counts_.begin(), counts_.end(), rows) - counts_.begin();

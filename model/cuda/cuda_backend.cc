@@ -28,22 +28,22 @@
 namespace rivulet {
 namespace {
 
-// All that lies on the device. Abandoned as a whole where the device hangs.
+// All resources on the device. If the device hangs, all of it is abandoned.
 struct OnDevice {
   CudaQueue queue;
   std::unique_ptr<CudaNetwork> network;
   CudaSlots slots;
   CudaRecords records;
   CudaOutputs outputs;
-  CudaProducts products;          // that run on a library
-  CudaMemory block;               // where runs arrive
+  CudaProducts products;          // products of a library
+  CudaMemory block;               // holds the arrays of a run
   std::vector<CudaGraph> graphs;  // one step, by bucket
-  CudaPrompts prompts;            // first steps of one prompt alone
+  CudaPrompts prompts;            // first steps of a single prompt
   CudaLatency latency;            // steps of few rows
   CudaEvent end;                  // of the outstanding run
 };
 
-// Waits for what is in flight and gives everything back; after a hang nothing is, as that would
+// Waits for work in flight and frees everything; after a hang it frees nothing, because that would
 // wait for ever.
 void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
   if (!IsCudaHang(status)) status = state->queue.AwaitAll();
@@ -52,7 +52,7 @@ void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
 
 class CudaBackend final : public Backend {
  public:
-  // `state` holds the network and nothing else yet.
+  // `state` holds only the network yet.
   CudaBackend(std::shared_ptr<const Model> model, std::unique_ptr<OnDevice> state,
               const CudaDevice& device, const BackendLimits& limits, CudaLibrary library)
       : model_(std::move(model)),
@@ -137,12 +137,12 @@ class CudaBackend final : public Backend {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Comes first in every call: the poison, and the device of the calling thread.
+  // The beginning of every call: returns the poison, or sets the device of the calling thread.
   absl::Status Enter() {
     RIVULET_RETURN_IF_ERROR(poison_);
     return Poisoning(device_.MakeCurrent());
   }
-  // Whatever fails on the device fails for good; a refused argument does not.
+  // An error of the device is permanent; a refused argument is not.
   absl::Status Poisoning(const absl::Status& status) {
     if (!status.ok() && !absl::IsInvalidArgument(status)) poison_ = status;
     return status;
@@ -181,7 +181,7 @@ class CudaBackend final : public Backend {
 
 absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
-  // A piece of readback holds a row of outputs, and many of a small head.
+  // A piece of readback holds a row of outputs, or many rows of a small head.
   constexpr size_t kReadbackBytes = size_t{4} << 20, kStagingBytes = size_t{1} << 20;
   const size_t readback = std::max(kReadbackBytes, size_t(config_.output_size()) * sizeof(float));
   RIVULET_ASSIGN_OR_RETURN(
@@ -205,7 +205,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   return d.queue.AwaitAll();
 }
 
-// Which products a library runs. It comes before the first launch of a step.
+// Chooses the products that a library runs, before the first launch of a step.
 absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
   RIVULET_ASSIGN_OR_RETURN(
@@ -216,7 +216,7 @@ absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
   return absl::OkStatus();
 }
 
-// Which runs go as one launch, and how.
+// Plans the runs that are one launch.
 absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
   const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.outputs);
@@ -232,8 +232,8 @@ absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   return absl::OkStatus();
 }
 
-// Captures a step for every bucket and runs it once, with padding rows: what the device reserves
-// at a first launch it does now.
+// Captures a step for every bucket and runs it once, with padding rows, so that the device reserves
+// its memory now.
 absl::Status CudaBackend::CaptureSteps() {
   OnDevice& d = *state_;
   for (const int bucket : buckets_) {
@@ -252,8 +252,8 @@ absl::Status CudaBackend::CaptureSteps() {
   return absl::OkStatus();
 }
 
-// Runs a first step of padding tokens, enough that products take their tiles of many rows: most
-// kernels are loaded now.
+// Runs a first step with enough padding tokens that products use their tiles for many rows, so that
+// most kernels are loaded now.
 absl::Status CudaBackend::WarmUp(int many_rows) {
   OnDevice& d = *state_;
   const std::vector<int32_t> tokens(size_t(std::min(many_rows, limits_.max_tokens)));
@@ -286,7 +286,7 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
     RIVULET_RETURN_IF_ERROR(d.slots.Ready(row.slot, d.queue));
     const bool counts = d.slots.counts(row.slot);
     count |= counts;
-    // A step counts what it feeds as output.
+    // A step counts the tokens that it feeds as output.
     if (counts && !row.count_as_output) plan_.plain = false;
     const int row_draws = row.sample ? std::min(row.max_samples, run_.num_steps) : 0;
     draws = std::max(draws, row_draws);
@@ -310,7 +310,7 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   if (direct) RIVULET_RETURN_IF_ERROR(steps_.First(d.queue, block, plan_, count));
   if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(steps_.Count(d.queue.launch(), block, 1));
   if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
-  const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
+  const int steps = draws - (plan_.plain ? 0 : 1);  // equal steps
   if (steps > 0 && plan_.rows <= d.latency.rows()) {
     RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
   } else {
@@ -325,11 +325,11 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   return absl::OkStatus();
 }
 
-// Appends the records that have come, in their order. Returns whether there was any.
+// Appends the records that have arrived, in their order. Returns whether there was one.
 bool CudaBackend::TakeArrived(std::vector<Record>* records) {
   bool any = false;
   for (Record record; !order_.done() && state_->records.Take(order_.next(), &record); any = true) {
-    // A token was drawn when all before it were fed.
+    // A token is drawn once all tokens before it were fed.
     state_->slots.Feed(run_.rows[size_t(record.row)].slot, record.position, record.position);
     order_.Take(record.stopped || record.non_finite);
     records->push_back(std::move(record));
@@ -340,7 +340,7 @@ bool CudaBackend::TakeArrived(std::vector<Record>* records) {
 absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   OnDevice& d = *state_;
   if (TakeArrived(records)) {
-    // All records are here; the device need not be asked.
+    // All records have arrived; there is no need to query the device.
     if (order_.done() && !d.queue.copies_wait()) return true;
     last_progress_ = Clock::now();
     return false;
@@ -352,7 +352,7 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
     }
     return false;
   }
-  TakeArrived(records);  // between the look above and the answer
+  TakeArrived(records);  // that arrived before the query's answer
   if (!order_.done()) {
     return MakeError(absl::StatusCode::kUnavailable, "a CUDA run ended without its records",
                      {"CUDA_ERROR", "", {}});
@@ -374,7 +374,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
                                                            const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
   RIVULET_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(options.device));
-  // After the device: without one these may be the CPU's.
+  // After the device is opened: without one these may be options for the CPU.
   RIVULET_RETURN_IF_ERROR(
       CheckCudaWeights(options.weights, options.precision == CudaPrecision::kFloat32));
   device.overlap = device.overlap && options.overlap;
@@ -405,7 +405,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   auto backend = std::make_unique<CudaBackend>(std::move(model), std::move(state), device, limits,
                                                std::move(library));
   const absl::Status started = backend->Start(options);
-  // Memory is cut in pieces, and neighbours on the device take some, too.
+  // Allocation rounds sizes up, and other processes on the device take memory, too.
   if (absl::IsResourceExhausted(started)) return need.OutOfMemory();
   if (!started.ok()) return started;
   return backend;

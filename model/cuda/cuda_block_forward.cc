@@ -28,8 +28,8 @@ namespace {
 using kernels::CudaLaunch;
 using kernels::PaddedColumns;
 
-// y = norm(x): with a bias a layer norm, else of root mean squares. Row r of y is of row gather[r]
-// of x, where that is not null.
+// y = norm(x): with a bias a layer norm, else an RMS norm. Row r of y is the norm of row gather[r]
+// of x, if gather is not null.
 absl::Status Norm(const CudaBlockPass& p, const CudaNorm& norm, const float* x,
                   const CudaBlockRows& y, int rows, const int32_t* gather = nullptr) {
   const auto fill = [&](auto args) {
@@ -100,7 +100,7 @@ absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaLayer& layer, const fl
                     {block.gate_multiplier, block.ffn_multiplier});
 }
 
-// y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y change places.
+// y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y are swapped.
 absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, float** x,
                    float** y) {
   const int ld = p.a.x.ld;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixers whose keys and values come from one product: gated linear attention, the delta rules,
-// Mamba-2; and what hybrids have beside them: short convolutions and softmax attention. Equations:
-// kernels/recurrence.h, kernels/mixer_rows.h, kernels/softmax_attention.h; what stands around them
-// is said in model/cpu/cpu_mixers.cc and model/cpu/cpu_softmax_attention.cc.
+// Mamba-2; and the mixers of hybrids: short convolutions and softmax attention. Equations:
+// kernels/recurrence.h, kernels/mixer_rows.h, kernels/softmax_attention.h; model/cpu/cpu_mixers.cc
+// and model/cpu/cpu_softmax_attention.cc describe the operations around them.
 #include <cmath>
 
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
@@ -20,7 +20,7 @@ absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
   const CudaBlockRows in = {p.a.in.data, nullptr, p.a.in.ld};
   if (layer.in_small.packed == nullptr) return p.Product(layer.in, p.normed(), in.data, in.ld);
   const CudaBlockRows small = in.From(p.weights.columns.small);
-  // In a hybrid each product of many rows rounds its input itself, so these two stay apart.
+  // In a hybrid each product of many rows rounds its own input, so these two are separate.
   if (!p.kind().hybrid || !p.Wide(layer.in)) {
     const CudaBlockProduct both[] = {{&layer.in, p.normed(), in},
                                      {&layer.in_small, p.normed(), small}};
@@ -111,7 +111,7 @@ absl::Status Rotate(const CudaBlockPass& p, const InputColumns& columns, int hea
   return CudaStatus(kernels::RotateHeadsCuda(p.launch, args), "launching a rotation");
 }
 
-// y = x times `by` of `n` columns; a stride of 0: one row for all.
+// y = x times `by` of `n` columns; a stride of 0: one row of `by` for all rows.
 absl::Status Multiply(const CudaBlockPass& p, const float* x, int ldx, const float* by, int ld_by,
                       float* y, int ldy, int n) {
   kernels::ActivationArgs args;
@@ -140,7 +140,7 @@ absl::Status GateOutputs(const CudaBlockPass& p, const kernels::CudaGate& gate, 
   return CudaStatus(kernels::ActivationCuda(p.launch, args, {}, {1, scale}), "launching a gate");
 }
 
-// The queries or the keys of a layer with softmax attention, each head of them.
+// Each head of the queries, or of the keys, of a layer with softmax attention.
 absl::Status NormHeads(const CudaBlockPass& p, const float* weight, int first, int heads) {
   kernels::RmsNormArgs args;
   args.x = args.y = p.a.in.data + first;
@@ -166,7 +166,7 @@ absl::Status BoundKeys(const CudaBlockPass& p, const CudaLayer& layer) {
   return CudaStatus(kernels::LowerBoundKeysCuda(p.launch, args), "launching lower bounds");
 }
 
-// w of a kind of gated linear attention, and what it does to q and k.
+// w of a kind of gated linear attention, and its changes of q and k.
 absl::Status PrepareGated(const CudaBlockPass& p, const CudaLayer& layer,
                           kernels::CudaRecurrenceArgs* args) {
   const int keys = p.config.key_dim;
@@ -178,7 +178,7 @@ absl::Status PrepareGated(const CudaBlockPass& p, const CudaLayer& layer,
   if (decay == DecayForm::kNone) return absl::OkStatus();
   if (decay == DecayForm::kFixed) {
     args->w_dim = 1;
-    args->w = {layer.decay_scale, 0, 1};  // the factor itself, one a head
+    args->w = {layer.decay_scale, 0, 1};  // the factor itself, one per head
     return absl::OkStatus();
   }
   args->w_dim = keys;
@@ -189,7 +189,7 @@ absl::Status PrepareGated(const CudaBlockPass& p, const CudaLayer& layer,
   return Decay(p, layer, p.a.decay.data, p.a.decay.ld, p.config.keys(), /*negate=*/true);
 }
 
-// q and k of all heads get the lengths key_dim^-1/2 and 1; beta is a sigmoid.
+// Gives q and k of all heads the lengths key_dim^-1/2 and 1; beta is a sigmoid.
 absl::Status PrepareDelta(const CudaBlockPass& p) {
   const ModelConfig& c = p.config;
   kernels::RmsNormArgs norm;
@@ -207,7 +207,7 @@ absl::Status PrepareDelta(const CudaBlockPass& p) {
                     {beta.data, nullptr, beta.ld});
 }
 
-// w of a delta rule: none, one a head, or one a key.
+// w of a delta rule: none, one per head, or one per key.
 absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaLayer& layer,
                                kernels::CudaRecurrenceArgs* args) {
   const ModelConfig& c = p.config;
@@ -302,8 +302,8 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   args.w = {p.a.decay.data, p.a.decay.ld, 1};
   args.beta = {steps.dt, p.a.in.ld, 1};
   args.skip = layer.skip;
-  // A warp norms all rows of a segment: of a prompt, blocks of their own do it faster. With many
-  // rows the count in each warp costs more than a launch.
+  // A warp norms all rows of a segment: for a prompt a separate launch is faster. With many rows
+  // the count in each warp costs more than a launch.
   const bool gate_first = c.block().mamba_norm == MambaNorm::kGateFirst;
   if (gate_first && p.pass.rows == p.pass.num_segments && p.pass.rows < p.options.norm_rows) {
     args.norm.done = reinterpret_cast<unsigned*>(p.a.done.data);
@@ -318,7 +318,7 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   kernels::CudaGate gate =
       GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
   gate.first = gate_first;
-  if (c.block().mamba_norm != MambaNorm::kNone) {  // the scale is in its weights
+  if (c.block().mamba_norm != MambaNorm::kNone) {  // the norm's weights include the scale
     return NormOutputs(p, layer, c.block().num_groups, true, c.norm_eps, gate);
   }
   return GateOutputs(p, gate, c.values(), c.block().mixer_multiplier);

@@ -15,7 +15,7 @@ using kernels::PaddedColumns;
 
 enum MixRow { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
 
-// Where r, k, v lie in `in`, and the first halves of the low-rank products in `low`.
+// The columns of r, k, v in `in`, and of the first halves of the low-rank products in `low`.
 struct Columns {
   Columns(const ModelConfig& c, const CudaRwkv7Layer& own)
       : k(PaddedColumns(c.hidden_size)),
@@ -28,7 +28,8 @@ struct Columns {
 
 CudaBlockRows Floats(const CudaBlockPass::Array& rows) { return {rows.data, nullptr, rows.ld}; }
 
-// All products of the six mixes: those that read them, then the second halves of low rank.
+// All products of the six mixes: first those that read the mixes, then the second halves of
+// low-rank products.
 absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Columns& at,
                      bool with_v_mix) {
   using kernels::Activation;
@@ -48,7 +49,7 @@ absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Co
       {&own.g.second, low.From(at.g), Floats(p.a.gate)},
       {&own.v_mix.second, low.From(at.v_mix), Floats(p.a.rwkv7.value)},
   };
-  const size_t without = with_v_mix ? 0 : 1;  // the last of each
+  const size_t without = with_v_mix ? 0 : 1;  // omits the last of each list
   RIVULET_RETURN_IF_ERROR(p.Products(std::span(first).first(std::size(first) - without)));
   return p.Products(std::span(second).first(std::size(second) - without));
 }
@@ -120,7 +121,7 @@ absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int in
   return FinishHeads(p, layer.rwkv7, at);
 }
 
-// fed = key(h + (h_prev - h) x_k), squared where it is positive.
+// fed = key(h + (h_prev - h) x_k), squared if it is positive, else 0.
 absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index,
                            const float* x) {
   constexpr auto kActivation = kernels::Activation::kSquaredRelu;

@@ -13,7 +13,7 @@ absl::Status NoDevice(absl::string_view why) {
                    {"BACKEND_ABSENT", "backend", {}});
 }
 
-// cudaErrorMemoryAllocation is an answer, not a broken device: nothing stays behind.
+// cudaErrorMemoryAllocation is no broken device: this clears the error.
 absl::Status AllocationStatus(cudaError_t error, absl::string_view what, size_t bytes) {
   if (error != cudaErrorMemoryAllocation) return CudaStatus(error, what);
   (void)cudaGetLastError();
@@ -37,7 +37,7 @@ absl::StatusOr<CudaDevice> CudaDevice::Open(int index) {
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
     (void)cudaGetLastError();
-    // Without a driver the runtime says that the driver is too old.
+    // Without a driver the runtime reports that the driver is too old.
     int driver = 0;
     const bool installed = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
     return NoDevice(installed ? cudaGetErrorString(counted) : "no NVIDIA driver is installed");
@@ -176,7 +176,7 @@ absl::StatusOr<CudaGraph> CudaGraph::Capture(cudaStream_t stream, bool graphs, L
   absl::Status status = launches();
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
-  // A capture that stayed open would refuse all that follows, cudaFree among it.
+  // An open capture would make all later calls fail, including cudaFree.
   if (ended != cudaSuccess) (void)cudaStreamEndCapture(stream, &captured);
   if (status.ok()) status = CudaStatus(ended, "cudaStreamEndCapture");
   if (status.ok()) {

@@ -26,7 +26,7 @@ using kernels::CudaMatrix;
 using kernels::CudaWideGemmArgs;
 using kernels::Epilogue;
 
-// The rows of a are normalised first, and kept in `norm_out`.
+// The rows of a are first normalised, and stored in `norm_out`.
 void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
              CudaGemmArgs* args) {
   args->norm_weight = norm.weight;
@@ -154,7 +154,7 @@ absl::Status CudaForward::Softmax(const CudaLaunch& launch, const CudaPass& pass
   return CudaStatus(kernels::SoftmaxAttentionCuda(launch, args), "launching the attention");
 }
 
-// q, k, v and gates of a layer: of the embedding in x, or of x = norm2(y) of the layer before.
+// q, k, v and gates of a layer, from the embedding in x, or from x = norm2(y) of the layer before.
 absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
   const CudaMatrix& w = weights_.layers[size_t(index)].in;
@@ -175,7 +175,7 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
   return Launch(launch, qkv);
 }
 
-// The gates of states, where integers have made the rest: of x, which is normalised by now.
+// The gates of states, if the other matrices are integers; from x, which is already normalised.
 absl::Status CudaForward::Gates(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
   const CudaMatrix& w = weights_.layers[size_t(index)].in_small;
@@ -184,7 +184,7 @@ absl::Status CudaForward::Gates(const CudaLaunch& launch, int index, int rows) c
                 Product(w, s.x.data, s.x.ld, s.in.data + weights_.columns.small, s.in.ld, rows));
 }
 
-// y = x + out(attention); in the last layer of the rows whose outputs are wanted alone.
+// y = x + out(attention); in the last layer only for the rows whose outputs are wanted.
 absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass& pass,
                                        int index) const {
   const CudaScratch& s = scratch_;
@@ -192,7 +192,7 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass&
   const bool last = index + 1 == config_.num_layers;
   const int rows = last ? pass.num_outputs : pass.rows;
   const int32_t* const gather = last ? pass.gather : nullptr;
-  // The library gathers nothing; our own kernels do it on the way.
+  // The library cannot gather rows; our own kernels can.
   if (products_.Takes(CudaProduct::kOut, pass.rows) && gather == nullptr) {
     const void* const a = Wide(pass.rows) ? static_cast<const void*>(s.half.o.data) : s.o.data;
     return products_.Run(CudaProduct::kOut, index, a, s.x.data, s.y.data, rows, launch.stream);
@@ -227,7 +227,7 @@ absl::Status CudaForward::FeedForward(const CudaLaunch& launch, int index, int r
                 with_residual(Product(layer.down, s.ffn.data, s.ffn.ld, s.y.data, s.x.ld, rows)));
 }
 
-// ffn = act(ffn1(x)), of x or of the norm of y.
+// ffn = act(ffn1(x)), from x or from the norm of y.
 absl::Status CudaForward::Expand(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
   const CudaLayer& layer = weights_.layers[size_t(index)];
@@ -245,8 +245,8 @@ absl::Status CudaForward::Expand(const CudaLaunch& launch, int index, int rows) 
   return Launch(launch, ffn1);
 }
 
-// Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds what norm2 has yet to see;
-// from the middle of the last layer on only the rows whose outputs are wanted go on.
+// Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds the input of norm2. From
+// the middle of the last layer on, only the rows whose outputs are wanted remain.
 absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {
   RIVULET_RETURN_IF_ERROR(Embed(launch, pass));
   for (int i = 0; i < config_.num_layers; ++i) {
@@ -258,12 +258,12 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass)
     RIVULET_RETURN_IF_ERROR(AttentionOut(launch, pass, i));
     RIVULET_RETURN_IF_ERROR(FeedForward(launch, i, rows));
   }
-  // Where two norms follow each other the first is a launch of its own.
+  // If two norms follow each other, the first is a separate launch.
   if (!config_.encoder().final_norm) return absl::OkStatus();
   return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y.data, pass.num_outputs);
 }
 
-// `to` = norm(y) of rows from `first` on, and where `to` is x in F16, too.
+// `to` = norm(y) of rows from `first` on; if `to` is x, also in F16.
 absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, int first,
                                     float* to, int rows) const {
   kernels::LayerNormArgs args;
@@ -286,7 +286,7 @@ absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) co
   const CudaNorm& norm =
       config_.encoder().final_norm ? weights_.final_norm : weights_.layers.back().norm2;
   if (products_.Takes(CudaProduct::kHead, rows)) {
-    // Nothing reads x any more.
+    // x is free from here on.
     RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x.data, rows));
     return products_.Run(CudaProduct::kHead, 0, s.x.data, nullptr, outputs_.outputs, rows,
                          launch.stream);

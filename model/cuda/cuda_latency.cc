@@ -17,8 +17,8 @@ namespace {
 using kernels::LatencyPlan;
 
 // Two launches whose blocks wait for each other would wait for ever if each had a part of the
-// device. A cooperative launch is said to begin as a whole; in one process we need not believe it:
-// every such launch waits for the last one on its device, of whatever backend.
+// device. CUDA promises that a cooperative launch begins as a whole. Within a process we do not
+// rely on it: every such launch waits for the last one on its device, of any backend.
 class Turns {
  public:
   static Turns& Get() {
@@ -34,7 +34,7 @@ class Turns {
     last = &end;
     return end.Record(stream);
   }
-  // `end` goes away.
+  // `end` will be destroyed.
   void Forget(int device, const CudaEvent* end) {
     const std::lock_guard lock(mutex_);
     const auto found = last_.find(device);
@@ -46,7 +46,7 @@ class Turns {
   std::map<int, const CudaEvent*> last_;
 };
 
-// Why no run goes as one launch, on any device; empty: runs of few rows may. The kernel reads F16.
+// Why no run can be one launch, on any device; empty: runs of few rows can. The kernel reads F16.
 std::string WhyNone(const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return "chosen by option";
   if (options.latency_rows == 0) return "latency_rows is 0";
@@ -54,7 +54,7 @@ std::string WhyNone(const CudaBackendOptions& options) {
   return options.precision == CudaPrecision::kFloat32 ? "precision is \"float32\"" : "";
 }
 
-// A launch has the head outputs of all its rows at once, in the memory of a piece (CudaOutputs).
+// A launch stores the head outputs of all its rows at once, in the memory of a piece (CudaOutputs).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
   const int rows = std::min(options.latency_rows, limits.max_rows);
   return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
@@ -87,7 +87,7 @@ size_t CudaLatency::Bytes(const ModelConfig& config, const BackendLimits& limits
   return plan.words * sizeof(uint64_t) + sizeof(uint32_t);
 }
 
-// Makes the plans, and says in `description_` what became of it.
+// Makes the plans, and describes the result in `description_`.
 absl::Status CudaLatency::Prepare(const CudaDevice& device, int most_rows) {
   RIVULET_ASSIGN_OR_RETURN(const int cooperative, device.Attribute(cudaDevAttrCooperativeLaunch));
   RIVULET_ASSIGN_OR_RETURN(const int shared,
@@ -166,7 +166,7 @@ absl::Status CudaLatency::WarmUp(const CudaMemory& block, CudaQueue& queue) {
 
 absl::Status CudaLatency::Run(const CudaQueue& queue, const kernels::CudaStepRows& step, int rows,
                               int steps) {
-  // Flags never come twice: once they are used up, the words forget the old ones.
+  // No flag is used twice: before they repeat, the words are cleared.
   if (next_flag_ + uint64_t(steps) > std::numeric_limits<uint32_t>::max()) {
     RIVULET_CUDA_RETURN_IF_ERROR(
         cudaMemsetAsync(exchange_.data(), 0, exchange_.bytes(), queue.stream()));

@@ -16,11 +16,12 @@ namespace {
 
 using kernels::CudaMatrix;
 
-// Different rows that a check uses: no divisor of a tile, so that each comes to many places.
+// The number of different rows in a check: no divisor of a tile, so that each row is in many
+// places.
 constexpr int kCheckedRows = 37;
 constexpr const char* kNames[kCudaProducts] = {"qkv", "out", "ffn1", "ffn2", "head"};
 
-// Where the library begins to read rows.
+// The address at which the library begins to read rows.
 const void* FromPrefix(const void* column_0, bool half) {
   constexpr size_t kPrefix = kernels::kProductPrefix;
   return static_cast<const char*>(column_0) - kPrefix * (half ? sizeof(uint16_t) : sizeof(float));
@@ -76,9 +77,9 @@ class CudaProductsMaker {
   using Matrix = CudaLibraryWeights::Matrix;
   const CudaProductPlace& PlaceOf(CudaProduct which) const { return places_[size_t(which)]; }
 
-  // `said`: by which algorithm, and why not by others; or why by none.
+  // `said`: the algorithm, and why not others; or why none.
   absl::Status Find(CudaProduct which, CudaProducts::Entry* entry, std::string* said);
-  // Why none is looked for; empty: one is.
+  // Why no algorithm is searched; empty: one is.
   std::string WhyNotAtAll(CudaProduct which, int least_rows) const;
   absl::StatusOr<unsigned> Different(CudaProduct which, const CublasLtProduct& product);
   absl::Status CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
@@ -91,7 +92,7 @@ class CudaProductsMaker {
   const CudaProductPlaces& places_;
   CudaLibraryWeights& weights_;
   CudaQueue& queue_;
-  CudaMemory different_;  // the count of a check
+  CudaMemory different_;  // the number of differences in a check
   CudaProducts made_;
 };
 
@@ -144,7 +145,7 @@ absl::Status CudaProductsMaker::Find(CudaProduct which, CudaProducts::Entry* ent
   return absl::OkStatus();
 }
 
-// What rows of a check must be: the first rows of `out`.
+// Computes the expected rows of a check: the first rows of `out`.
 absl::Status CudaProductsMaker::Expect(const CudaProductPlace& at, const Matrix& matrix, int rows) {
   const auto run = [&](const auto* a) {
     return Launch(queue_.launch(),
@@ -155,7 +156,7 @@ absl::Status CudaProductsMaker::Expect(const CudaProductPlace& at, const Matrix&
                    : run(static_cast<const float*>(at.a.data));
 }
 
-// Counts the outputs of one matrix, at every row count, that are not what is expected.
+// Counts the outputs of one matrix, at every row count, that differ from the expected ones.
 absl::Status CudaProductsMaker::CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
                                             const CublasLtProduct& product,
                                             const CudaMemory& expected, int period) {
@@ -173,7 +174,7 @@ absl::Status CudaProductsMaker::CheckMatrix(const CudaProductPlace& at, const Ma
   return absl::OkStatus();
 }
 
-// Outputs of all matrices that do not have the bits that are expected.
+// The number of outputs of all matrices whose bits differ from the expected ones.
 absl::StatusOr<unsigned> CudaProductsMaker::Different(CudaProduct which,
                                                       const CublasLtProduct& product) {
   const CudaProductPlace& at = PlaceOf(which);

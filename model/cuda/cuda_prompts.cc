@@ -11,7 +11,7 @@ namespace rivulet {
 namespace {
 
 constexpr int kLeast = 8, kStep = 128, kMost = 1024;
-constexpr int kStepRows = 1;  // of the bucket of steps with which such a run continues
+constexpr int kStepRows = 1;  // bucket of the steps after such a first step
 
 }  // namespace
 

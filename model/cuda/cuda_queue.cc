@@ -27,7 +27,7 @@ absl::Status CudaHangStatus(absl::string_view what, absl::Duration patience) {
 
 bool IsCudaHang(const absl::Status& status) { return GetErrorDetail(status).reason == kHangReason; }
 
-// Asks until `done` says true. Spins while the answer is near, then leaves the core to others.
+// Polls until `done` returns true. Spins at first, then yields the core to others.
 template <typename Done>
 absl::Status CudaQueue::AwaitTrue(const Done& done) const {
   constexpr int kSpins = 1000;

@@ -20,7 +20,7 @@ absl::StatusOr<CudaRecords> CudaRecords::Create(const BackendLimits& limits, int
 
 uint32_t CudaRecords::NextSequence() {
   if (++sequence_ == kernels::kRecordSequences) {
-    std::fill_n(records(), count_, kernels::CudaRecord{});  // what earlier rounds left
+    std::fill_n(records(), count_, kernels::CudaRecord{});  // clears the records of earlier rounds
     sequence_ = 1;
   }
   return sequence_;

@@ -9,7 +9,7 @@ namespace {
 using kernels::CudaOutputWork;
 using kernels::CudaSegment;
 
-// Hands out arrays one behind the other.
+// Allocates arrays one behind the other.
 class Cursor {
  public:
   explicit Cursor(void* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
@@ -131,7 +131,7 @@ void FillCudaRunBlock(const Run& run, const CudaRunPlan& plan, int bucket, uint3
                       const CudaRunBlock& block) {
   FillIdleCudaRunBlock(bucket, block);
   for (int i = 0; i < plan.rows; ++i) {
-    // Not plain: the first step makes active what goes on.
+    // Not plain: the first step activates the rows that continue.
     block.step.segments[i] = {run.rows[size_t(i)].slot, i, plan.plain ? 1 : 0, i};
     block.step.outputs[i].slot = run.rows[size_t(i)].slot;
     block.step.outputs[i].row = i;

@@ -23,13 +23,13 @@ struct CudaScratch::Spec {
   size_t rows;
   int ld;
   bool prefix = false;
-  size_t parts = 1;  // side by side in a row, of `ld` each
+  size_t parts = 1;  // parts side by side in a row, `ld` columns each
   size_t bytes() const {
     return rows * parts * size_t(ld) * (floats != nullptr ? sizeof(float) : sizeof(uint16_t));
   }
 };
 
-// A row that has a prefix ends with a line that begins the next one: half of it is the prefix.
+// A row with a prefix ends with the first line of the next row: half of that line is the prefix.
 static int PrefixColumns(const CudaProductReads& reads) {
   return reads.for_library ? PaddedColumns(kernels::kProductPrefix) : 0;
 }
@@ -53,7 +53,8 @@ std::vector<CudaScratch::Spec> CudaScratch::EncoderSpecs(const ModelConfig& c,
     specs.push_back({&attention.features, nullptr, tokens + tokens / size_t(kCudaLongSegment),
                      kernels::AttentionFeatureFloats(c.state_layout())});
   }
-  // Elsewhere they share memory: a pass has one of the two. But float32 would overwrite prefixes.
+  // Else F16 and float32 share memory: a pass uses one of them. But float32 would overwrite
+  // prefixes.
   if (prefix && reads.halves) {
     specs.push_back({nullptr, &half.o, tokens, ld_o, true});
     specs.push_back({nullptr, &half.ffn, tokens, ld_ffn, true});
@@ -66,7 +67,7 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
                                                        const CudaProductReads& reads,
                                                        size_t tokens) {
   const bool is_rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
-  // Of softmax attention: what its input product makes, and the longest row of o.
+  // Of softmax attention: the columns of its input product, and the longest row of o.
   const SoftmaxConfig softmax = c.block().softmax.value_or(SoftmaxConfig());
   const int attended = (softmax.gate ? 2 : 1) * softmax.queries() + 2 * softmax.keys();
   const bool conv_alone = c.block().kind->mixer == Mixer::kShortConv;
@@ -98,7 +99,8 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
   const int more = PrefixColumns(reads);
   half.columns = PaddedColumns(std::max({c.hidden_size, widest, is_rwkv7 ? 0 : c.ffn_size}));
   specs.push_back({nullptr, &half.x, tokens, half.columns + more, reads.for_library});
-  // Elsewhere they share memory: a pass has float or F16. But float would overwrite prefixes.
+  // Else F16 and float share memory: a pass uses one of the two. But float would overwrite
+  // prefixes.
   if (is_rwkv7 && reads.for_library) {
     specs.push_back({nullptr, &half.mix, tokens, hidden + more, true, kMixes});
     specs.push_back({nullptr, &half.ffn, tokens, expanded + more, true});
@@ -118,7 +120,7 @@ std::vector<CudaScratch::Spec> CudaScratch::Specs(const ModelConfig& config,
   return specs;
 }
 
-// For as many rows as are worth spreading, in 64 MiB, at least for one.
+// For all rows that are worth spreading, within 64 MiB, at least for one row.
 CudaScratch::Spec CudaScratch::PartialSpec(const ModelConfig& config, const BackendLimits& limits) {
   constexpr size_t kMost = (size_t{64} << 20) / sizeof(float), kLine = 32;
   const AttentionPart kept = *config.state().attention;
@@ -143,7 +145,7 @@ size_t CudaScratch::Bytes(const ModelConfig& config, const InputColumns& columns
 // Sets the pointer to column 0, and writes the prefixes before it.
 absl::Status CudaScratch::Place(const Spec& spec, const kernels::CudaLaunch& launch) {
   RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(spec.bytes()));
-  // Padding rows are computed, too: with zeros, not with what was there before.
+  // Padding rows are computed, too: from zeros, not from old values.
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
   void* const at = memory.data();
   memory_.push_back(std::move(memory));

@@ -82,7 +82,7 @@ absl::Status CudaSlots::Zero(std::span<const Slot> slots, CudaQueue& queue) {
 }
 
 absl::Status CudaSlots::ZeroParts(std::span<const CudaSlotPart> parts, CudaQueue& queue) {
-  // As many as staging takes at once.
+  // The number that fits into one Stage.
   constexpr size_t kAtOnce = 1024;
   for (size_t at = 0; at < parts.size(); at += kAtOnce) {
     const auto some = parts.subspan(at, std::min(kAtOnce, parts.size() - at));
@@ -155,7 +155,7 @@ absl::Status CudaSlots::SetSampler(Slot slot, const SlotSampler& sampler, CudaQu
   return SetLists(slot, sampler, queue);
 }
 
-// It comes with a slot that has counted nothing yet, so it is all that the slot has seen.
+// The slot has counted nothing yet, so `history` is all that it has seen.
 absl::Status CudaSlots::SetHistory(Slot slot, std::span<const TokenCount> history,
                                    CudaQueue& queue) {
   if (history.empty()) return absl::OkStatus();
@@ -170,7 +170,7 @@ absl::Status CudaSlots::SetHistory(Slot slot, std::span<const TokenCount> histor
 
 absl::Status CudaSlots::SetLists(Slot slot, const SlotSampler& sampler, CudaQueue& queue) {
   CudaSampler& device = mine_[size_t(slot)].sampler;
-  // Ids that cannot be drawn stop nothing; without repetitions the rest fits the slot's room.
+  // Ids that cannot be drawn are left out; the others, without repetitions, fit the slot's array.
   stops_.clear();
   for (const int32_t id : sampler.stop_ids) {
     const bool known = std::find(stops_.begin(), stops_.end(), id) != stops_.end();

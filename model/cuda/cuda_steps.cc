@@ -83,7 +83,7 @@ absl::Status CudaSteps::First(CudaQueue& queue, const CudaRunBlock& block, const
     const int rows = std::min(outputs_.head_rows, num_outputs - first);
     RIVULET_RETURN_IF_ERROR(network_.Head(launch, first, rows));
     RIVULET_RETURN_IF_ERROR(Sample(launch, wanted, first, rows));
-    // Neighbouring rows leave in one copy.
+    // One copy for neighbouring rows.
     while (raw != plan.raw.end() && raw->output_row < first + rows) {
       const int begin = raw->output_row;
       destinations.clear();

@@ -22,18 +22,18 @@ namespace {
 
 using kernels::WeightType;
 
-// Columns first .. first + count - 1 of a matrix, from column `to` on of the one on the device.
+// Columns first .. first + count - 1 of a matrix, and their first column `to` on the device.
 struct ColumnRange {
   int first, count, to;
 };
 
-// Where the columns of LayerWeights::in and, `small`, of LayerWeights::in_small go.
+// The places of the columns of LayerWeights::in and, with `small`, of LayerWeights::in_small.
 struct InputRanges {
   std::vector<ColumnRange> in, small;
 };
 
-// A product reads the first halves of the low-rank products, so these are aligned; q, k, v stay
-// side by side. `in_columns`: of LayerWeights::in. `align_small`: in_small begins aligned, too, as
+// Products read the first halves of the low-rank products, so these are aligned; q, k, v stay side
+// by side. `in_columns`: of LayerWeights::in. `align_small`: in_small begins aligned, too, because
 // a product of many rows writes it.
 InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_small,
                          InputColumns* device) {
@@ -67,9 +67,9 @@ InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_sm
   return ranges;
 }
 
-// Calls take(first column of m, how many, where they go on the device) for all columns of `ranges`,
-// on all cores, a few at a time. It says whether their weights fit the type; an error names the
-// tensor of the first that does not.
+// Calls take(first column of m, count, first column on the device) for all columns of `ranges`, on
+// all cores, a few at a time. `take` returns whether the weights fit the type; an error names the
+// tensor of the first column that does not.
 template <class Take>
 absl::Status ForEachPiece(const MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                           const Take& take) {
@@ -87,7 +87,7 @@ absl::Status ForEachPiece(const MatrixWeights& m, const std::vector<ColumnRange>
   return absl::OkStatus();
 }
 
-// `values`, which were widened from `type`, as that type again.
+// `values`, which were widened from `type`, rounded to that type again.
 void Narrow(WeightType type, const std::vector<float>& values, char* out) {
   if (type == WeightType::kF32) {
     std::memcpy(out, values.data(), values.size() * sizeof(float));
@@ -111,7 +111,7 @@ WeightType CudaLayerType(CudaPrecision precision) {
   return precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16;
 }
 
-// Uploads one PackedWeights; without a queue it counts the bytes alone.
+// Uploads one PackedWeights; without a queue it only counts the bytes.
 class CudaWeightsLoader {
  public:
   CudaWeightsLoader(const ModelConfig& config, CudaPrecision precision, bool for_library,
@@ -127,7 +127,7 @@ class CudaWeightsLoader {
   CudaWeights Take() { return std::move(weights_); }
 
  private:
-  // Logits in float32 stay what they are, and so do integers.
+  // A head in float32 stays float32, and integers stay integers.
   WeightType TypeOf(const MatrixWeights& m, bool head) const {
     if (m.packed.type == WeightType::kInt8) return WeightType::kInt8;
     return head && (encoder_ || m.packed.type == WeightType::kF32) ? WeightType::kF32 : type_;
@@ -154,7 +154,7 @@ class CudaWeightsLoader {
                             CudaWeightMatrix* device);
   absl::Status UploadRows(const MatrixWeights& m, const std::vector<ColumnRange>& ranges,
                           const std::vector<float>& bias, CudaWeightMatrix* device);
-  // All columns, in their order.
+  // All columns, in order.
   absl::Status Upload(MatrixWeights& m, CudaWeightMatrix* device) {
     device->n = m.packed.n;
     return Upload(m, {{0, m.packed.n, 0}}, device);
@@ -249,7 +249,7 @@ absl::Status CudaWeightsLoader::UploadRows(const MatrixWeights& m,
   return weights_.library.Add(product, *device, rows, bias, *queue_);
 }
 
-// Of kinds "linear" and "softmax".
+// For kinds "linear" and "softmax".
 absl::Status CudaWeightsLoader::LoadTables(const PackedWeights& host) {
   const float* tokens = nullptr;
   RIVULET_RETURN_IF_ERROR(Upload(host.tokens, &tokens));
@@ -262,7 +262,7 @@ absl::Status CudaWeightsLoader::LoadTables(const PackedWeights& host) {
   return Upload(late, &weights_.frequencies);
 }
 
-// In pieces, as a table may be large; the rows of one by all cores.
+// In pieces, because a table may be large; all cores share the rows of a piece.
 absl::Status CudaWeightsLoader::LoadEmbedding(const MatrixWeights& table) {
   const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
   const WeightType type =
@@ -272,7 +272,7 @@ absl::Status CudaWeightsLoader::LoadEmbedding(const MatrixWeights& table) {
   if (queue_ == nullptr) return absl::OkStatus();
   RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(vocab * row_bytes));
   auto* const device = static_cast<char*>(memory.data());
-  constexpr size_t kPiece = 4096, kShare = 64;  // rows: of a copy, of a thread
+  constexpr size_t kPiece = 4096, kShare = 64;  // rows of a copy, rows of a thread
   std::vector<char> rows(std::min(kPiece, vocab) * row_bytes);
   for (size_t first = 0; first < vocab; first += kPiece) {
     const size_t count = std::min(kPiece, vocab - first);
@@ -347,7 +347,7 @@ absl::Status CudaWeightsLoader::LoadLayer(LayerWeights& layer, const InputRanges
   RIVULET_RETURN_IF_ERROR(Upload(layer.decay_bias, &device.decay_bias));
   RIVULET_RETURN_IF_ERROR(Upload(layer.lower_bound, &device.lower_bound));
   RIVULET_RETURN_IF_ERROR(Upload(layer.skip, &device.skip));
-  // The scale of Mamba-2's output is a part of its norm.
+  // The norm of Mamba-2's output includes its scale.
   const float scale = encoder_ ? 1.0f : config_.block().mixer_multiplier;
   std::vector<float> out_norm(layer.out_norm);
   for (float& weight : out_norm) weight *= scale;
@@ -371,7 +371,7 @@ absl::Status CudaWeightsLoader::LoadRotation(const PackedWeights& host) {
   return Upload(frequencies, &weights_.frequencies);
 }
 
-// Falcon-H1: z, x, B, C and dt are scaled each.
+// Falcon-H1: z, x, B, C and dt have a scale each.
 absl::Status CudaWeightsLoader::LoadInputScales() {
   const std::vector<float>& by = config_.block().mamba_multipliers;
   if (by.empty()) return absl::OkStatus();
@@ -389,7 +389,7 @@ absl::Status CudaWeightsLoader::LoadInputScales() {
   return Upload(scales, &weights_.input_scales);
 }
 
-// Of the family.
+// For the family.
 absl::Status CudaWeightsLoader::LoadConstants(const PackedWeights& host) {
   RIVULET_RETURN_IF_ERROR(Upload(host.initial_state, &weights_.initial_state));
   if (config_.block().kind->mixer == Mixer::kDelta) {
@@ -411,7 +411,7 @@ absl::Status CudaWeightsLoader::Load(PackedWeights& host) {
   MatrixWeights& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
   RIVULET_RETURN_IF_ERROR(Upload(head, CudaProduct::kHead, &weights_.head));
   if (queue_ != nullptr) host.embedding = MatrixWeights();
-  // The own format's attention reads a gate right behind the values.
+  // The attention of our own format reads the gate right behind the values.
   const auto mixes =
       std::find_if(host.layers.begin(), host.layers.end(), [](auto& l) { return !l.attends; });
   const int in_columns = mixes == host.layers.end() ? 0 : mixes->in.packed.n;

@@ -15,8 +15,7 @@ namespace {
 
 using kernels::FeatureMapKind;
 
-// A sinusoidal table up to this size is built when loading; positions behind it are computed as
-// they come.
+// Loading builds a sinusoidal table up to this size; later positions are computed when needed.
 constexpr size_t kMaxPositionTableFloats = size_t{16} << 20;
 
 // y = x W^T + b; a part is NAME.weight and NAME.bias.

@@ -11,7 +11,7 @@
 namespace rivulet {
 namespace {
 
-// What the kinds call the same tensors. `mlp`: gate, up and down.
+// The names of tensors in each kind. `mlp`: gate, up and down.
 struct HybridNames {
   const char *mixer, *norm1, *norm2, *final_norm, *q_norm, *k_norm, *attention_out, *mlp[3];
 };
@@ -55,7 +55,7 @@ class HybridReader {
         config_(reader->config),
         softmax_(*config_.block().softmax),
         names_(NamesOf(reader->kind(), softmax_.beside)),
-        // Those of a text model may stand within one with a vision tower.
+        // A text model's tensors may be part of a model with a vision tower.
         prefix_(reader->Has("model.language_model.embed_tokens.weight") ? "model.language_model."
                                                                         : "model.") {}
 
@@ -81,7 +81,7 @@ class HybridReader {
   const std::string prefix_;
 };
 
-// The weight of a norm, which some models keep as its difference from 1.
+// The weight of a norm, which some models store as its difference from 1.
 absl::Status HybridReader::ReadNorm(const std::string& name, int size, std::vector<float>* weight) {
   RIVULET_RETURN_IF_ERROR(reader_->Values(name + ".weight", {size}, weight));
   if (!config_.block().norm_around_one) return absl::OkStatus();
@@ -96,8 +96,8 @@ absl::Status HybridReader::ReadBias(const std::string& name, int size, float sca
   return absl::OkStatus();
 }
 
-// q_proj, k_proj and v_proj, with biases where there are any. In the file a head's gate stands
-// behind its q; here all gates stand behind all q.
+// q_proj, k_proj and v_proj, with biases if there are any. In the file a head's gate is behind its
+// q; here all gates are behind all q.
 absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, LayerWeights* layer) {
   const int dim = softmax_.head_dim, queries = softmax_.queries(), keys = softmax_.keys(),
             parts = softmax_.gate ? 2 : 1;
@@ -169,14 +169,14 @@ absl::Status HybridReader::ReadDelta(const std::string& mixer, LayerWeights* lay
                          &layer->out);
 }
 
-// Mamba-2, whose output is scaled.
+// Mamba-2 with a scaled output.
 absl::Status HybridReader::ReadMamba(const std::string& mixer, LayerWeights* layer) {
   RIVULET_RETURN_IF_ERROR(ReadMamba2Mixer(reader_, mixer, layer, &weights_->columns));
   for (float& b : layer->out.bias) b *= config_.block().mixer_multiplier;
   return absl::OkStatus();
 }
 
-// in_proj makes B, C and x, in this order.
+// The outputs of in_proj are B, C and x, in this order.
 absl::Status HybridReader::ReadShortConv(const std::string& mixer, LayerWeights* layer) {
   const int hidden = config_.hidden_size;
   const bool biases = config_.block().conv_bias;

@@ -19,7 +19,7 @@ namespace {
 
 using kernels::WeightType;
 
-// A GGUF file has -exp(A_log): so exp(A_log) is rounded once.
+// A GGUF file stores -exp(A_log), so exp(A_log) is rounded only once.
 absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, LayerWeights* layer) {
   RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
   for (float& a : layer->decay_scale) {
@@ -34,7 +34,7 @@ absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, La
 
 }  // namespace
 
-// [channels, 1, width] as checkpoints have it, to [width, channels].
+// From [channels, 1, width] in checkpoints to [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
                       LayerWeights* layer) {
   const int width = reader->config.block().conv_width, all = reader->config.block().conv_channels;
@@ -49,7 +49,7 @@ absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channel
   return absl::OkStatus();
 }
 
-// exp(A_log), one a head.
+// exp(A_log), one per head.
 absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat,
                        LayerWeights* layer) {
   std::vector<float> a_log;
@@ -68,7 +68,7 @@ absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, LayerWe
   return reader->Matrix({{from.down, c.hidden_size}}, c.ffn_size, &layer->down, from.down_bias);
 }
 
-// `mixer`: what its tensors' names begin with.
+// `mixer`: the prefix of its tensors' names.
 absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, LayerWeights* layer,
                              InputColumns* columns) {
   const ModelConfig& c = reader->config;
@@ -111,12 +111,12 @@ absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, Lay
 
 namespace {
 
-// The first name that the checkpoint has; the first of all where it has none.
+// The first of `names` that the checkpoint has; names[0] if it has none.
 std::string Spelled(const TensorPacker& reader, const std::string& name, const std::string& other) {
   return reader.Has(name) || !reader.Has(other) ? name : other;
 }
 
-// What the delta rules have beside q, k, v.
+// The weights of the delta rules beside q, k, v.
 absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "q_conv1d.weight", c.keys(), 0, layer));
@@ -170,7 +170,7 @@ absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, LayerW
   return in.Read(reader, layer, columns);
 }
 
-// What a kind has beside its inputs and norms.
+// The weights of a kind beside its inputs and norms.
 absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, LayerWeights* layer) {
   const ModelConfig& c = reader->config;
   if (c.block().conv_width > 0) return ReadDelta(reader, attn, layer);
@@ -276,7 +276,7 @@ absl::Status ReadRwkv7Mixer(TensorPacker* reader, const std::string& attn, int i
   return reader->Values(attn + "g_norm.bias", {hidden}, &own->group_norm_bias);
 }
 
-// S of every layer before the first token, where the model brings it.
+// S of every layer before the first token, if the model has it.
 absl::Status ReadInitialState(TensorPacker* reader, PackedWeights* weights) {
   const auto name = [](int layer) {
     return absl::StrCat("model.layers.", layer, ".attn.initial_state");
@@ -406,7 +406,7 @@ absl::Status ReadAll(TensorPacker* reader, PackedWeights* weights) {
   return reader->CheckNoOthers();
 }
 
-// Adds up the matrices that a token row is multiplied with.
+// Sums the matrices that multiply a token row.
 void CountProducts(PackedWeights* weights) {
   WeightFacts& facts = weights->facts;
   int64_t wide = 0;

@@ -37,12 +37,12 @@ absl::Status CannotWrite(const fs::path& path, absl::string_view why) {
   return absl::UnavailableError(absl::StrCat(Quoted(path.string()), " cannot be written: ", why));
 }
 
-// A tensor of the new file: rows of one of the old.
+// A tensor of the new file: rows of a tensor of the old file.
 struct Output {
   TensorRows rows;
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // as the file has it
+  std::vector<int64_t> shape;  // as in the file
   size_t bytes = 0;
   bool rounded = false;
 };
@@ -53,7 +53,7 @@ size_t Count(const std::vector<int64_t>& shape) {
   return count;
 }
 
-// The type of a file for one of memory; the file's own where that loses nothing.
+// The type in a file for a type in memory; the file's own type if it was kept without loss.
 DType FileType(WeightType type, const TensorEntry& entry) {
   switch (type) {
     case WeightType::kInt8:
@@ -90,7 +90,7 @@ Output OutputOf(const TensorRows& rows, const TensorEntry& entry, WeightType typ
   return output;
 }
 
-// All tensors of the new file. A tensor of which one part is rounded and another not becomes two.
+// All tensors of the new file. A tensor with a rounded and an unrounded part becomes two tensors.
 absl::StatusOr<std::vector<Output>> Plan(const Model& model, const WeightChoice& choice) {
   RIVULET_ASSIGN_OR_RETURN(WeightPlan plan, PackedWeights::Plan(model, choice));
   std::vector<PackedRows>& packed = plan.matrices;
@@ -136,7 +136,7 @@ void AppendHalf(uint16_t half, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&half), sizeof(half));
 }
 
-// A block of 32 weights as Q8_0 or Q4_1 has it (dtype.h). Its scale or minimum may be infinite.
+// A block of 32 weights in Q8_0 or Q4_1 (dtype.h). Its scale or minimum may be infinite.
 void AppendBlock(DType dtype, const float* w, std::string* bytes) {
   kernels::QuantizedGroup group;
   const bool int4 = dtype == DType::kQ4_1;
@@ -188,10 +188,10 @@ bool IsWeights(const std::string& name) {
                              ".pt", ".onnx", ".h5"}) {
     if (absl::EndsWith(name, ending)) return true;
   }
-  return name == "golden.json";  // answers of the weights as they were
+  return name == "golden.json";  // outputs of the original weights
 }
 
-// Everything but weights: configuration, tokenizer, templates.
+// Copies everything except weights: configuration, tokenizer, templates.
 absl::Status CopyOthers(const fs::path& from, const fs::path& out) {
   std::error_code listed;
   fs::directory_iterator entry(from, listed);
@@ -225,7 +225,7 @@ absl::Status CheckPlaces(const std::string& from, const fs::path& out, const Wei
   return absl::OkStatus();
 }
 
-// What was written is on the disk when this returns.
+// The written bytes are on the disk when this returns.
 absl::Status Sync(const fs::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const bool synced = fd >= 0 && fsync(fd) == 0;
@@ -295,7 +295,7 @@ absl::StatusOr<QuantizedDirectory> QuantizeDirectory(
   }
   auto made = WriteDirectory(*model, from, out, choice, progress);
   if (made.ok()) return made;
-  // It was empty, or was not there.
+  // It was empty, or did not exist.
   std::error_code error;
   fs::directory_iterator entry(out, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {

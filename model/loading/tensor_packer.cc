@@ -25,7 +25,7 @@ absl::Status BadTensor(absl::string_view name, absl::string_view what) {
                    {"CORRUPT_WEIGHTS", "", {}});
 }
 
-// What keeps a file's weights as they are.
+// The precision that holds a file's weights without loss.
 WeightType TypeOf(DType dtype) {
   if (dtype == DType::kF16) return WeightType::kF16;
   if (dtype == DType::kBF16) return WeightType::kBF16;
@@ -127,7 +127,7 @@ absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, 
   m->bias = bias;
   m->bias.resize(size_t(kernels::PaddedColumns(n)));
   const size_t bytes = kernels::PackedSize(type, k, n);
-  // Of the bias alone what Values has not counted.
+  // Of the bias only the bytes that Values has not counted.
   facts_->bytes += bytes + (m->bias.size() - bias.size()) * sizeof(float);
   if (mode_ == Mode::kMeasure) return absl::OkStatus();
   m->panels = AlignedBuffer(bytes);
@@ -167,7 +167,7 @@ absl::Status TensorPacker::Check(const std::string& name, const Shape& shape) {
                                       "; the configuration needs ", ShapeText(shape)));
 }
 
-// As the file has it where all parts agree, unless told otherwise.
+// The type of the file if all parts have the same, unless the choice says otherwise.
 WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& parts,
                                 MatrixUse use) {
   const auto type_of = [this](const std::pair<TensorRows, int>& part) {
@@ -221,7 +221,7 @@ absl::Status TensorPacker::PackBlocks(const TensorRows& part, int begin, int end
   return absl::OkStatus();
 }
 
-// No two pieces write a byte of one column.
+// No two pieces write to the same column.
 absl::Status TensorPacker::Pack(const TensorRows& part, int column, MatrixWeights* m) const {
   const int piece =
       int(std::clamp<size_t>(kPieceFloats / size_t(m->packed.k), 1, size_t(part.rows)));

@@ -40,7 +40,7 @@ bool IsWord(uint32_t c) {
   }
 }
 
-// Where the code point that ends at `end` begins. REQUIRES: end > 0.
+// The beginning of the code point that ends at `end`. REQUIRES: end > 0.
 size_t BeginBefore(absl::string_view text, size_t end) {
   size_t begin = end - 1;
   while (IsUtf8Tail(text[begin])) --begin;
@@ -63,7 +63,7 @@ bool IsWordAt(absl::string_view text, size_t at) {
   return at < text.size() && IsWord(CodePointAt(text, at, &length));
 }
 
-// Where the white space that ends at `end` begins, not before `least`.
+// The beginning of the white space that ends at `end`, not before `least`.
 size_t SpaceBefore(absl::string_view text, size_t end, size_t least) {
   size_t length = 0;
   while (end > least && IsWhiteSpace(CodePointAt(text, BeginBefore(text, end), &length))) {
@@ -72,7 +72,7 @@ size_t SpaceBefore(absl::string_view text, size_t end, size_t least) {
   return end;
 }
 
-// Where the white space that begins at `begin` ends.
+// The end of the white space that begins at `begin`.
 size_t SpaceBehind(absl::string_view text, size_t begin) {
   size_t length = 0;
   while (begin < text.size() && IsWhiteSpace(CodePointAt(text, begin, &length))) begin += length;

@@ -6,7 +6,7 @@
 namespace rivulet {
 namespace {
 
-constexpr uint32_t kNone = UINT32_MAX;  // stands for nothing
+constexpr uint32_t kNone = UINT32_MAX;  // no code point of the source
 
 }  // namespace
 

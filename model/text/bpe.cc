@@ -12,7 +12,7 @@ namespace rivulet {
 
 namespace {
 
-// The tokens of a stretch that is cut where it may be. Most pieces are shorter.
+// A stretch of this number of tokens is cut at the next allowed place. Most pieces are shorter.
 constexpr size_t kShortSymbols = 64;
 
 }  // namespace
@@ -114,7 +114,7 @@ void BpeEncoder::Push(int32_t at) {
   std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
 }
 
-// The symbol behind `left`, which is at `at`: both become the token `id`.
+// Absorbs the symbol behind `left`, which is at `at`: both become the token `id`.
 void BpeEncoder::Absorb(Symbol* left, int32_t at, int32_t id) {
   Symbol& right = symbols_[static_cast<size_t>(left->next)];
   left->id = id;
@@ -146,7 +146,7 @@ bool BpeEncoder::Merge() {
     Symbol& left = symbols_[static_cast<size_t>(best.at)];
     Candidate now;
     const bool merges = left.bytes != 0 && IsCandidate(best.at, &now);
-    if (merges && now.id == best.id) Absorb(&left, best.at, best.id);  // else one was merged since
+    if (merges && now.id == best.id) Absorb(&left, best.at, best.id);  // else merged meanwhile
   }
   for (const Symbol& left : symbols_) {
     if (left.bytes != 0) tokens_.push_back({left.id, left.bytes});

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Canonical composition with offsets.
 //
-// Every code point of the decomposition carries `extra`: 0 for the first of those that a code point
-// of the text was decomposed to, 1 for the others. A composition adds up: extra = sum - 1 for each
-// code point that went into the first. So -n says that the composed code point takes n code points
-// of the text beside its own, and 1 that it takes none. The offsets of `tokenizers` follow from the
-// same count.
+// Every code point of the decomposition has `extra`: 0 for the first code point from a code point
+// of the text, 1 for the others. A composition adds `extra` of the second code point to the first,
+// less 1. So -n means that the composed code point replaces n code points of the text beside its
+// own, and 1 means that it replaces none. The offsets of `tokenizers` follow from the same count.
 //
-// Marks that Unicode got after version 9 count as starters, and their one composition is left out:
-// `tokenizers` has the tables of version 9, and a checkpoint was trained on its tokens.
+// Marks that Unicode got after version 9 count as starters, and their only composition is not made:
+// `tokenizers` has the tables of version 9, and checkpoints were trained on its tokens.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -28,7 +27,7 @@ struct Piece {
   int combining_class = 0;
 };
 
-// Code points with a combining class that version 9 of Unicode does not have, up to version 15.
+// Code points with a combining class that Unicode got after version 9, up to version 15.
 struct MarkRange {
   int32_t first, last;
 };
@@ -54,7 +53,7 @@ int CombiningClass(int32_t code_point) {
   return range != std::end(kNewMarks) && range->first <= code_point ? 0 : combining_class;
 }
 
-// The code point that the pair composes to, -1 where there is none.
+// The code point that the pair composes to, -1 if there is none.
 int32_t ComposePair(int32_t first, int32_t second) {
   utf8proc_int32_t pair[] = {first, second, 0};
   const auto length = utf8proc_normalize_utf32(
@@ -62,9 +61,9 @@ int32_t ComposePair(int32_t first, int32_t second) {
   return length == 1 && pair[0] != kNewComposition ? pair[0] : -1;
 }
 
-// Decomposed, and marks in canonical order.
+// Decomposes, and sorts marks into canonical order.
 std::vector<Piece> Decompose(absl::string_view text) {
-  constexpr int kMostPieces = 32;  // of a code point; Unicode's longest has 4
+  constexpr int kMostPieces = 32;  // from one code point; Unicode's longest has 4
   std::vector<Piece> pieces;
   pieces.reserve(text.size());
   while (!text.empty()) {
@@ -130,9 +129,9 @@ size_t NextCodePoint(absl::string_view text, size_t at) {
   return at + DecodeUtf8(text.substr(at), &code_point);
 }
 
-// Nothing before the code point composes with it or what it decomposes to, and nothing moves past
-// it: letters are starters, and of those only vowels and final consonants of Hangul compose with
-// one before.
+// Whether no code point before composes with this one or its decomposition, or moves past it:
+// letters are starters, and only vowels and final consonants of Hangul compose with a letter
+// before.
 bool MayBegin(uint32_t code_point) {
   if (code_point < 0x80) return true;
   if (code_point >= 0x1100 && code_point < 0x1200) return false;
@@ -146,7 +145,7 @@ bool MayBegin(uint32_t code_point) {
   }
 }
 
-// Where a stretch that begins at `begin` may end, which is composed alone.
+// The end of a stretch that begins at `begin` and can be composed alone.
 size_t StretchEnd(absl::string_view text, size_t begin) {
   constexpr size_t kStretchBytes = 16384;
   size_t at = std::min(begin + kStretchBytes, text.size());
@@ -160,7 +159,7 @@ size_t StretchEnd(absl::string_view text, size_t begin) {
   return at;
 }
 
-// Whether each piece is the code point of `text` in its place.
+// Whether the pieces are the code points of `text`.
 bool IsSame(const std::vector<Piece>& pieces, absl::string_view text) {
   for (const Piece& piece : pieces) {
     uint32_t code_point = 0;
@@ -174,7 +173,7 @@ bool IsSame(const std::vector<Piece>& pieces, absl::string_view text) {
 // Appends the pieces of a stretch of `text`.
 absl::Status AppendPieces(const std::vector<Piece>& pieces, const AlignedText& text,
                           TextRange stretch, TextBudget* budget, AlignedText* out) {
-  size_t at = stretch.begin;  // code points of the text before it are taken
+  size_t at = stretch.begin;  // code points of the text before `at` are taken
   for (const Piece& piece : pieces) {
     std::string bytes;
     AppendUtf8(static_cast<uint32_t>(piece.code_point), &bytes);

@@ -17,14 +17,14 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
-constexpr size_t kHeapBytes = size_t{64} << 20;  // of one match, at most
+constexpr size_t kHeapBytes = size_t{64} << 20;  // most memory of one match
 
-// A search within a window: what PCRE2 may try, and what that is taken for. The window doubles
-// while nothing is found in it.
+// A search within a window: the limit of PCRE2's tries, and the steps charged for them. The window
+// doubles until a match is found.
 constexpr size_t kWindowBytes = 64, kMaxWindowBytes = 4096;
 constexpr uint32_t kWindowTries = 64, kWindowTriesPerByte = 4;
 constexpr uint64_t kWindowSteps = 8;
-// The characters, of those that it needs, over which an item with a fixed count may run in a step.
+// The number of characters of an item with a fixed count that cost one step.
 constexpr uint32_t kCharactersPerStep = 16;
 
 template <auto kFree>
@@ -77,7 +77,7 @@ absl::StatusOr<Pattern> Pattern::Compile(absl::string_view pattern, absl::string
   RIVULET_ASSIGN_OR_RETURN(const TranslatedPattern translated, TranslatePattern(pattern, field));
   std::unique_ptr<pcre2_compile_context, Freed<pcre2_compile_context_free>> context(
       pcre2_compile_context_create(nullptr));
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // what . does not match
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);  // the character that . does not match
   int error = 0;
   const auto compile = [&](uint32_t options) {
     PCRE2_SIZE offset = 0;
@@ -105,7 +105,7 @@ Pattern Pattern::Literal(absl::string_view text) {
   return made;
 }
 
-// Of one subject.
+// The matches in one subject.
 class Pattern::Search {
  public:
   Search(const Compiled& pattern, absl::string_view subject, TextBudget* budget)
@@ -119,7 +119,7 @@ class Pattern::Search {
     pcre2_set_callout(context_.get(), &Search::Count, this);
   }
 
-  // The first match at `at` or behind it; begin is npos where there is none.
+  // The first match at `at` or behind it; begin is npos if there is none.
   absl::StatusOr<TextRange> Next(size_t at) {
     for (size_t window = kWindowBytes; at <= subject_.size();
          window = std::min(2 * window, kMaxWindowBytes)) {
@@ -170,7 +170,7 @@ class Pattern::Search {
                                      " gives up on this text: ", MessageOf(result)));
   }
 
-  // Whether there is a match that begins at `at`, whatever its length; counts what that costs.
+  // Whether a match begins at `at`, whatever its length; counts the cost.
   absl::StatusOr<bool> MatchesAt(size_t at) {
     position_ = at;
     pcre2_set_match_limit(context_.get(), UINT32_MAX);

@@ -15,7 +15,7 @@
 namespace rivulet {
 namespace {
 
-// That of Oniguruma, which `tokenizers` uses: some fractions and superscripts of Latin-1 are in it.
+// Oniguruma's class, as in `tokenizers`: with some fractions and superscripts of Latin-1.
 constexpr absl::string_view kWord =
     R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
@@ -171,7 +171,7 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // \p{L}, \p{Lu}, \p{Han}, and with ^ or P the rest.
+  // \p{L}, \p{Lu}, \p{Han}, and with ^ or P the complement.
   absl::Status Property(char c) {
     const size_t end = pattern_.find('}', at_);
     if (at_ + 2 >= pattern_.size() || pattern_[at_ + 2] != '{' || end == absl::string_view::npos) {

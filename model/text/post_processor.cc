@@ -49,7 +49,7 @@ Spaces SpacesOf(absl::string_view token) {
   return spaces;
 }
 
-// The span of the text without the code points that `spaces` counts.
+// The span without the code points at its ends that `spaces` counts.
 SourceSpan Trimmed(absl::string_view text, SourceSpan span, Spaces spaces) {
   for (int leading = spaces.leading; leading > 0 && span.begin < span.end; --leading) {
     do ++span.begin;
@@ -155,7 +155,7 @@ absl::Status PostProcessor::Apply(absl::string_view text, bool add_tokens,
       if (!budget->Step(1 + token.size())) return budget->status();
       Spaces spaces = SpacesOf(token);
       SourceSpan& span = tokens->spans[i];
-      // The one space of a first word may be the one that the pre-tokenizer put there.
+      // The single space of a first word may come from the pre-tokenizer.
       const bool is_first = i == 0 || span.begin == 0;
       if (spaces.leading == 1 && step.add_prefix_space && is_first) spaces.leading = 0;
       span = Trimmed(text, span, spaces);

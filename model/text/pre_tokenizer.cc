@@ -12,7 +12,7 @@
 
 namespace rivulet {
 
-// Puts together what Split found: what matches and what lies between, in order.
+// Joins the results of Split: matches and the text between them, in order.
 class PreTokenizer::Joiner {
  public:
   using Action = absl::FunctionRef<absl::Status(TextRange piece)>;
@@ -67,7 +67,7 @@ class PreTokenizer::Cutter {
   Cutter(const std::vector<Step>& steps, TextBudget* budget, PieceAction action)
       : steps_(steps), budget_(budget), bytes_(budget), action_(action), made_(steps.size()) {}
 
-  // Does the steps from `at` on.
+  // Applies the steps from `at` on.
   absl::Status Run(size_t at, const AlignedText& text, TextRange piece) {
     if (at == steps_.size()) return action_(text, piece);
     if (steps_[at].kind == Step::Kind::kSplit) return Split(at, text, piece);
@@ -101,7 +101,7 @@ class PreTokenizer::Cutter {
     return joiner.Finish();
   }
 
-  // Memory for the text that a step makes.
+  // Takes memory for the text that a step makes.
   absl::Status Reserve(size_t at, size_t size) {
     Made& made = made_[at];
     if (!budget_->Step(size)) return budget_->status();

@@ -10,8 +10,8 @@
 namespace rivulet {
 namespace {
 
-// What ByteLevel splits by where `use_regex` is set: contractions, words, numbers, the rest, with
-// the space before, and white space. Source: the GPT-2 tokenizer.
+// ByteLevel's pattern with `use_regex`: contractions, words, numbers, the rest, with the space
+// before, and white space. Source: the GPT-2 tokenizer.
 constexpr absl::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

@@ -10,15 +10,14 @@ namespace {
 
 constexpr absl::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Bytes at the beginning of `text`, which is no UTF-8, that some code point begins with; at least
-// one. *complete: the code point could not go on behind them even if text did.
+// `text` does not begin with UTF-8. The number of its first bytes that are the beginning of some
+// code point; at least one. *complete: more text could not complete that code point.
 size_t BrokenBytes(absl::string_view text, bool* complete) {
   const auto lead = static_cast<uint8_t>(text[0]);
   *complete = true;
   if (lead < 0xC2 || lead > 0xF4) return 1;
   const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  // The second byte is limited where a shorter form, a surrogate or a number beyond U+10FFFF would
-  // follow.
+  // The second byte is limited to exclude overlong forms, surrogates and numbers beyond U+10FFFF.
   const uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   size_t count = 1;

@@ -23,7 +23,7 @@ int ByteOf(absl::string_view token) {
   return std::stoi(digits, nullptr, 16);
 }
 
-// Bytes of `text` with every `pattern`, which is not empty, replaced by `content`.
+// The size of `text` with every `pattern`, which is not empty, replaced by `content`.
 size_t SizeReplaced(absl::string_view text, absl::string_view pattern, absl::string_view content) {
   size_t size = text.size();
   for (size_t at = 0; (at = text.find(pattern, at)) != absl::string_view::npos;) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A text goes through: added tokens as they are written | normalizer | added tokens in their
-// normalized form | pre-tokenizer | merges within each piece | post-processor.
+// The steps of a text: unnormalized added tokens | normalizer | normalized added tokens |
+// pre-tokenizer | merges within each piece | post-processor.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -23,8 +23,8 @@
 namespace rivulet {
 namespace {
 
-// The deepest real files have 6 levels; a vocabulary of 250,000 with its merges as pairs has a
-// million values.
+// The deepest known files have 6 levels; a vocabulary of 250,000 tokens with its merges as pairs
+// has a million values.
 constexpr JsonLimits kLimits = {.max_depth = 16, .max_values = 2'000'000};
 
 struct Parts {
@@ -45,7 +45,7 @@ absl::Status AddToken(int32_t id, SourceSpan span, TextBudget* budget, TextToken
 
 class JsonTokenizer : public TextTokenizer {
  public:
-  // `bytes`: what each token of the model stands for.
+  // `bytes`: the bytes of each token of the model.
   JsonTokenizer(Parts parts, std::vector<std::string> bytes)
       : parts_(std::move(parts)), bytes_(std::move(bytes)) {
     int32_t largest = parts_.post_processor.largest_id();
@@ -73,11 +73,11 @@ class JsonTokenizer : public TextTokenizer {
 
  private:
   bool Has(int32_t id) const { return id >= 0 && id < size(); }
-  // Of a piece of `text`, which stands for some of `source`.
+  // Encodes a piece of `text`, which maps to a part of `source`.
   static absl::Status EncodePiece(const AlignedText& text, TextRange piece,
                                   absl::string_view source, BpeEncoder* encoder, TextBudget* budget,
                                   TextTokens* tokens);
-  // Of a range of `source` without raw added tokens.
+  // Encodes a range of `source` without raw added tokens.
   absl::Status EncodeStretch(absl::string_view source, TextRange stretch,
                              const EncodeOptions& options, TextBudget* budget,
                              TextTokens* tokens) const;
@@ -157,7 +157,7 @@ absl::StatusOr<TextTokens> JsonTokenizer::Encode(absl::string_view text,
   return tokens;
 }
 
-// What each token of `model` stands for.
+// The bytes of each token of `model`.
 absl::StatusOr<std::vector<std::string>> DecodeVocabulary(const BpeModel& model,
                                                           const TokenDecoder& decoder) {
   size_t size = 0;

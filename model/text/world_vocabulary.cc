@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kMaxTokenBytes = 256;
 
-// The value of `count` hexadecimal digits at the beginning of `text`, which it loses.
+// The value of `count` hexadecimal digits at the beginning of `text`, which are removed.
 std::optional<uint32_t> TakeHex(size_t count, absl::string_view* text) {
   if (text->size() < count) return std::nullopt;
   uint32_t value = 0;
@@ -38,7 +38,8 @@ std::optional<uint32_t> TakeHex(size_t count, absl::string_view* text) {
   return value;
 }
 
-// What stands behind a backslash, which `text` loses. In bytes \xHH is a byte, else a code point.
+// The value of the escape behind a backslash, which is removed from `text`. In bytes \xHH is a
+// byte, else a code point.
 bool TakeEscape(bool is_bytes, absl::string_view* text, std::string* out) {
   if (text->empty()) return false;
   const char kind = text->front();
@@ -61,8 +62,8 @@ bool TakeEscape(bool is_bytes, absl::string_view* text, std::string* out) {
   return true;
 }
 
-// The bytes of what stands between the quotes of a Python literal, or nothing where it is none.
-// `quote`: the character that may not stand there.
+// The bytes of the text between the quotes of a Python literal, or nullopt if it is not valid.
+// `quote`: the character that it must not contain.
 std::optional<std::string> Unescaped(absl::string_view text, bool is_bytes, char quote) {
   std::string bytes;
   while (!text.empty()) {
@@ -78,7 +79,7 @@ std::optional<std::string> Unescaped(absl::string_view text, bool is_bytes, char
   return bytes;
 }
 
-// The bytes of a Python literal, or nothing where it is none.
+// The bytes of a Python literal, or nullopt if it is not one.
 std::optional<std::string> BytesOfLiteral(absl::string_view literal) {
   const bool is_bytes = absl::ConsumePrefix(&literal, "b");
   if (literal.size() < 2 || literal.front() != literal.back() ||

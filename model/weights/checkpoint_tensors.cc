@@ -25,7 +25,7 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-// Tensor to file name, as the index says.
+// From tensor to file name, from the index.
 using WeightMap = std::map<std::string, std::string>;
 
 absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
@@ -38,7 +38,7 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
     }
     for (size_t i = 0; i < value.items.size(); ++i) {
       const std::string& file = value.items[i].text;
-      // A name of a file, and of no other directory's.
+      // The name of a file in this directory.
       if (!absl::EndsWith(file, ".safetensors") || absl::StrContains(file, '/')) {
         return CorruptWeights(absl::StrCat("weight_map: tensor ", Quoted(value.keys[i]), " is in ",
                                            Describe(value.items[i]),

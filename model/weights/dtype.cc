@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every product and difference is rounded to float32 where numpy rounds it in gguf's `dequantize`,
-// so that weights are the same bits. (The build forbids contraction to fused operations.)
+// so that weights have the same bits. (The build forbids contraction to fused operations.)
 #include "model/weights/dtype.h"
 
 #include <bit>
@@ -73,7 +73,7 @@ void GroupsOfQ8_0(const char* block, QuantizedGroup* group) {
 }
 
 // The scale and the minimum of group `j` of 32 weights of Q4_K and Q5_K: 6 bits each, packed into
-// 12 bytes. Those of groups 4 to 7 have their upper 2 bits in the bytes of groups 0 to 3.
+// 12 bytes. For groups 4 to 7 the upper 2 bits are in the bytes of groups 0 to 3.
 void SetKScale(const char* block, size_t j, QuantizedGroup* group) {
   const char* packed = block + 4;
   int scale = 0, minimum = 0;
@@ -115,9 +115,9 @@ void GroupsOfQ5_K(const char* block, QuantizedGroup* groups) {
   }
 }
 
-// Q6_K: 128 bytes of low halves, 64 bytes of upper 2 bits, 16 signed scales, d (F16). Of each half
-// of 128 weights, weight 32 g + i has its low bits in byte 32 (g % 2) + i, in the high half for
-// g >= 2, and its upper bits in byte i at bit 2 g. A scale serves 16 weights.
+// Q6_K: 128 bytes of low halves, 64 bytes of upper 2 bits, 16 signed scales, d (F16). In each half
+// of 128 weights, weight 32 g + i has its low bits in byte 32 (g % 2) + i (in its high half for g
+// >= 2), and its upper bits in byte i at bit 2 g. A scale serves 16 weights.
 void GroupsOfQ6_K(const char* block, QuantizedGroup* groups) {
   const float d = Half(block + 208);
   for (size_t j = 0; j < 8; ++j) {

@@ -19,22 +19,21 @@ namespace {
 using Type = GgufValue::Type;
 
 constexpr uint64_t kMaxKeyBytes = 65535;
-constexpr uint64_t kMaxTensorNameBytes = 63;  // of a tensor, as ggml has it
+constexpr uint64_t kMaxTensorNameBytes = 63;  // as in ggml
 constexpr uint32_t kMaxTensorDims = 4;
 constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = uint64_t{1} << 20;
-// The least that an entry takes in the file: of the metadata, of the table of tensors.
+// The least bytes of an entry in the file: in the metadata, in the table of tensors.
 constexpr uint64_t kLeastKeyBytes = 8 + 1 + 4 + 1, kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
-// More than any model has; so that what is kept of an entry may be larger than the entry.
+// More than any model has. This bounds memory: entries in memory may be larger than in the file.
 constexpr uint64_t kMaxKeys = 4096, kMaxTensors = uint64_t{1} << 18;
 
-// Bytes of a value; 0 for texts and arrays, and for what is no type.
+// Bytes of a value; 0 for texts and arrays, and for unknown types.
 uint64_t SizeOfType(uint32_t type) {
   constexpr uint8_t kSizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
   return type < std::size(kSizes) ? kSizes[type] : 0;
 }
 
-// What GGUF calls the types of tensors, by number; "" where there is none. Those with a DType are
-// read.
+// GGUF's names of the types of tensors, by number, or "". Types with a DType are supported.
 struct TensorType {
   const char* name;
   std::optional<DType> dtype;
@@ -111,7 +110,7 @@ T LoadAt(absl::string_view bytes, uint64_t index = 0) {
   return value;
 }
 
-// Element `index` of the integers of type `type` at `bytes`; nullopt where int64 cannot hold it.
+// Element `index` of the integers of type `type` at `bytes`; nullopt if int64 cannot hold it.
 std::optional<int64_t> IntegerAt(Type type, absl::string_view bytes, uint64_t index) {
   switch (type) {
     case Type::kUint8:
@@ -140,8 +139,9 @@ std::optional<int64_t> IntegerAt(Type type, absl::string_view bytes, uint64_t in
 
 }  // namespace
 
-// Reads one value after the other. What does not fit into the file is an error; what does, and not
-// into the bytes that are here, sets `short_`, and the caller comes again.
+// Reads one value after the other. A value beyond the end of the file is an error. A value within
+// the file but beyond the bytes given here sets `short_`, and the caller parses again with more
+// bytes.
 class GgufParser {
  public:
   GgufParser(absl::string_view bytes, uint64_t file_size, GgufMetadataCheck check)
@@ -157,7 +157,7 @@ class GgufParser {
  private:
   uint64_t left() const { return file_size_ - at_; }  // in the file
 
-  // The next `size` bytes. `what` they are, for the error.
+  // The next `size` bytes. `what`: their name, for the error.
   absl::StatusOr<absl::string_view> Take(uint64_t size, absl::string_view what) {
     if (size > left()) {
       return CorruptWeights(absl::StrCat(what, " takes ", size, " bytes at byte ", at_,

@@ -88,7 +88,7 @@ absl::Status ParseOffsets(absl::string_view name, const JsonValue& value, uint64
   return absl::OkStatus();
 }
 
-// Of a tensor of blocks, stored as bytes: its own type, and the shape of its weights.
+// For a tensor of blocks, stored as bytes: sets the blocks' type and the weights' shape.
 absl::Status SetBlocks(absl::string_view name, DType dtype, const JsonValue& stored,
                        TensorEntry* entry) {
   const DTypeLayout& layout = LayoutOf(dtype);
@@ -104,7 +104,7 @@ absl::Status SetBlocks(absl::string_view name, DType dtype, const JsonValue& sto
   return absl::OkStatus();
 }
 
-// That the offsets span what dtype and shape say.
+// Checks that the offsets span the bytes of dtype and shape.
 absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
   const DTypeLayout& layout = LayoutOf(entry.dtype);
   uint64_t bytes = layout.bytes;
@@ -155,7 +155,7 @@ absl::StatusOr<TensorEntry> ParseEntry(absl::string_view name, const JsonValue& 
   return entry;
 }
 
-// That the tensors, in the order of their offsets, fill the data exactly.
+// Checks that the tensors, in the order of their offsets, fill the data exactly.
 absl::Status CheckContiguous(const TensorEntries& entries, uint64_t data_bytes) {
   std::vector<TensorEntries::const_pointer> order;
   for (const auto& named : entries) order.push_back(&named);
@@ -192,7 +192,7 @@ absl::Status CheckForm(absl::string_view header) {
   return absl::OkStatus();
 }
 
-// Judges a tensor beside its form; its shape is known by then.
+// Checks a tensor, whose form and shape are valid.
 using CheckEntry =
     absl::FunctionRef<absl::Status(const std::string& name, const TensorEntry& entry)>;
 

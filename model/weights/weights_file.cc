@@ -28,7 +28,7 @@ int64_t MtimeNs(const struct stat& info) {
 }
 
 // OK, or an error that names the first of `blocks` blocks with a weight that is not finite.
-// `first_block` is the number of the piece's first.
+// `first_block` is the number of the piece's first block.
 absl::Status CheckFinite(absl::string_view name, DType dtype, const char* bytes, size_t blocks,
                          uint64_t first_block) {
   const std::optional<size_t> bad = FindNonFinite(dtype, bytes, blocks);
@@ -45,9 +45,8 @@ absl::Status CheckFinite(absl::string_view name, DType dtype, const char* bytes,
                                      " is ", value, "; allowed: finite numbers"));
 }
 
-// Decodes the `count` blocks at `bytes`, which are blocks `block` onwards of a tensor, to where
-// they lie in `out`, which holds the tensor's weights from `first` on and may begin or end within a
-// block.
+// Decodes the `count` blocks at `bytes`, blocks `block` onwards of a tensor, to their place in
+// `out`. `out` holds the tensor's weights from `first` on and may begin or end within a block.
 void DecodeOverlap(DType dtype, const char* bytes, size_t block, size_t count, size_t first,
                    std::span<float> out) {
   const DTypeLayout& layout = LayoutOf(dtype);
@@ -159,7 +158,7 @@ absl::StatusOr<std::string> WeightsFile::ReadHeader() const {
 
 absl::StatusOr<GgufHeader> WeightsFile::ReadGgufHeader(GgufMetadataCheck check) const {
   std::string bytes;
-  // Where the header ends, only reading it tells.
+  // The end of the header is known only after reading it.
   for (uint64_t size = kPieceBytes;; size *= 2) {
     const size_t had = bytes.size();
     bytes.resize(static_cast<size_t>(std::min(size, size_)));
@@ -203,7 +202,7 @@ absl::StatusOr<std::string> WeightsFile::Sha256() const {
     hashed = hashed && EVP_DigestUpdate(digest.get(), piece.data(), bytes) == 1;
     return status;
   };
-  // What is no tensor: the header, and the padding of GGUF.
+  // The bytes outside tensors: the header, and the padding of GGUF.
   uint64_t at = 0;
   const auto read_up_to = [&](uint64_t end) -> absl::Status {
     while (at < end) {

@@ -21,9 +21,8 @@ struct LongShape {
   static constexpr int kStateWarps = kColumns / (kAcross * kWidth);
   static constexpr int kMoveWarps = 2, kWarps = kStateWarps + 1 + kMoveWarps;
   static constexpr int kThreads = kWarps * kWarpLanes;
-  static constexpr int kTiles = O::kValues / kColumns;  // blocks of a head
-  static constexpr int kBlocks =
-      kMine * kWidth > 32 ? 2 : 3;  // per multiprocessor; limits registers
+  static constexpr int kTiles = O::kValues / kColumns;         // blocks of a head
+  static constexpr int kBlocks = kMine * kWidth > 32 ? 2 : 3;  // per multiprocessor
   static_assert(kMine % 4 == 0 && kStateWarps * kAcross * kWidth == kColumns);
 
   // Shared memory, in floats. Two tiles of tokens: phi [kTokens][q, k][kF], v [kTokens][kColumns],

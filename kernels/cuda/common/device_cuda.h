@@ -157,8 +157,7 @@ __device__ __forceinline__ float Activated(Epilogue epilogue, float v) {
 // F16's range become its largest value, so that rounding never makes a row non-finite; infinities
 // and NaN become NaN, so that an error stays visible.
 __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
-  low = fmaf(low, 0.0f, low),
-  high = fmaf(high, 0.0f, high);  // infinity becomes NaN, other values stay
+  low = fmaf(low, 0.0f, low), high = fmaf(high, 0.0f, high);  // infinity: NaN; others stay
 #if defined(__CUDA_ARCH__)
   uint32_t packed;
   asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
