@@ -48,7 +48,7 @@ enum class CudaPlan : uint8_t {
 // The library for matrix products that are separate launches. Products with norms or activations,
 // and products of few rows, are parts of our own kernels.
 enum class CudaProductChoice : uint8_t {
-  kAuto,  // NVIDIA's cuBLASLt from many rows on, if it is installed and gives the bits of our own
+  kAuto,  // NVIDIA's cuBLASLt from many_rows on, if it is installed and gives the bits of our own
           // kernels on this device; else our own kernels
   kOwn,   // our own kernels
 };
