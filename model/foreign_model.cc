@@ -74,7 +74,7 @@ bool IsOfTorch(const std::string& path, absl::string_view bytes) {
 std::optional<FileKind> KindOfFile(const std::string& path) {
   const std::string bytes = Beginning(path);
   if (absl::StartsWith(bytes, "version https://git-lfs")) {
-    return FileKind{"a pointer of Git LFS", "\"git lfs pull\" fetches what it stands for"};
+    return FileKind{"a pointer of Git LFS", "\"git lfs pull\" fetches the file"};
   }
   if (absl::StartsWith(bytes, "GGUF")) {
     return FileKind{"a GGUF file", "--model takes the file itself, of several parts the first"};

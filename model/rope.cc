@@ -100,7 +100,7 @@ absl::Status SetFrequencies(const JsonReader& object, int head_dim, double theta
   const int dims = int(head_dim * partial);
   if (partial > 1 || dims < 2 || dims % 2 != 0) {
     return object.Invalid("partial_rotary_factor", "is ", partial, ", of heads of ", head_dim,
-                          " values; allowed: what makes an even number of them");
+                          " values; allowed: a share with an even number of values");
   }
   rope->frequencies.resize(size_t(dims) / 2);
   for (size_t i = 0; i < rope->frequencies.size(); ++i) {

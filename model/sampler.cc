@@ -67,7 +67,7 @@ absl::Status CheckLogitBias(const SamplingParams& params, const ModelConfig& con
     }
     if (!seen.insert(token).second) {
       return check.Bad("logit_bias", absl::StrCat("given twice for token ", token),
-                       "one bias a token");
+                       "one bias per token");
     }
     RIVULET_RETURN_IF_ERROR(
         check.InRange(absl::StrCat("logit_bias[", token, "]"), bias, -100, 100));

@@ -180,7 +180,7 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
   for (const RunRow& row : run.rows) {
     RIVULET_RETURN_IF_ERROR(CheckSlot(row.slot));
     if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
-      return absl::InternalError("a row feeds at least one token, with as many targets or none");
+      return absl::InternalError("a row feeds at least one token, and has all targets or none");
     }
     const int64_t end = row.position + std::ssize(row.tokens) +
                         (row.sample ? std::min(row.max_samples, run.num_steps) - 1 : 0);

@@ -165,7 +165,7 @@ std::string CublasLtProduct::WhyNot(const cublaslt::HeuristicResult& offered) co
   size_t written = 0;
   const Status told = f.MatmulAlgoCapGetAttribute(&algorithm, cublaslt::kCapNumericalFlags, &flags,
                                                   sizeof flags, &written);
-  if (!split || !scheme || told != 0) return "does not say how it sums";
+  if (!split || !scheme || told != 0) return "does not tell the order of its sums";
   // 0 and 1 both say that k is not split.
   if (*split > 1 || *split < 0) return "splits k";
   if (*scheme != 0) return absl::StrCat("reduction scheme ", *scheme);

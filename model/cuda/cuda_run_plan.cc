@@ -17,7 +17,7 @@ absl::Status CheckRow(const RunRow& row, int num_steps, const BackendLimits& lim
     return absl::InternalError(absl::StrCat("slot ", row.slot, " is not in 1..", limits.num_slots));
   }
   if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
-    return absl::InternalError("a row feeds at least one token, with as many targets or none");
+    return absl::InternalError("a row feeds at least one token, and has all targets or none");
   }
   if (row.position < 0 || (row.sample && row.max_samples < 1)) {
     return absl::InternalError(

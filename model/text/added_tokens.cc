@@ -108,7 +108,7 @@ absl::Status AddedTokens::Add(const JsonValue& value, absl::string_view path, co
     if (!normalized.ok())
       return kTokenizerRules.Invalid(
           at, "is ", Quoted(token.content),
-          ", for which the normalizer does too much: ", normalized.status().message());
+          ", which the normalizer does not finish: ", normalized.status().message());
     needle = std::string(normalized->text());
   }
   if (needle.empty() || std::max(needle.size(), token.content.size()) > kMaxAddedTokenBytes) {

@@ -181,7 +181,7 @@ class Translator {
     const bool negated = absl::ConsumePrefix(&name, "^") != (c == 'P');
     for (const char letter : name) {
       if (!absl::ascii_isalpha(static_cast<uint8_t>(letter)) && letter != '_') {
-        return Refuse("a property with an odd name");
+        return Refuse("a property with an invalid name");
       }
     }
     if (name.empty() || name == "LC") return Refuse("a property without a name that we know");
