@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a model directory: `rivulet score` against answers from elsewhere, raw outputs and log-likelihoods."""
+"""Checks a model directory: compares the raw outputs and log-likelihoods of `rivulet score` with those of another program."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def output_limit(config: Config) -> float:
 
 
 def find_rivulet(given: pathlib.Path | None) -> str:
-    """The `rivulet` command: the one given, else that on PATH. Raises Absent."""
+    """The path of the `rivulet` command: the given one, else the one on PATH. Raises Absent."""
     found = shutil.which(str(given) if given is not None else "rivulet")
     if found is None:
         raise Absent(f"--rivulet {given}: no such command" if given is not None else "the command rivulet is not on PATH (--rivulet PATH names it)")
@@ -67,7 +67,7 @@ def read_tokens(path: pathlib.Path) -> list[list[int]]:
 
 
 def spread(num_scored: int) -> list[int]:
-    """At most MOST_POSITIONS indices from 0 to num_scored - 1, both ends among them."""
+    """At most MOST_POSITIONS indices from 0 to num_scored - 1, with both ends."""
     if num_scored <= MOST_POSITIONS:
         return list(range(num_scored))
     return sorted({round(i * (num_scored - 1) / (MOST_POSITIONS - 1)) for i in range(MOST_POSITIONS)})
@@ -111,7 +111,7 @@ def read_golden(path: pathlib.Path) -> dict[str, Any]:
 
 
 def rivulet_score(rivulet: str, directory: pathlib.Path, want: dict[str, Any]) -> list[dict[str, Any]]:
-    """What `rivulet score` answers for the sequences of `want`. Raises BadInput with its words where it refuses the directory."""
+    """The answers of `rivulet score` for the sequences of `want`. Raises BadInput with its message if it refuses the directory."""
     lines = "".join(json.dumps({"tokens": s["tokens"]}) + "\n" for s in want["sequences"])
     command = [rivulet, "score", "--model", str(directory), "--input", "-", "--backend", "cpu"]
     if want["positions"]:
@@ -135,7 +135,7 @@ class Difference:
 
 
 def difference(want: dict[str, Any], got: Sequence[dict[str, Any]]) -> Difference:
-    """Compares. Raises BadInput where the answers are not of one form, as with a head of another size."""
+    """Compares the answers. Raises BadInput if their forms differ, for example by a head of another size."""
     if len(got) != len(want["sequences"]):
         raise BadInput(f"{len(got)} answers for {len(want['sequences'])} sequences")
     outputs = nll = 0.0
@@ -149,12 +149,12 @@ def difference(want: dict[str, Any], got: Sequence[dict[str, Any]]) -> Differenc
 
 
 def _larger(*values: float) -> float:
-    """The maximum, NaN where there is one."""
+    """The maximum; NaN if there is a NaN."""
     return next((v for v in values if v != v), max(values))
 
 
 def print_difference(found: Difference, limit: float, against: str, want: dict[str, Any], verdict: str) -> bool:
-    """Says what was found, `verdict` if it is within the limits; returns whether it is."""
+    """Prints the differences, and `verdict` if they are within the limits; returns whether they are."""
     counted = sum(s["num_scored"] for s in want["sequences"]) if "num_scored" in want["sequences"][0] else "?"
     print(f"check: rivulet score against {against}: {len(want['sequences'])} sequence(s), {counted} scored tokens")
     print(f"  raw outputs  largest difference {found.outputs:.2e}, limit {limit:.0e}")
@@ -165,5 +165,5 @@ def print_difference(found: Difference, limit: float, against: str, want: dict[s
 
 
 def say_not_checked(reason: str) -> None:
-    """Where the check could not be made, nothing claims that it was."""
+    """Reports that the check could not be made."""
     print(f"NOT CHECKED: {reason}", file=sys.stderr, flush=True)

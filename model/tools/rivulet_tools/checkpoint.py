@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a checkpoint, PyTorch or safetensors, into named arrays. No code of a pickle is ever run."""
+"""Reads a checkpoint, PyTorch or safetensors, into named arrays. Never runs code of a pickle."""
 
 import dataclasses
 import pathlib

@@ -2,8 +2,8 @@
 """rivulet-convert: a checkpoint of pytorch-fast-transformers, or of the authors of RWKV-7 or Mamba-2, becomes a model directory, and the result
 is checked.
 
-Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something is absent
-that the check needs (the directory is kept) or that reading needs.
+Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something that
+the check needs (the directory is kept) or that reading needs is absent.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def read_alphabet(path: pathlib.Path | None) -> str | None:
 
 
 def add_settings(args: argparse.Namespace, settings: Mapping[str, Any]) -> None:
-    """Puts the settings of a map into `args` where no flag gives them. Raises BadInput for a bad one."""
+    """Puts the settings of a map into `args` unless a flag gives them. Raises BadInput for a bad setting."""
     parser = argparse.ArgumentParser(exit_on_error=False, add_help=False, allow_abbrev=False)
     _add_encoder_flags(parser)
     _add_model_flags(parser)
@@ -131,7 +131,7 @@ class Conversion:
         self.args = args
 
     def run(self) -> int:
-        """Raises BadInput and Absent; a check that lacks something is not raised but told, as the directory is there."""
+        """Raises BadInput and Absent. A check that cannot be made is only reported, because the directory exists."""
         args = self.args
         if args.golden and (args.no_check or args.expect):
             raise BadInput("--golden writes the library's answers, so it needs the check against the library: no --no-check, no --expect")
@@ -201,7 +201,7 @@ class Conversion:
         return self.end_stated(want, conversion.warning())
 
     def begin_stated(self, kind: str, own: set[str]) -> dict | None:
-        """All settings are in the checkpoint, so flags that state some are refused. Returns what --expect names."""
+        """All settings are in the checkpoint, so flags for settings are refused. Returns the file of --expect."""
         args, parser = self.args, make_parser()
         for name, value in vars(args).items():
             if name not in STATED_FLAGS | own and value != parser.get_default(name):
@@ -224,7 +224,7 @@ class Conversion:
         return 0 if check.print_difference(found, args.limit or STATED_LIMIT, f"{args.expect}", want, "good") else 1
 
     def wanted(self, plan: Plan, files: ModelFiles) -> dict:
-        """What the model must answer: from --expect, or from the library with the checkpoint's tensors, as they are written."""
+        """The expected answers of the model: from --expect, or from the library with the checkpoint's tensors as written."""
         args = self.args
         if args.expect is not None:
             return check.read_golden(args.expect)

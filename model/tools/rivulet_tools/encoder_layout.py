@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from the shapes of a checkpoint's encoder what they can tell: sizes, heads, feature map, gate."""
+"""Infers sizes, heads, feature map and gate from the shapes of a checkpoint's encoder."""
 
 import math
 
@@ -7,7 +7,7 @@ from rivulet_tools.errors import BadInput
 from rivulet_tools.names import GATE, OMEGA, RFA_OMEGA
 from rivulet_tools.plan import Config, Plan, Settings
 
-# What the library's maps are called on the command line; rfa is the training recipe's own.
+# The names of the library's maps on the command line; rfa is from the training recipe.
 MAPS = ("elu", "random_fourier", "smoothed_random_fourier", "favor", "generalized_random", "rfa")
 
 
@@ -22,11 +22,11 @@ class EncoderLayout:
         return f"transformer.layers.0.{rest}" in self.plan.names
 
     def shape(self, rest: str, dimensions: int) -> tuple[int, ...]:
-        """Shape of layer 0's tensor `rest`, which must be there with that many dimensions."""
+        """The shape of layer 0's tensor `rest`, which must exist with this number of dimensions."""
         return self.plan.shape(f"transformer.layers.0.{rest}", dimensions)
 
     def read(self) -> Config:
-        """The part of config.json that concerns the encoder."""
+        """The encoder's part of config.json."""
         plan, settings = self.plan, self.settings
         key_rows, hidden = self.shape("attention.query_projection.weight", 2)
         value_rows = self.shape("attention.value_projection.weight", 2)[0]
@@ -60,7 +60,7 @@ class EncoderLayout:
         return self.plan.choose("activation", self.settings.activation, "relu", "--activation; the paper's ImageGenerator has it")
 
     def feature_map_kind(self) -> str:
-        """Which map: from the names where they tell, else from --feature-map."""
+        """The feature map: from the names if they determine it, else from --feature-map."""
         given = self.settings.feature_map
         if self.has(RFA_OMEGA):
             fitting = ["rfa"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands around the encoder, outside the library: embedding, positions, head, meaning of the tokens."""
+"""The parts around the encoder, outside the library: embedding, positions, head, meaning of the tokens."""
 
 import numpy as np
 
@@ -19,13 +19,13 @@ def sinusoidal(length: int, columns: int) -> np.ndarray:
 
 
 class EndsLayout:
-    """Fills the rest of a Plan, whose encoder is already there."""
+    """Fills the rest of a Plan that already has its encoder."""
 
     def __init__(self, plan: Plan, settings: Settings, hidden: int):
         self.plan, self.settings, self.hidden = plan, settings, hidden
 
     def read(self) -> Config:
-        """The part of config.json that does not concern the encoder. Maps the tensors on the way."""
+        """The part of config.json beside the encoder. Also maps the tensors."""
         vocab_size, columns = self.plan.shape("embedding.weight", 2)
         if columns not in (self.hidden, self.hidden / 2):
             raise BadInput(
@@ -92,7 +92,7 @@ class EndsLayout:
         return given or rows
 
     def position_without_table(self, combine: str) -> Config:
-        """Positions that the checkpoint does not hold: none, or sinusoidal ones that are computed."""
+        """Positions that are not in the checkpoint: none, or sinusoidal ones that are computed."""
         kind, length = self.settings.position_type, self.settings.max_length
         if kind == "learned":
             raise BadInput("--position-type learned: there is no table of positions")
@@ -118,7 +118,7 @@ class EndsLayout:
         if kind is not None and kind not in fitting:
             allowed = " or ".join(fitting) or "nothing"
             raise BadInput(f"--output {kind}: the head has {outputs} outputs, the embedding {vocab_size} rows; {allowed} fits")
-        # Three outputs a logistic: a number that many a head has by chance, so that alone is no ground to assume one.
+        # A mixture has three outputs per logistic. Many other heads have a multiple of three, too, so this alone does not show a mixture.
         if not fitting or (kind is None and fitting == ["mixture"] and vocab_size not in (256, 257)):
             mixture = f"{outputs // 3} logistics: say --output mixture if so" if outputs % 3 == 0 else "3 for each logistic"
             raise BadInput(
@@ -150,7 +150,7 @@ class EndsLayout:
 
     def special(self, name: str, given: str | None, vocab_size: int, default: int | None, why: str) -> int | None:
         if given is None:
-            # A wrong eos only ends what is generated elsewhere; none ends nothing.
+            # A wrong eos would end generations at the wrong place; without an eos no token ends them.
             return self.plan.assume(f"{name}_token_id", default, why)
         if given == "none":
             return None
@@ -203,7 +203,7 @@ class EndsLayout:
 
 
 def squeezed(tensor: Tensor) -> tuple[int, ...]:
-    """The shape without its leading dimensions of 1, as in [1, L, d]; a matrix stays one."""
+    """The shape without leading dimensions of 1, as in [1, L, d]; a matrix keeps its two dimensions."""
     shape = tensor.shape
     while len(shape) > 2 and shape[0] == 1:
         shape = shape[1:]

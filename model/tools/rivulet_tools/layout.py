@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the tensors of a checkpoint and what the caller said to a whole Plan."""
+"""Makes a whole Plan from the tensors of a checkpoint and the caller's settings."""
 
 import re
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of pytorch-fast-transformers itself in float64, from the tensors of a checkpoint: what a conversion is checked against.
+"""Answers of pytorch-fast-transformers itself in float64, from the tensors of a checkpoint, to check a conversion.
 
-Its recurrent modules are pure Python; compiled extension modules that are not there are replaced by empty ones. What the library
-does not have (the rfa map, the gate, clamp_min) is answered by rivulet_tools.network, which the training recipe uses.
+Its recurrent modules are pure Python; missing compiled extension modules are replaced by empty ones. For features that the library
+does not have (the rfa map, the gate, clamp_min) rivulet_tools.network computes the answers, which the training recipe uses.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ _COMPILED = tuple(
 
 
 class _EmptyModules(importlib.abc.Loader):
-    """A meta path finder that answers for the library's compiled modules where nothing else does."""
+    """A meta path finder for the library's compiled modules, used if no other finder has them."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name.startswith("fast_transformers.") and name.rpartition(".")[2] in _COMPILED:
@@ -96,7 +96,7 @@ def in_library(config: Config) -> bool:
 
 
 def _library_encoder(config: Config) -> Any:
-    """The library's RecurrentTransformerEncoder for a configuration, in the mode of inference. torch and the library are there."""
+    """The library's RecurrentTransformerEncoder for a configuration, in inference mode. REQUIRES: torch and the library are installed."""
     import torch
     from fast_transformers import feature_maps
     from fast_transformers.recurrent.attention import RecurrentAttentionLayer, RecurrentLinearAttention
@@ -129,7 +129,7 @@ def _library_encoder(config: Config) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one sequence gives. outputs [scored tokens, head outputs] and nll [scored tokens], float64."""
+    """The answers for one sequence: outputs [scored tokens, head outputs] and nll [scored tokens], float64."""
 
     outputs: np.ndarray
     nll: np.ndarray

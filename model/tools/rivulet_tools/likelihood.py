@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What raw head outputs say about the tokens that follow: negative log-likelihoods, exactly as model/FORMAT.md defines them."""
+"""Negative log-likelihoods of the next tokens from raw head outputs, exactly as model/FORMAT.md defines them."""
 
 import math
 from collections.abc import Mapping

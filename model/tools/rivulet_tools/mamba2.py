@@ -20,7 +20,7 @@ WEIGHTS = ("pytorch_model.bin", "model.safetensors")
 AUTHORS_TOKENIZER = "EleutherAI/gpt-neox-20b"
 END_OF_TEXT = "<|endoftext|>"
 
-# Settings with the defaults of mamba_ssm's MambaConfig and Mamba2. Those that change nothing here: how a model is computed or was initialized.
+# Settings with the defaults of mamba_ssm's MambaConfig and Mamba2. They only say how a model is computed or was initialized.
 MODEL = {
     "d_model": 2560, "d_intermediate": 0, "n_layer": 64, "vocab_size": 50277, "attn_layer_idx": [], "attn_cfg": {}, "rms_norm": True,
     "pad_vocab_size_multiple": 8, "tie_embeddings": True,
@@ -33,7 +33,7 @@ HARMLESS = {
     "ssm_cfg", "residual_in_fp32", "fused_add_norm", "conv_init", "A_init_range", "dt_min", "dt_max", "dt_init_floor", "chunk_size",
     "use_mem_eff_path", "process_group", "sequence_parallel", "device", "dtype",
 }  # fmt: skip
-# The value that is served, of settings that change the mathematics.
+# The supported values of settings that change the mathematics.
 ONLY = {
     "d_intermediate": (0, "layers with an MLP are not served"), "attn_layer_idx": ([], "attention layers are not served"),
     "rms_norm": (True, "layer norms are not served"), "layer": ("Mamba2", "Mamba-1, the default, is not served"),
@@ -43,7 +43,7 @@ ONLY = {
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any] | None:
-    """What config.json of a directory says; None where there is none that can be read."""
+    """The contents of a directory's config.json; None if it is missing or cannot be read."""
     try:
         value = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -58,7 +58,7 @@ def is_mamba2(path: pathlib.Path) -> bool:
 
 
 class Settings:
-    """What config.json says, checked. Raises BadInput that names the setting, its value and what is allowed."""
+    """The checked settings of config.json. Raises BadInput that names the setting, its value and what is allowed."""
 
     def __init__(self, path: pathlib.Path):
         self.path, found = path / "config.json", _settings(path) or {}
@@ -114,7 +114,7 @@ class Settings:
         return inner
 
     def _dt_limit(self) -> list[Any]:
-        """As transformers 5 writes it: JSON has no infinity."""
+        """In transformers 5's form, because JSON has no infinity."""
         limit = self.values["dt_limit"]
         good = isinstance(limit, list) and len(limit) == 2 and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in limit)
         if not good or not 0 <= limit[0] <= limit[1]:
@@ -157,7 +157,7 @@ class Weights:
     """The file beside config.json, by name of the tensor: shape, element type, and a function that reads it. Use it as a context."""
 
     def __init__(self, directory: pathlib.Path):
-        """Raises BadInput where there is none, or one that holds more than tensors."""
+        """Raises BadInput if there is no file, or if it holds more than tensors."""
         self._closing = contextlib.ExitStack()
         self.path = next((directory / name for name in WEIGHTS if (directory / name).is_file()), None)
         self.tensors: dict[str, tuple[tuple[int, ...], str, Callable[[], Tensor]]] = {}
@@ -178,7 +178,7 @@ class Weights:
 
 
 class Conversion:
-    """One directory, checked. Raises BadInput where a setting is not served, or a tensor is missing, misshapen or has no place."""
+    """One checked directory. Raises BadInput if a setting is not supported, or a tensor is missing, misshapen or has no place."""
 
     def __init__(self, settings: Settings, weights: Weights, tokenizer: pathlib.Path, eos: str | None):
         """tokenizer: the folder that holds its files. eos: an id, "none", or None for the tokenizer's <|endoftext|>."""
@@ -197,7 +197,7 @@ class Conversion:
         self._check_tied()
 
     def _check_tied(self) -> None:
-        """torch.save writes a tied head as a second name of the embedding."""
+        """torch.save writes a tied head as a second name for the embedding."""
         if not self.settings.tied or "lm_head.weight" not in self.weights.tensors:
             return
         head, embedding = (self.weights.tensors[name][2]() for name in ("lm_head.weight", "backbone.embedding.weight"))
@@ -235,7 +235,7 @@ class Conversion:
         )
 
     def write(self, directory: pathlib.Path, dtype: str, force: bool) -> None:
-        """All or nothing. Raises BadInput as `encoded` does, OSError where the disk refuses."""
+        """Writes all or nothing. Raises BadInput as `encoded` does, and OSError for errors of the disk."""
         places = []
         for old, shape in self.needed.items():
             _, source_dtype, read = self.weights.tensors[old]

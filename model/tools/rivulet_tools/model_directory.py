@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes model directories (model/FORMAT.md): which tensors a configuration calls for, and the files, all or nothing."""
+"""Writes model directories (model/FORMAT.md): the tensors that a configuration needs, and the files, all or nothing."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ TYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def omega_columns(feature_map: Mapping[str, Any]) -> int | None:
-    """Columns of the tensor `omega` of a feature map; None where the map has none."""
+    """Columns of the tensor `omega` of a feature map; None if the map has no omega."""
     kind = feature_map["type"]
     if kind == "elu":
         return None
@@ -37,7 +37,7 @@ def omega_columns(feature_map: Mapping[str, Any]) -> int | None:
 
 
 def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that `config` (as in config.json) calls for."""
+    """Name and shape of every tensor that `config` (as in config.json) needs."""
     hidden, ffn, heads = config["hidden_size"], config["ffn_size"], config["num_heads"]
     keys, values = heads * config["key_dim"], heads * config["value_dim"]
     position, output = config["position"], config["output"]
@@ -134,13 +134,13 @@ def stream_weights(path: pathlib.Path, places: Sequence[Place], dtype: str) -> M
 
 
 class ModelFiles:
-    """A model ready to be written: everything about it is checked.
+    """A fully checked model, ready to be written.
 
     weights: what model.safetensors will hold, numbers as a reader gets them.
     """
 
     def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: str = "keep"):
-        """Raises BadInput where tensors are absent, surplus, misshapen, not finite or beyond `dtype` (see `encoded`)."""
+        """Raises BadInput if tensors are missing, surplus, misshapen, not finite or beyond `dtype` (see `encoded`)."""
         self.config, self.weights = config, {}
         self._stored: dict[str, np.ndarray] = {}
         shapes = expected_tensors(config)
@@ -194,7 +194,7 @@ def new_directory(directory: pathlib.Path, force: bool) -> Iterator[pathlib.Path
 
 
 def refuse_existing(directory: pathlib.Path, force: bool) -> None:
-    """Raises BadInput where `directory` may not be written: it exists and `force` is not given, or is no model directory."""
+    """Raises BadInput if `directory` must not be written: it exists and `force` is not given, or it is no model directory."""
     if not directory.exists() and not directory.is_symlink():
         return
     if not force:
@@ -209,8 +209,8 @@ def refuse_existing(directory: pathlib.Path, force: bool) -> None:
 
 
 def _put_in_place(temporary: pathlib.Path, directory: pathlib.Path) -> None:
-    """Renames `temporary` to `directory`; what was there is moved aside first and removed last."""
-    mask = _umask()  # temporary directories and safetensors' files are readable by their owner alone
+    """Renames `temporary` to `directory`; an old directory is moved aside first and removed last."""
+    mask = _umask()  # only the owner can read temporary directories and safetensors' files
     os.chmod(temporary, 0o777 & ~mask)
     for file in temporary.iterdir():
         os.chmod(file, 0o666 & ~mask)

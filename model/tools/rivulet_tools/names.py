@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensor of a checkpoint is which tensor of a model directory: by a layout that is known exactly, else by the user's map."""
+"""Maps the tensors of a checkpoint to the tensors of a model directory: by a known layout, else by the user's map."""
 
 import itertools
 import json
@@ -34,12 +34,12 @@ _KEYS = (*_USUAL, *(f"transformer.layers.N.{name}" for name in _OF_SOME_MAPS))
 _QUERY = re.compile(r"^(.*?)layers\.\d+\.attention\.query_projection\.weight$")
 _N = re.compile(r"(?<![^.])N(?![^.])")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
-_SETTINGS = {"num-heads": "?", "activation": "?", "bos": "?"}  # what no checkpoint states, to begin with
+_SETTINGS = {"num-heads": "?", "activation": "?", "bos": "?"}  # settings that no checkpoint states, as a start
 _MOST_LINES = 60
 
 
 class Unrecognised(BadInput):
-    """No known layout; `start`: the begin of a map, to be completed."""
+    """The layout is not known; `start`: the beginning of a map, to be completed."""
 
     def __init__(self, reason: str, source: Mapping[str, Tensor], known: Mapping[str, str]):
         super().__init__(
@@ -75,7 +75,7 @@ def _beside(prefix: str) -> str:
 
 
 def _known(source: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
-    """A map of what has the known names with an encoder under `prefix`."""
+    """A map of the tensors with known names, with an encoder under `prefix`."""
     known = {key: _beside(prefix) + name for key, names in _ENDS.items() for name in names if _beside(prefix) + name in source}
     for key in _KEYS[len(_ENDS) :]:
         name = prefix + key.removeprefix("transformer.")
@@ -85,7 +85,7 @@ def _known(source: Mapping[str, Tensor], prefix: str) -> dict[str, str]:
 
 
 def read_map(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The objects `tensors` and `settings` of a map file. Raises BadInput for another file, and for one that cannot be read."""
+    """The objects `tensors` and `settings` of a map file. Raises BadInput for a file that is not a map or cannot be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -133,7 +133,7 @@ def _expanded(names: Mapping[str, str], source: Mapping[str, Tensor], where: str
 
 
 def _listing(source: Mapping[str, Tensor]) -> str:
-    """The tensors that look like weights, with their shapes; one line for those that differ in the number of their layer alone."""
+    """The tensors that look like weights, with their shapes; one line for tensors that differ only in the layer's number."""
     alike: dict[tuple[str, str], list[str]] = {}
     weights = [name for name in sorted(source) if looks_like_weight(name, source[name])]
     for name in weights:

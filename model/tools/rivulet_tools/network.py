@@ -48,7 +48,7 @@ class Attention(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """phi(x) for keys or queries [..., heads, tokens, key_dim] -> [..., heads, tokens, features]."""
         if self.map["type"] == "elu":
-            # Not elu(x) + 1: features near 0 keep their relative precision, as when the model is served.
+            # Not elu(x) + 1: features near 0 keep their relative precision, as in the server.
             return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
         x = x / x.norm(dim=-1, keepdim=True).clamp(min=1e-6)
         u = x @ (self.sigma[:, :, None] * self.omega)
@@ -149,7 +149,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The layers, and the norm after them where there is one."""
+    """The layers, and the norm after them if there is one."""
 
     def __init__(self, config: Mapping[str, Any], chunk: int, dropout: float):
         super().__init__()
@@ -166,7 +166,7 @@ class Encoder(nn.Module):
 
 
 class Network(nn.Module):
-    """A whole model: token ids to raw head outputs. `config` is that of config.json; maps: elu and rfa; positions: none and learned."""
+    """A whole model: token ids to raw head outputs. `config`: as in config.json; maps: elu and rfa; positions: none and learned."""
 
     def __init__(self, config: Mapping[str, Any], *, chunk: int = 64, dropout: float = 0.0):
         super().__init__()
@@ -190,7 +190,7 @@ class Network(nn.Module):
         return self.predictor(self.transformer(x, None)[0])
 
     def recurrent(self, fed: Tensor) -> Tensor:
-        """The same, one token after the other through the recurrent form."""
+        """forward in the recurrent form, one token after the other."""
         state: State | None = None
         rows = []
         for t in range(fed.shape[1]):

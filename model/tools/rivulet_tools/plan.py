@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a conversion decided: which tensor goes where, which settings were assumed, what is left over."""
+"""The decisions of a conversion: the mapping of tensors, the assumed settings, the unused tensors."""
 
 import argparse
 import re
@@ -12,10 +12,10 @@ from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
 
 Config = dict[str, Any]
-Settings = argparse.Namespace  # the flags of rivulet-convert; None: not said
+Settings = argparse.Namespace  # the flags of rivulet-convert; None: not given
 T = TypeVar("T")
 
-# Names of what trainers save beside the weights.
+# Names of tensors that trainers save beside the weights.
 _NOT_WEIGHTS = re.compile(
     r"(^|[._])(optim(izer)?s?|adam|sched(uler)?s?|lr_schedulers?|callbacks?|scaler|rng|loops|exp_avg|exp_avg_sq|momentum_buffer|"
     r"num_batches_tracked|global_step|epoch|iteration)([._]|$|_state)"
@@ -23,7 +23,7 @@ _NOT_WEIGHTS = re.compile(
 
 
 def looks_like_weight(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor may belong to the model: neither a counter nor by its name the trainer's own."""
+    """Whether a tensor may belong to the model: it is no counter, and its name is not one of a trainer's."""
     return tensor.is_float and tensor.values.size > 1 and not _NOT_WEIGHTS.search(name.lower())
 
 
@@ -35,21 +35,21 @@ class Plan:
         self.source, self.names, self.paper = source, names, paper
         self.config: Config = {}
         self.tensors: dict[str, Tensor] = {}  # by the name in model.safetensors
-        self.mapped: list[tuple[str, str, Tensor]] = []  # (name in the checkpoint, name in the directory or what became of it, tensor)
+        self.mapped: list[tuple[str, str, Tensor]] = []  # (name in the checkpoint, name in the directory or a remark, tensor)
         self.assumed: list[str] = []
         self.position_table: np.ndarray | None = None  # the checkpoint's own, [max_length, columns]
 
     def assume(self, setting: str, value: T, why: str) -> T:
-        """Notes a setting that the checkpoint does not state, and returns its value."""
+        """Records a setting that the checkpoint does not state, and returns its value."""
         self.assumed.append(f"  {setting} = {'none' if value is None else value}: {why}")
         return value
 
     def choose(self, setting: str, given: T | None, default: T, why: str) -> T:
-        """What was given, else the default, noted as assumed."""
+        """The given value, else the default, recorded as assumed."""
         return self.assume(setting, default, why) if given is None else given
 
     def shape(self, target: str, dimensions: int) -> tuple[int, ...]:
-        """Shape of what becomes `target`, which must be there with that many dimensions."""
+        """The shape of the tensor for `target`, which must exist with this number of dimensions."""
         if target not in self.names:
             raise BadInput(f"tensor {target!r} is missing")
         shape = self.source[self.names[target]].shape
@@ -72,12 +72,12 @@ class Plan:
         self.mapped.append((name, target, tensor))
 
     def unused(self) -> dict[str, Tensor]:
-        """What no part of the model uses."""
+        """The tensors that no part of the model uses."""
         used = {name for name, _, _ in self.mapped}
         return {name: tensor for name, tensor in self.source.items() if name not in used}
 
     def refuse_unused(self) -> None:
-        """Raises BadInput where something that looks like a weight is left over."""
+        """Raises BadInput if an unused tensor looks like a weight."""
         surplus = [(name, tensor) for name, tensor in self.unused().items() if looks_like_weight(name, tensor)]
         if surplus:
             name, tensor = surplus[0]
@@ -88,7 +88,7 @@ class Plan:
             )
 
     def report(self) -> str:
-        """The three lists, for people."""
+        """The three lists as text."""
         lines = [f"mapped ({len(self.mapped)} tensors)"]
         width = max((len(name) for name, _, _ in self.mapped), default=0)
         lines += [f"  {name:<{width}}  ->  {target}  {list(t.shape)} {t.dtype}" for name, target, t in self.mapped]

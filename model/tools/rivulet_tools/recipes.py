@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained: images pixel by pixel, or text character by character. Data in, batches, the held-out number, config.json."""
+"""The kinds of training: images pixel by pixel, or text character by character. Data, batches, the held-out score, config.json."""
 
 import abc
 import gzip
@@ -27,7 +27,7 @@ class Recipe(abc.ABC):
     """Data and configuration of one kind of model. Token ids are int64 tensors on the CPU."""
 
     config: Config
-    unit: str  # of the loss that people read
+    unit: str  # unit of the printed loss
     digest: str  # SHA-256 of the data: an interrupted run continues with the same data only
 
     @abc.abstractmethod
@@ -36,11 +36,11 @@ class Recipe(abc.ABC):
 
     @abc.abstractmethod
     def held_out(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(fed, scored), each [sequences, tokens]: what is kept for the final number, as `rivulet score` cuts it."""
+        """(fed, scored), each [sequences, tokens]: the held-out data, cut as by `rivulet score`."""
 
     @abc.abstractmethod
     def score_command(self, directory: pathlib.Path) -> str:
-        """The command that gives the final number again from the model directory."""
+        """The command that computes the held-out score from the model directory."""
 
     def in_unit(self, nats_per_token: float) -> float:
         return nats_per_token
@@ -58,7 +58,7 @@ class Recipe(abc.ABC):
 
 
 def architecture(args: Any, **rest: Any) -> Config:
-    """config.json from the flags that both kinds have and the fields `rest` that are theirs."""
+    """config.json from the flags of both kinds and the fields `rest` of one kind."""
     config = {
         "format": "rivulet-model",
         "format_version": 1,

@@ -17,8 +17,8 @@ from rivulet_tools.errors import BadInput
 from rivulet_tools.model_directory import TYPE_NAMES, Place, new_directory, stream_weights
 from rivulet_tools.torch_file import Implausible, TorchFile
 
-VOCABULARY = "rwkv_vocab_v20230424.txt"  # as the directory calls it
-# What the server reads of it.
+VOCABULARY = "rwkv_vocab_v20230424.txt"  # its name in the directory
+# The limits of the server's parser for it.
 MAX_VOCABULARY_BYTES, MAX_VOCABULARY_IDS, MAX_TOKEN_BYTES = 64 << 20, 1 << 20, 256
 _LINE = re.compile(rb"([0-9]{1,9}) (b?['\"].*) ([0-9]{1,9})", re.DOTALL)
 _ESCAPE = rb"\\[nrt\\'\"]|\\x[0-9A-Fa-f]{2}"
@@ -32,7 +32,7 @@ _LITERAL = re.compile(
 )
 HEAD_DIM = 64
 LORAS = "wavg"
-# One tensor of a layer to another of the same numbers.
+# Tensors of a layer that are only renamed.
 LAYER = {
     "ln1.weight": "attn_norm.weight", "ln1.bias": "attn_norm.bias", "ln2.weight": "ffn_norm.weight", "ln2.bias": "ffn_norm.bias",
     "att.receptance.weight": "attn.r_proj.weight", "att.key.weight": "attn.k_proj.weight", "att.value.weight": "attn.v_proj.weight",
@@ -59,7 +59,7 @@ def is_rwkv7(path: pathlib.Path) -> bool:
 
 
 class Sizes:
-    """What shapes say; a tensor that is missing or misshapen is BadInput that names it."""
+    """Sizes from the shapes. Raises BadInput that names a missing or misshapen tensor."""
 
     def __init__(self, file: TorchFile):
         self.file = file
@@ -106,7 +106,7 @@ def places(layers: int) -> Iterator[tuple[str, str, bool]]:
         yield from ((old + a, new + b, False) for a, b in LAYER.items())
         for c in LORAS:
             if c == "v" and i == 0:
-                continue  # the first layer's values are what the others mix with
+                continue  # the other layers mix with the first layer's values
             lora = f"{new}attn.{c}_lora.lora."
             yield f"{old}att.{c}1", lora + "0.weight", True
             yield f"{old}att.{c}2", lora + "2.weight", True
@@ -125,7 +125,7 @@ def configuration(sizes: Sizes, dtype: str) -> dict[str, Any]:
 
 
 def token_of(literal: bytes) -> bytes:
-    """The bytes of a Python literal, of those that the server reads: one piece, no prefix but b, simple escapes. Raises ValueError."""
+    """The bytes of a Python literal that the server accepts: one piece, no prefix but b, simple escapes. Raises ValueError."""
     if not _LITERAL.fullmatch(literal):
         raise ValueError("no literal that the server reads")
     value = ast.literal_eval(literal.decode())
@@ -175,7 +175,7 @@ def open_state(path: pathlib.Path) -> TorchFile:
 
 
 class InitialState:
-    """A tuned state: what S of each layer is before the first token. Raises BadInput where a tensor is missing, misshapen or has no place."""
+    """A tuned state: S of each layer before the first token. Raises BadInput if a tensor is missing, misshapen or has no place."""
 
     def __init__(self, file: TorchFile, sizes: Sizes):
         self.file, self.sizes = file, sizes
@@ -196,7 +196,7 @@ class InitialState:
         return Tensor(tensor.dtype, np.ascontiguousarray(tensor.values.swapaxes(1, 2)))
 
     def places(self) -> list[Place]:
-        """In float32 whatever the weights are, as states are."""
+        """Always in float32, like states."""
         shape = (self.sizes.heads, HEAD_DIM, HEAD_DIM)
         return [
             Place(f"model.layers.{i}.attn.initial_state", shape, name, self.file.tensors[name].dtype, functools.partial(self.tensor, name), "f32")
@@ -205,10 +205,10 @@ class InitialState:
 
 
 class Conversion:
-    """One checkpoint, checked. Raises BadInput where a tensor is missing, misshapen or has no place."""
+    """One checked checkpoint. Raises BadInput if a tensor is missing, misshapen or has no place."""
 
     def __init__(self, file: TorchFile, initial_state: TorchFile | None = None):
-        """initial_state: of what --initial-state names."""
+        """initial_state: the file of --initial-state."""
         self.file, self.sizes = file, Sizes(file)
         self.initial_state = None if initial_state is None else InitialState(initial_state, self.sizes)
         self.places = list(places(self.sizes.layers))
@@ -247,7 +247,7 @@ class Conversion:
         return "\n".join(lines + ([f"not used ({len(self.unused)} tensors)", *(f"  {name}" for name in self.unused)] if self.unused else []))
 
     def write(self, directory: pathlib.Path, dtype: str, vocabulary: bytes | None, force: bool) -> None:
-        """All or nothing; one tensor is in memory at a time. Raises BadInput as `encoded` does, OSError where the disk refuses."""
+        """Writes all or nothing, one tensor in memory at a time. Raises BadInput as `encoded` does, OSError for errors of the disk."""
         with new_directory(directory, force) as temporary:
             types = stream_weights(temporary / "model.safetensors", self._tensors(), dtype)
             config = configuration(self.sizes, TYPE_NAMES[types["model.embeddings.weight"]])

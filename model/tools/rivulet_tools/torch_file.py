@@ -18,16 +18,16 @@ import numpy as np
 from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
 
-# Element type of a storage and of the bytes that hold it; BF16 is read as 16-bit numbers and widened.
+# Element type of a storage, and the type of its bytes; BF16 is read as 16-bit numbers and widened.
 STORAGES = {"DoubleStorage": ("F64", "<f8"), "FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
 
 MAX_DIMENSIONS = 8
-MAX_PICKLE_BYTES = 4 << 20  # some 200 a tensor are usual
+MAX_PICKLE_BYTES = 4 << 20  # usually about 200 per tensor
 MAX_BYTEORDER_BYTES = 16
 
 
 class Implausible(BadInput):
-    """What torch.save does not write, so that PyTorch need not be asked either: it could take any time and memory."""
+    """A file that torch.save cannot have written. PyTorch must not read it either: that could take any time and memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor lies; all numbers in elements."""
+    """The place of a tensor; all numbers in elements."""
 
     storage: Storage
     offset: int
@@ -73,7 +73,7 @@ def _ordered_dict(*content: Any) -> collections.OrderedDict[Any, Any]:
 
 
 class _Names(pickle._Unpickler):
-    """The unpickler in Python, as that in C hashes a key before anybody can look at it: 40 tuples, each twice in the next, take days."""
+    """The unpickler in Python, because the one in C hashes keys before any check: 40 nested tuples, each twice in the next, take days."""
 
     KNOWN = {
         ("collections", "OrderedDict"): _ordered_dict,
@@ -123,7 +123,7 @@ class _Names(pickle._Unpickler):
 
 
 def _load(data: bytes) -> Any:
-    """What the pickle holds. `pickle` makes a table as long as the largest number of a memo, so that is looked at first."""
+    """The contents of the pickle. `pickle` allocates a table for the largest memo number, so that number is checked first."""
     entries = 0
     for operation, argument, _ in pickletools.genops(data):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT"):
@@ -137,7 +137,7 @@ class TorchFile:
     """The tensors of a dictionary that torch.save wrote. Opening reads no weight. Use it as a context."""
 
     def __init__(self, path: pathlib.Path):
-        """Raises BadInput for a file that is missing, damaged, of the form before PyTorch 1.6, or holds more than tensors."""
+        """Raises BadInput for a file that is missing, damaged, in the form before PyTorch 1.6, or holds more than tensors."""
         self.path = path
         try:
             self._size = path.stat().st_size
@@ -181,7 +181,7 @@ class TorchFile:
         return dict(content)
 
     def _check(self, name: str, tensor: StoredTensor) -> None:
-        """Raises Implausible where the tensor is not in its storage: reading it would take other memory than the file has."""
+        """Raises Implausible if the tensor is not within its storage: reading it would read beyond the file's data."""
         at, shape, strides = f"{self.path}: tensor {name[:200]!r}", list(tensor.shape), list(tensor.strides)
         elements = tensor.storage.elements
         if len(shape) > MAX_DIMENSIONS:
@@ -210,7 +210,7 @@ class TorchFile:
         return info
 
     def _member(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of a file of the archive, of which there may be `most`."""
+        """The bytes of a file of the archive, at most `most`."""
         info = self._info(name)
         if most is not None and info.file_size > most:
             raise Implausible(f"{self.path}: {info.filename} has {info.file_size} bytes; allowed: at most {most}")
@@ -220,7 +220,7 @@ class TorchFile:
             raise BadInput(f"{self.path}: {info.filename}: {error}") from error
 
     def read(self, name: str) -> Tensor:
-        """The tensor `name`. Raises BadInput where its storage is damaged."""
+        """The tensor `name`. Raises BadInput if its storage is damaged."""
         stored = self.tensors[name]
         dtype, element = STORAGES[stored.storage.kind]
         data = self._member(f"data/{stored.storage.key}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rivulet-train: trains the zoo's kinds of model, small or as large as they are, and writes a model directory.
+"""rivulet-train: trains models of the zoo's kinds, in their size or smaller, and writes a model directory.
 
-Exit codes: 0 good; 2 bad input; 3 PyTorch or tqdm is absent; 130 interrupted (the same command continues).
+Exit codes: 0 success; 2 bad input; 3 PyTorch or tqdm is absent; 130 interrupted (the same command continues).
 """
 
 import argparse
@@ -36,7 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser, **defaults: float) -> None:
-    """Flags of both kinds; `defaults` are the zoo's sizes."""
+    """The flags of both kinds; `defaults`: the zoo's sizes."""
     add = parser.add_argument
     add("--out", type=pathlib.Path, required=True, help="the model directory to write; while training, OUT.training.pt is next to it")
     add("--name", help="name of the model (default: the directory's name)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: warm-up and cosine, clipped gradients, a file from which an interrupted run continues with the same numbers."""
+"""The training loop: warm-up and cosine, clipped gradients, and a file from which an interrupted run continues with the same numbers."""
 
 import math
 import os
@@ -31,7 +31,7 @@ def rate(step: int, steps: int, warmup: int, peak: float) -> float:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for auto, cpu or cuda. Raises BadInput where cuda is asked for and not there."""
+    """The device for auto, cpu or cuda. Raises BadInput if cuda is requested but absent."""
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise BadInput("--device cuda: PyTorch sees no CUDA device")
@@ -39,7 +39,7 @@ def choose_device(name: str) -> torch.device:
 
 
 class Training:
-    """One run, from step 0 or from where it was cut off. Thread: one."""
+    """One run, from step 0 or from the last saved step. Thread: one."""
 
     def __init__(self, args: Any, recipe: Recipe):
         self.args, self.recipe = args, recipe
@@ -56,7 +56,7 @@ class Training:
         self.settings = {k: str(v) for k, v in sorted(vars(args).items()) if k not in _FREE} | {"data": recipe.digest}
 
     def resume(self) -> None:
-        """Goes on from the file of a run that was cut off, where there is one. Raises BadInput where it is of other settings."""
+        """Continues from the file of an interrupted run, if there is one. Raises BadInput if that run had other settings."""
         if self.args.restart:
             self.path.unlink(missing_ok=True)
         if not self.path.exists():
@@ -77,7 +77,7 @@ class Training:
         print(f"continuing from step {self.step} of {self.path}", flush=True)
 
     def save(self) -> None:
-        """Writes the file to go on from, whole or not at all."""
+        """Writes the file to continue from, whole or not at all."""
         temporary = self.path.with_name(self.path.name + ".new")
         content = {
             "settings": self.settings, "step": self.step, "model": self.network.state_dict(), "optimizer": self.optimizer.state_dict(),
@@ -87,7 +87,7 @@ class Training:
         os.replace(temporary, self.path)
 
     def take_step(self) -> float:
-        """One update; returns the batch's loss in nats a token. What a step does depends on seed and step alone."""
+        """One update; returns the batch's loss in nats per token. A step depends only on seed and step number."""
         args = self.args
         generator = torch.Generator().manual_seed(args.seed * 1_000_003 + self.step)
         torch.manual_seed(args.seed * 1_000_003 + self.step)  # dropout
@@ -106,8 +106,8 @@ class Training:
         return loss.item()
 
     def run(self) -> bool:
-        """All steps that are left, with a bar on a terminal and lines elsewhere. False where SIGINT or SIGTERM ended it: then what
-        is needed to go on is saved. Changes the two signals' handlers."""
+        """The remaining steps, with a progress bar on a terminal and lines elsewhere. False if SIGINT or SIGTERM ended the run: then its
+        state is saved. Changes the handlers of both signals."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
         self.run_steps()
@@ -116,7 +116,7 @@ class Training:
         return not self.stopped
 
     def stop(self, *_: object) -> None:
-        """Ends the run after the step that is being taken: one cut in the middle could not be gone on from."""
+        """Ends the run after the current step, because a run cannot continue from the middle of a step."""
         self.stopped = True
 
     def run_steps(self) -> None:
@@ -135,7 +135,7 @@ class Training:
                     self.save()
 
     def finish(self) -> None:
-        """Writes the model directory and prints the held-out number of exactly what was written."""
+        """Writes the model directory and prints the held-out score of exactly the written model."""
         args, recipe = self.args, self.recipe
         names = expected_tensors(recipe.config)
         state = self.network.state_dict()
