@@ -42,7 +42,7 @@ struct BackendLimits {
   std::string numerics_id;        // backend's part in the bits of tokens, beside model and request
   std::string slots_choice = {};  // the reason for num_slots; human-readable
   std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
-  std::string products = {};      // what runs matrix products; human-readable
+  std::string products = {};      // the libraries for matrix products; human-readable
 
   StateSize state_size() const {
     return state.fixed > 0 ? state : StateSize{.fixed = bytes_per_slot};
@@ -107,8 +107,8 @@ struct Record {
   int64_t position = 0;  // tokens fed when the token was drawn or scored, bos counted
   int32_t token = 0;
   bool stopped = false;     // the token is one of the slot's stop_ids; the row ended
-  bool non_finite = false;  // the head's outputs hold a NaN or infinity: no token was drawn or
-                            // scored; the row ended
+  bool non_finite = false;  // the outputs hold a NaN or infinity: no token was drawn or scored;
+                            // the row ended
   float logprob = 0;        // nats; NaN where not asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty where not asked for
 };

@@ -80,10 +80,10 @@ struct CudaBackendOptions {
   int max_steps = 32;       // steps of one run
   int preferred_steps = 8;  // run length that hides the host's time
   int many_rows = 512;      // from this number of token rows on, products use tiles for many rows
-  int norm_rows = 256;      // Mamba-2: the least rows of a step whose norm is a launch and not
-                            // part of the state update; an estimate, and the bits are the same
-  int head_rows = 0;        // rows whose head outputs are made at a time; 0: those of a step, as
-                            // far as they fit into a 32nd of the memory that weights leave
+  int norm_rows = 256;      // Mamba-2: from this number of rows on, a step's norm is a launch and
+                            // not part of the state update; estimated; the bits are the same
+  int head_rows = 0;        // rows whose head outputs are computed at a time; 0: the rows of a
+                            // step that fit into a 32nd of the memory that weights leave
 };
 
 }  // namespace rivulet

@@ -118,7 +118,7 @@ class TextReader {
 
   const GgufMetadata& metadata_;
   std::vector<std::string> tokens_;
-  std::vector<int64_t> types_;  // as many
+  std::vector<int64_t> types_;  // one per token
   GgufText out_;
 };
 

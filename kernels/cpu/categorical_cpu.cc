@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
 using DoubleTag = hn::CappedTag<double, 8>;
-using HalfTag = hn::Rebind<float, DoubleTag>;  // as many floats as DoubleTag has doubles
+using HalfTag = hn::Rebind<float, DoubleTag>;  // one float for each double of DoubleTag
 
 // Bits of 2^(i / 32), less i * 2^47: adding k * 2^47 with k % 32 = i gives the bits of 2^(k / 32).
 HWY_ALIGN constexpr uint64_t kPowers[32] = {

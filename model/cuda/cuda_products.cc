@@ -31,7 +31,7 @@ const void* FromPrefix(const void* column_0, bool half) {
 
 CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits) {
   if (options.products == CudaProductChoice::kOwn) return {nullptr, "chosen by option"};
-  // A step of max_rows rows has as many head outputs.
+  // A step of max_rows rows has max_rows head outputs.
   const int least = CudaLeastRows(CudaProduct::kHead, options.many_rows);
   if (limits.max_tokens < least) return {nullptr, absl::StrCat("no run has ", least, " rows")};
   auto library =

@@ -77,12 +77,12 @@ struct Rwkv7Layer {
 };
 
 struct LayerWeights {
-  bool attends = false;                // of a hybrid: softmax attention; `in` makes
+  bool attends = false;                // of a hybrid: softmax attention; `in` has
                                        // PackedWeights::softmax_columns
   std::vector<float> q_norm, k_norm;   // ... [head_dim], or empty
   NormWeights norm1, norm2;            // norm2: none without feed-forward
   MatrixWeights in;                    // hidden -> InputColumns
-  MatrixWeights in_small;              // ... those that stay exact beside a quantized `in`; first
+  MatrixWeights in_small;              // ... exact projections beside a quantized `in`; first
                                        // column: InputColumns::small
   MatrixWeights decay;                 // second half of the decay's low-rank product
   MatrixWeights gate;                  // ... and of the gate's

@@ -16,7 +16,7 @@ namespace {
 
 class CharTokenizer final : public TextTokenizer {
  public:
-  // False: it is there already, with the id *other.
+  // False: the code point is already there, with the id *other.
   bool Add(uint32_t code_point, absl::string_view bytes, int32_t* other) {
     const auto [place, is_new] = ids_.emplace(code_point, size());
     *other = place->second;

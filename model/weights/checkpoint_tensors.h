@@ -39,7 +39,7 @@ class CheckpointTensors {
   // of the files that is not in `tensors` is omitted. REQUIRES: the files have all of them.
   struct Presented {
     std::string name;            // in the files
-    std::vector<int64_t> shape;  // with as many elements, in the same order
+    std::vector<int64_t> shape;  // for the same elements in the same order
   };
   using GgufFiles = std::vector<std::pair<std::string, std::unique_ptr<WeightsFile>>>;
   static std::unique_ptr<const CheckpointTensors> OfGguf(

@@ -106,7 +106,7 @@ class StateWarp {
   }
 
  private:
-  static constexpr int kSome = 4;  // tokens that are handed on together
+  static constexpr int kSome = 4;  // tokens whose sums are passed on together
   static_assert(Shape::kStages == 1 || Shape::kWidth == 1);
 
   __device__ int Mine(int i) const {

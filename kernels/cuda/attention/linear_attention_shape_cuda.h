@@ -28,8 +28,8 @@ struct AttentionShape {
   static constexpr int Place(int f) { return f % kG * kGroup + f / kG; }
 };
 
-// Loads before the wait for the predecessor, past the first-level cache, of what was written two
-// launches ago or earlier (launch_cuda.h says why that is enough).
+// Loads past the first-level cache, for values that were written two launches ago or earlier: these
+// may be read before the wait for the predecessor (launch_cuda.h says why).
 __device__ __forceinline__ CudaSegment EarlySegment(const CudaSegment* segments, int index) {
   static_assert(sizeof(CudaSegment) == sizeof(int4));
   const int4 v = __ldcg(reinterpret_cast<const int4*>(segments) + index);

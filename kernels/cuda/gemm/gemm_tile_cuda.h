@@ -48,7 +48,7 @@ struct Loader {
     }
   }
 
-  // Loads the raw values of the chunk that begins at `k`; zero where there is no row or column.
+  // Loads the raw values of the chunk that begins at `k`; zero beyond the rows or columns.
   template <class P>
   __device__ void Load(const P& p, int k, float4 (&v)[kLoads]) const {
 #pragma unroll

@@ -9,7 +9,7 @@ constexpr int kCountThreads = 128;
 // Few threads for a short row, because barriers then cost more than loads. Rows of mixtures count
 // as short, whatever their number of levels.
 constexpr int kShortRow = 2048, kShortRowThreads = 128;
-constexpr int kLongAhead = 4;  // loads of a thread on their way
+constexpr int kLongAhead = 4;  // loads of a thread in flight
 int threads_for_test = 0;
 
 __global__ void __launch_bounds__(kShortRowThreads, 5) Sample(CudaSampleArgs p) {
