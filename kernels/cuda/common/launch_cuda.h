@@ -10,10 +10,10 @@
 // So the wait covers all earlier kernels, too. And when a block begins, all blocks of the
 // predecessor have passed their waits, so the launch before the predecessor has ended and its
 // writes are in memory. What was written two launches ago or earlier may therefore be read before
-// the wait (past the first-level cache, which may hold older values). Weights are read so, and by
-// the attention segments and states: between their writers (sampling, slot operations, the same
-// layer's attention of the pass before) and the attention of a pass lie at least the embedding and
-// the first product of that pass.
+// the wait (past the first-level cache, which may hold older values). Weights are read in this way,
+// and so are segments and states in the attention: between their writers (sampling, slot
+// operations, the same layer's attention of the pass before) and the attention of a pass lie at
+// least the embedding and the first product of that pass.
 #pragma once
 
 #include <cuda_runtime_api.h>
