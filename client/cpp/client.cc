@@ -53,9 +53,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
 
 std::string ServiceConfig(int max_attempts) {
   if (max_attempts == 1) return "{}";
-  // Generate is repeated by this library alone: its entry without a policy takes it out of that of
-  // the service. Of the sessions' calls those are repeated that change nothing, or always the same:
-  // the server refuses to repeat an Append without a position.
+  // Only this library repeats Generate: the entry without a policy exempts it from the policy of
+  // the service. gRPC repeats the session calls whose repetition has no further effect: the server
+  // refuses to repeat an Append without a position.
   std::string names = R"({"service":"rivulet.v1.InferenceService"})";
   for (const char* method : {"Append", "RewindSession", "SnapshotSession", "CloseSession",
                              "GetSession", "ListSessions"}) {
@@ -77,7 +77,7 @@ grpc::ChannelArguments ChannelArgs(const ClientOptions& options) {
   args.SetMaxReceiveMessageSize(options.max_receive_bytes);
   args.SetUserAgentPrefix("rivulet-cpp/0.1");
   const int connect_ms = static_cast<int>(absl::ToInt64Milliseconds(options.connect_timeout));
-  // gRPC takes this as the least time that it gives a connection attempt.
+  // gRPC gives a connection attempt at least this time.
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, connect_ms);
   // A connection that failed is tried again within a call's retries, which take 0.7 s on average;
   // gRPC's own first wait of 1 s would outlast them all.
@@ -129,7 +129,7 @@ absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOpt
     return absl::InvalidArgumentError(absl::StrCat("connect_timeout must be 1 ms to 1 h; got ",
                                                    absl::FormatDuration(options.connect_timeout)));
   }
-  // More than this gRPC would not send; what a tenant's name may be is the server's to say.
+  // gRPC cannot send other characters; the server checks the rest of a tenant's name.
   const auto printable = [](unsigned char c) { return c > ' ' && c <= '~'; };
   if (!std::all_of(options.tenant.begin(), options.tenant.end(), printable)) {
     return absl::InvalidArgumentError(absl::StrCat("tenant: \"", absl::CHexEscape(options.tenant),
@@ -183,8 +183,8 @@ void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
         absl::StatusOr<v1::ScoreReply> result = std::move(pending->reply);
         if (!grpc_status.ok()) result = FromGrpcStatus(grpc_status);
         const ScoreDone on_done = std::move(pending->done);
-        // The context shares the channel. Were it the last to let go, the channel would end on this
-        // thread, which gRPC's channel waits for when it ends.
+        // The context shares the channel. If it were the last owner, the channel would be destroyed
+        // on this thread, and the channel's destructor waits for this thread.
         delete pending;
         on_done(std::move(result));
       });

@@ -16,8 +16,8 @@ namespace {
 
 constexpr absl::string_view kStatusUrl = "type.googleapis.com/google.rpc.Status";
 
-// A server of ours attaches details to each of its errors and never ends a call with UNKNOWN. What
-// comes without them was made up on the way: a balancer whose replica died in mid-reply ends the
+// A server of ours attaches details to each of its errors and never ends a call with UNKNOWN. An
+// error without details comes from between: a balancer whose replica died in mid-reply ends the
 // stream without a status, or resets it.
 bool IsLostStream(const grpc::Status& status) {
   if (!status.error_details().empty()) return false;
@@ -35,8 +35,8 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
         absl::StrCat("the call ended without a status of the server, which may be gone: ",
                      status.error_message()));
   }
-  // The numbers of grpc::StatusCode and absl::StatusCode are those of google.rpc.Code; absl maps
-  // what it does not know to UNKNOWN.
+  // grpc::StatusCode and absl::StatusCode use the numbers of google.rpc.Code; absl maps an unknown
+  // number to UNKNOWN.
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
   if (!status.error_details().empty()) {
     result.SetPayload(kStatusUrl, absl::Cord(status.error_details()));

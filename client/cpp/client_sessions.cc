@@ -14,8 +14,8 @@ namespace {
 
 using Stub = v1::SessionService::Stub;
 
-// Of one message of RestoreSession: with the rest of it below any limit that a server may set, and
-// complete in time on a slow link (RESTORE_TOO_SLOW).
+// Bytes of a snapshot in one message of RestoreSession. The message stays below any size limit of a
+// server, and is complete in time on a slow link (RESTORE_TOO_SLOW).
 constexpr size_t kChunkBytes = size_t{64} << 10;
 
 }  // namespace
@@ -30,7 +30,7 @@ absl::StatusOr<v1::OpenSessionReply> Client::OpenSession(const v1::OpenSessionRe
 
 absl::StatusOr<v1::AppendReply> Client::Append(const v1::AppendRequest& request,
                                                const CallOptions& options) const {
-  // Without a position it would be fed twice.
+  // Without a position the tokens would be fed twice.
   return connection_->OnSession(
       request.session().session_id(), options, request.session().has_position(), [&](Call* call) {
         return connection_->Unary(*connection_->sessions, &Stub::Append, request, call);
@@ -84,7 +84,7 @@ std::string Client::SessionCookie(absl::string_view session_id) const {
 
 absl::Status Client::SetSessionCookie(absl::string_view session_id,
                                       absl::string_view cookie) const {
-  // More than this gRPC would not send.
+  // gRPC cannot send other characters.
   if (!std::all_of(cookie.begin(), cookie.end(), absl::ascii_isprint)) {
     return absl::InvalidArgumentError(absl::StrCat("cookie: \"", absl::CHexEscape(cookie),
                                                    "\"; only printable ASCII can be sent"));
@@ -113,7 +113,7 @@ absl::StatusOr<v1::RestoreSessionReply> Client::RestoreSession(v1::RestoreSessio
   Call call(*connection_, options);
   v1::RestoreSessionReply reply;
   const auto writer = connection_->sessions->RestoreSession(call.context(), &reply);
-  // One message also where there are no bytes: it names the model.
+  // Sends one message even if the snapshot has no bytes: it names the model.
   do {
     request.set_chunk(std::string(snapshot.substr(0, kChunkBytes)));
     snapshot.remove_prefix(std::min(snapshot.size(), kChunkBytes));

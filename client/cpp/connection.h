@@ -26,7 +26,7 @@
 namespace rivulet {
 
 // Two messages of grpc.health.v1 have one field each, with the numbers and types of these wrappers.
-// A generated copy of health.proto would clash with that of a program which links both.
+// A generated copy of health.proto would conflict with the copy of a program that links it too.
 using HealthStub =
     grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value>;
 
@@ -55,16 +55,16 @@ struct Client::Connection {
   static absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
                                      const Request& request, Call* call);
 
-  // A call on a session that exists, to the replica to which its cookie leads. Where that drains or
-  // the session has moved, the call is made once more without the cookie; if `repeats`, also where
-  // it is lost. If that replica does not know the session, the first error counts. `make`: takes a
-  // Call* and returns an absl::StatusOr.
+  // A call on an existing session, to the replica to which the session's cookie leads. If this
+  // replica drains or the session has moved, the call is made once more without the cookie; if
+  // `repeats`, also if the call is lost. If the second replica does not know the session, the first
+  // error is returned. `make`: takes a Call* and returns an absl::StatusOr.
   template <typename Make>
   auto OnSession(absl::string_view session_id, const CallOptions& options, bool repeats,
                  const Make& make) const;
 
-  // Whether the server takes a message of this size; what it takes is known once GetModel has said
-  // it. Errors: INVALID_ARGUMENT (MESSAGE_TOO_LARGE).
+  // Whether the server accepts a message of this size. The limit is known after a GetModel. Errors:
+  // INVALID_ARGUMENT (MESSAGE_TOO_LARGE).
   template <typename Request>
   absl::Status CheckSize(const Request& request) const {
     const int64_t limit = max_message_bytes;
@@ -81,13 +81,13 @@ struct Client::Connection {
   mutable SessionCookies cookies;
   mutable std::atomic<int64_t> max_message_bytes = 0;  // of a request; 0: not known
   const bool wait_for_ready;
-  const int max_attempts;  // of a Generate; gRPC counts those of other calls
+  const int max_attempts;  // of a Generate; gRPC counts the attempts of other calls
   const std::string tenant;
   const std::string authorization;
 };
 
-// A call's context with deadline, key, tenant, cancellation and the cookie of the session that it
-// is about, if any ("" for none); lives until the call has ended.
+// A call's context with deadline, key, tenant, cancellation and the cookie of the call's session
+// ("": none). Lives until the call has ended.
 class Client::Call {
  public:
   Call(const Connection& connection, const CallOptions& options, std::string cookie = "")
@@ -106,7 +106,7 @@ class Client::Call {
     }
   }
   grpc::ClientContext* context() { return &context_; }
-  // Of a call that has brought a message: what to send with calls on its sessions.
+  // The cookie to send with calls on its sessions. REQUIRES: the call has brought a message.
   std::string cookie() const { return SessionCookies::Received(context_, cookie_); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client::Generate and Client::GenerateAsync: one reply from as many calls as it takes.
+// Client::Generate and Client::GenerateAsync: one reply, from several calls if calls are lost.
 #include <functional>
 #include <optional>
 #include <stop_token>
@@ -18,7 +18,7 @@
 namespace rivulet {
 namespace {
 
-// A wait that takes no thread. Deletes itself.
+// A wait that blocks no thread. Deletes itself.
 class Pause {
  public:
   // Calls `then` on a thread of gRPC after `time`, or at once when stop is requested.
@@ -51,8 +51,8 @@ class Pause {
 };
 
 // Waits for `time`, or until stop is requested. A thread that waits on a queue of gRPC also serves
-// its sockets, so that a lost connection comes back meanwhile. Where no thread serves them, every
-// call fails at once, because the last attempt to connect failed.
+// gRPC's sockets, so that a lost connection is restored meanwhile. If no thread serves the sockets,
+// every call fails at once, because the last attempt to connect failed.
 void Wait(absl::Duration time, const std::stop_token& stop) {
   grpc::CompletionQueue queue;
   grpc::Alarm alarm;
@@ -143,7 +143,7 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
       return;
     }
     const GenerateDone done = std::move(done_);
-    delete this;  // lets go of the channel before the caller may: see Client::ScoreAsync
+    delete this;  // releases the channel before the caller may: see Client::ScoreAsync
     done(std::move(status));
   }
 
@@ -156,7 +156,7 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
   GenerateDone done_;
   v1::GenerateReply part_;
   bool ended_ = false;        // by on_part_
-  bool brought_ = false;      // this call something
+  bool brought_ = false;      // this call has brought something
   std::optional<Call> call_;  // absent in a wait
 };
 

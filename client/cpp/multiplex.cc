@@ -25,11 +25,12 @@ constexpr absl::Time kAtOnce = absl::InfinitePast();
 
 }  // namespace
 
-// The requests, whatever becomes of the streams that they are on. A stream is opened when there is
-// something to send and none is there. When a stream is lost, each request on it waits on its own
-// until it is sent again. One alarm wakes all that wait, and ends those whose time is over.
+// The requests, which outlive the streams that carry them. A stream is opened when there is
+// something to send and no stream is open. When a stream is lost, each of its requests waits on its
+// own until it is sent again. One alarm wakes all requests that wait, and ends requests whose time
+// is over.
 //
-// `calling_` is held while callbacks of the caller run, and is locked before `mutex_`.
+// Callbacks of the caller run under `calling_`, which is locked before `mutex_`.
 class Multiplex::Requests final : public Stream::Owner {
  public:
   Requests(std::shared_ptr<const Client::Connection> connection, const CallOptions& options)
@@ -53,15 +54,15 @@ class Multiplex::Requests final : public Stream::Owner {
                     std::min(deadline, options_.deadline)),
         std::move(on_part), std::move(done), deadline);
     v1::MultiplexRequest message = MessageOf(*member);
-    message.set_key(~uint64_t{0});  // of the largest size
-    // The server would end the stream with all its requests.
+    message.set_key(~uint64_t{0});  // the key with the longest encoding
+    // If the message is too large, the server would end the stream with all its requests.
     absl::Status refused = connection_->CheckSize(message);
     uint64_t key = 0;
     {
       absl::MutexLock lock(&mutex_);
       key = ++last_key_;
       if (!refused.ok()) {
-        // Nothing of it is kept.
+        // The request is not kept.
       } else if (closing_) {
         refused = end_.ok() ? absl::FailedPreconditionError("Finish was called") : end_;
       } else {
@@ -115,12 +116,12 @@ class Multiplex::Requests final : public Stream::Owner {
   struct Request {
     Request(ReplyResume r, OnPart p, Done d, absl::Time t)
         : reply(std::move(r)), on_part(std::move(p)), done(std::move(d)), deadline(t) {}
-    ReplyResume reply;  // of who holds calling_
+    ReplyResume reply;  // guarded by calling_
     const OnPart on_part;
     const Done done;
-    const absl::Time deadline;  // of its own
+    const absl::Time deadline;  // of this request alone
     // Under mutex_:
-    std::shared_ptr<Stream> stream;            // absent: it waits
+    std::shared_ptr<Stream> stream;            // absent: the request waits
     absl::Time wake = absl::InfiniteFuture();  // as in wakes_
     bool cancelled = false;
   };
@@ -139,7 +140,7 @@ class Multiplex::Requests final : public Stream::Owner {
     return listed;
   }
 
-  // Those whose time to wake has come.
+  // The requests whose time to wake has come.
   Listed Due(absl::Time now) {
     absl::MutexLock lock(&mutex_);
     Listed listed;
@@ -149,7 +150,7 @@ class Multiplex::Requests final : public Stream::Owner {
     return listed;
   }
 
-  // What begins or continues it. Without the key.
+  // The message that begins or continues the request, without the key.
   static v1::MultiplexRequest MessageOf(const Request& request) {
     v1::MultiplexRequest message;
     *message.mutable_generate() = request.reply.request();
@@ -188,7 +189,7 @@ class Multiplex::Requests final : public Stream::Owner {
   }
 
   void Tell(v1::MultiplexPart* part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
-    // What we send is refused only where a request that we cancel has ended already.
+    // The server refuses only a cancellation whose request has ended already.
     if (part->has_refused()) return;
     const uint64_t key = part->key();
     std::shared_ptr<Request> request;
@@ -196,10 +197,10 @@ class Multiplex::Requests final : public Stream::Owner {
     {
       absl::MutexLock lock(&mutex_);
       const auto found = open_.find(key);
-      if (found == open_.end()) return;  // it has ended here
+      if (found == open_.end()) return;  // the request has ended here
       request = found->second;
-      // A server that refuses for now what is sent on this stream may do so until the stream ends,
-      // because it drains. Another stream may reach another server.
+      // A server that answers UNAVAILABLE may drain, and then refuses all requests on this stream.
+      // Another stream may reach another server.
       const bool retire = part->error().code() == static_cast<int>(absl::StatusCode::kUnavailable);
       if (retire && request->stream == current_) current_ = nullptr;
       if (last) Leave(request.get());
@@ -213,7 +214,7 @@ class Multiplex::Requests final : public Stream::Owner {
     }
   }
 
-  // Its call has ended. False: so has the request, because of `status`.
+  // The request's call has ended. Returns false if `status` ends the request too.
   bool SendLater(uint64_t key, Request* request, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
     const std::optional<absl::Duration> wait = request->reply.NextCall(&status);
@@ -254,7 +255,7 @@ class Multiplex::Requests final : public Stream::Owner {
     SetWake(key, request, kAtOnce);
   }
 
-  // Of those that wait.
+  // Wakes all requests that wait.
   void WakeAll() {
     absl::MutexLock lock(&mutex_);
     for (const auto& [key, request] : open_) {
@@ -295,7 +296,7 @@ class Multiplex::Requests final : public Stream::Owner {
     Arm();
   }
 
-  // Its time to wake has come.
+  // The request's time to wake has come.
   void Continue(uint64_t key, Request* request, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
     absl::Status end;
@@ -311,7 +312,7 @@ class Multiplex::Requests final : public Stream::Owner {
     }
     v1::MultiplexRequest message = MessageOf(*request);
     message.set_key(key);
-    if (end.ok()) end = connection_->CheckSize(message);  // it has grown by what was received
+    if (end.ok()) end = connection_->CheckSize(message);  // received tokens have made it larger
     if (!end.ok()) return End(key, end);
     absl::MutexLock lock(&mutex_);
     Send(key, request, std::move(message));
@@ -330,7 +331,7 @@ class Multiplex::Requests final : public Stream::Owner {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Request>> open_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Stream> current_ ABSL_GUARDED_BY(mutex_);  // on which requests are sent
   std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // that have not ended
-  // When requests are sent again, or their time is over.
+  // Times at which requests are sent again or end, with their keys.
   std::set<std::pair<absl::Time, uint64_t>> wakes_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
   bool armed_ ABSL_GUARDED_BY(mutex_) = false;

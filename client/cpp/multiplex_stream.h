@@ -15,12 +15,13 @@
 
 namespace rivulet {
 
-// Writes what it is given, in order, and hands on what comes. Lives at least until its end. Nothing
-// that it calls on its owner comes from within a call of its owner. Thread: any.
+// Writes messages in order, and passes replies to its owner. Lives at least until the stream ends.
+// It calls no method of its owner within a call of its owner. Thread: any.
 class Multiplex::Stream final
     : public grpc::ClientBidiReactor<v1::MultiplexRequest, v1::MultiplexReply> {
  public:
-  // Threads of gRPC call it, one call at a time; OnEnd is the last, after the channel was let go.
+  // Threads of gRPC call these methods, one call at a time. OnEnd is the last call, after the
+  // stream has released the channel.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -34,7 +35,7 @@ class Multiplex::Stream final
     stream->self_ = stream;
     absl::MutexLock lock(&stream->mutex_);
     connection.multiplex->async()->Multiplex(stream->call_->context(), stream.get());
-    stream->AddHold();  // of those who write when they like, until the stream ends
+    stream->AddHold();  // Write may be called at any time until the stream ends
     stream->StartRead(&stream->reply_);
     stream->StartCall();
     return stream;
@@ -51,7 +52,7 @@ class Multiplex::Stream final
     WriteNext();
   }
 
-  // After this nothing is written.
+  // Ends the stream after the messages that Write was given.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
@@ -93,10 +94,10 @@ class Multiplex::Stream final
     owner_->OnEnd(this, FromGrpcStatus(status));
   }
 
-  int requests = 0;  // how many of its owner's are on it. The owner's
+  int requests = 0;  // number of the owner's requests on this stream; set by the owner
 
  private:
-  // One message is on its way at a time. gRPC calls nothing back from within.
+  // One message is being written at a time. gRPC runs no callback within these calls.
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || writes_ended_) return;
     if (!unsent_.empty()) {

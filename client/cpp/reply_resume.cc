@@ -13,24 +13,25 @@
 namespace rivulet {
 namespace {
 
-constexpr int kBarrenCalls = 5;  // in a row that bring nothing end a reply that has begun
+constexpr int kBarrenCalls = 5;  // calls in a row that bring nothing; then a begun reply ends
 constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
-constexpr int kLossesWithCookie = 2;  // in a row; then another replica is asked
+constexpr int kLossesWithCookie = 2;  // lost calls in a row; then another replica is asked
 
 uint64_t DrawSeed() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
 }
 
-// Clients that were cut off together shall not come back together. Within five calls no wait
-// reaches the 2 s that are the most.
+// The jitter keeps clients that were cut off together from returning together. Within five calls no
+// wait reaches the maximum of 2 s.
 absl::Duration WaitAfter(int losses) {
   std::random_device random;
   return kFirstWait * (1 << (losses - 1)) *
          std::uniform_real_distribution<double>(0.8, 1.2)(random);
 }
 
-// A server of ours gives details with UNKNOWN and INTERNAL; without them they come from the way.
+// Our server sends details with UNKNOWN and INTERNAL; without details the error comes from the
+// network.
 bool IsLost(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
@@ -63,7 +64,7 @@ template <typename Part>
 bool ReplyResume::Take(Part* part) {
   const bool first = !std::exchange(begun_, true);
   complete_ = complete_ || part->has_usage();
-  if (!resume_) return true;  // nothing need be kept
+  if (!resume_) return true;  // nothing is kept
   if (!first) {
     part->clear_seed();
     part->clear_fingerprint();
@@ -95,7 +96,7 @@ template bool ReplyResume::Take(v1::GenerateReply* part);
 template bool ReplyResume::Take(v1::MultiplexPart* part);
 
 bool ReplyResume::CanBeContinued() const {
-  // Without a position it would continue after what the lost call has generated.
+  // Without a position the next call would continue after the tokens of the lost call.
   if (request_.has_session() && !request_.session().has_position()) return false;
   return !begun_ || (resume_ && received_.has_fingerprint());
 }
@@ -134,7 +135,7 @@ std::optional<absl::Duration> ReplyResume::NextCall(absl::Status* status) {
   repeated_ = true;
   *request_.mutable_resume() = received_;
   if (received_.has_fingerprint()) {
-    // A sample of which nothing has come has no entry yet.
+    // A sample without received parts has no entry yet.
     while (request_.resume().samples_size() < NumSamples())
       request_.mutable_resume()->add_samples();
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which replica has a session: the cookies that a balancer gave with the replies that opened it.
+// Cookies that lead a balancer to the replica of a session. It sends them with the replies that
+// open sessions.
 #pragma once
 
 #include <list>
@@ -17,17 +18,16 @@ namespace rivulet {
 // Thread: any.
 class SessionCookies {
  public:
-  // Beyond kMost sessions the one that was known first is forgotten: sessions may end without a
-  // word.
+  // Beyond kMost sessions the oldest entry is dropped: a session may end without notice.
   static constexpr size_t kMost = 100'000;
 
-  // What to send as "cookie" with a call on the session; "" for nothing.
+  // The "cookie" to send with a call on the session; "": none.
   std::string Get(absl::string_view session_id) const;
   void Set(absl::string_view session_id, absl::string_view cookie);
   void Forget(absl::string_view session_id);
 
-  // The name=value pairs of "set-cookie" in the initial metadata of a finished call, as a "cookie"
-  // holds them; `sent`, the cookie that the call carried, where there is none.
+  // The name=value pairs of "set-cookie" in the initial metadata of a finished call, in the form of
+  // a "cookie"; without a "set-cookie", `sent`, the cookie that the call carried.
   static std::string Received(const grpc::ClientContext& context, std::string sent);
 
  private:

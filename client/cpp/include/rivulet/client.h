@@ -47,31 +47,32 @@ struct TlsOptions {
       root_certs_file;  // who may have signed the server's certificate; empty: the system's roots
   std::string client_cert_file;  // with client_key_file: what this client shows (mutual TLS)
   std::string client_key_file;
-  std::string server_name;  // name expected in the certificate where it is not the target's host
+  std::string server_name;  // name expected in the certificate, if not the target's host
 };
 
 struct ClientOptions {
-  // Absent: plaintext, for loopback and networks that are protected otherwise.
+  // Absent: plaintext, for loopback and networks with other protection.
   std::optional<TlsOptions> tls;
-  // A connection attempt that takes longer has failed, and calls that wait for it end with
+  // A connection attempt that takes longer fails, and calls that wait for the connection end with
   // UNAVAILABLE.
   absl::Duration connect_timeout = absl::Seconds(5);
   // Calls wait for the server to come up until their deadline, instead of ending with UNAVAILABLE.
   bool wait_for_ready = false;
-  // Attempts of one call, 1 to 5. Only UNAVAILABLE before the first message of a reply is tried
-  // again, after 0.1 s to 2 s; a Generate also where it was cut without an error of the server. A
-  // reply that has begun is resumed: CallOptions::resume.
+  // Attempts of one call, 1 to 5. A call is tried again, after 0.1 s to 2 s, if it ends with
+  // UNAVAILABLE before the first message of its reply; a Generate also if it was cut off without an
+  // error of the server. A reply that has begun is resumed: CallOptions::resume.
   int max_attempts = 4;
   // Largest message accepted from the server.
   int max_receive_bytes = 256 << 20;
-  // Its own connection. Otherwise all clients of this process with equal options and the same
-  // target share one, and the server's limit of streams for a connection holds for all together.
+  // True: this client has its own connection. Otherwise all clients of this process with equal
+  // options and the same target share a connection, and so the server's limit of streams for a
+  // connection.
   bool own_connection = false;
-  // Whose sessions the calls are about, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata
-  // "rivulet-tenant". Leave it empty where a proxy sets that.
+  // The tenant whose sessions the calls use, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata
+  // "rivulet-tenant". Leave it empty if a proxy sets this metadata.
   std::string tenant;
-  // API key, where the server asks for one: sent as metadata "authorization: Bearer KEY". Without
-  // `tls` everybody on the way can read it.
+  // API key, if the server requires one: sent as metadata "authorization: Bearer KEY". Without
+  // `tls` everybody on the network path can read it.
   std::string key;
 };
 
@@ -79,7 +80,7 @@ struct ClientOptions {
 // errors) or "traceparent" (W3C Trace Context). Thread: one.
 class CallMetadata {
  public:
-  // Adds one more. Errors: INVALID_ARGUMENT for a name that gRPC cannot send or that this library
+  // Adds an entry. Errors: INVALID_ARGUMENT for a name that gRPC cannot send or that this library
   // sets itself (authorization, cookie, grpc-..., rivulet-tenant; names that end with -bin), and
   // for a value that is not printable ASCII.
   absl::Status Add(absl::string_view name, absl::string_view value);
@@ -91,34 +92,35 @@ class CallMetadata {
 
 struct CallOptions {
   absl::Time deadline = absl::InfiniteFuture();  // past it: DEADLINE_EXCEEDED
-  std::stop_token stop = {};  // once requested: CANCELLED, and the server frees the session
+  std::stop_token stop = {};  // once requested: CANCELLED, and the server ends the call
   CallMetadata metadata = {};
-  // Generate: a reply that has begun and is lost, because a server or the network fails, is asked
-  // for again from where it was lost. The caller sees one reply with the tokens that would have
-  // come; it ends with the error that cut it after five calls in a row that bring nothing. In a
-  // session this needs request.session.position. False: a reply that was begun ends with the error
-  // of its call. ("Lost replies" of client/README.md has all rules.)
+  // Generate: if a reply has begun and is lost, because a server or the network fails, the library
+  // requests the rest of it. The caller sees one reply with the tokens that would have come. After
+  // five calls in a row that bring nothing, it ends with the error that cut it off. In a session
+  // this needs request.session.position. False: a reply that has begun ends with the error of its
+  // call. ("Lost replies" in client/README.md has all rules.)
   bool resume = true;
 };
 
-// What an error says beyond code and message; empty where it says nothing.
+// Details of an error beyond code and message; a field without information is empty.
 struct ErrorInfo {
   std::string reason;  // UPPER_SNAKE_CASE, stable: switch on it, for example "TOKEN_OUT_OF_RANGE"
   std::string field;   // path of the offending field, for example "sampling.temperature"
   absl::Duration retry_delay = absl::ZeroDuration();  // > 0: when it makes sense to try again
-  std::map<std::string, std::string> metadata;  // for example where to go on after a cut reply
-  std::string request_id;                       // of the failed request, as in the server's log
+  std::map<std::string, std::string> metadata;        // for example where to continue a cut reply
+  std::string request_id;  // of the failed request, as in the server's log
 };
 
 ErrorInfo GetErrorInfo(const absl::Status& status);  // of an error that a Client returned
 
 enum class HealthStatus : uint8_t { kUnknown, kServing, kNotServing };
 
-// A request that is larger than the server takes is not sent, once GetModel has said how large that
-// may be: INVALID_ARGUMENT (MESSAGE_TOO_LARGE); a callback then comes before its call returns.
+// Once GetModel has told the server's limit on the size of a request, a larger request is not sent:
+// INVALID_ARGUMENT (MESSAGE_TOO_LARGE). An asynchronous call then runs its callback before it
+// returns.
 //
-// Every call that fails returns the server's code and message, or UNAVAILABLE where the target
-// cannot be reached. Thread: any thread, also at the same time. A copy shares the connection.
+// Every call that fails returns the server's code and message, or UNAVAILABLE if the target cannot
+// be reached. Thread: any thread, also at the same time. A copy shares the connection.
 class Client {
  public:
   // Checks the options and begins to use the server at `target`, "HOST:PORT" or any gRPC name such
@@ -127,8 +129,8 @@ class Client {
   static absl::StatusOr<Client> Connect(absl::string_view target,
                                         const ClientOptions& options = {});
 
-  // Uses a channel that exists, for example that of a server in the same process. As
-  // ClientOptions::max_attempts = 1; the channel may have a retry policy of its own.
+  // Uses an existing channel, for example the channel of a server in the same process. max_attempts
+  // is 1; the channel may have a retry policy of its own.
   static Client FromChannel(const std::shared_ptr<grpc::Channel>& channel);
 
   Client(const Client&);
@@ -144,25 +146,27 @@ class Client {
                         const CallOptions& options = {}) const;
 
   // The same without waiting, for thousands of calls at once: threads of the library call `on_part`
-  // for every part, in order and one at a time, then `done` exactly once. Neither may block, and
-  // the last copy of this Client must live until `done` has begun (and not end in it).
+  // for every part, in order and one at a time, then `done` exactly once. Neither may block. The
+  // last copy of this Client must live until `done` has begun, and must not end in `done`.
   using OnPartAsync = std::function<bool(const v1::GenerateReply&)>;
   using GenerateDone = std::function<void(absl::Status)>;
   void GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
                      const CallOptions& options = {}) const;
 
-  // Many of them over one stream (multiplex.h). `options` hold for all of them. Never null.
+  // Many Generate requests over one stream (multiplex.h). `options` hold for all requests. Never
+  // null.
   std::unique_ptr<rivulet::Multiplex> Multiplex(const CallOptions& options = {}) const;
 
   absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,
                                        const CallOptions& options = {}) const;
 
   // The same without waiting: `done` is called exactly once, on a thread of the library. It must
-  // not block, and the last copy of this Client must live until it has begun (and not end in it).
+  // not block. The last copy of this Client must live until `done` has begun, and must not end in
+  // `done`.
   using ScoreDone = std::function<void(absl::StatusOr<v1::ScoreReply>)>;
   void ScoreAsync(v1::ScoreRequest request, ScoreDone done, const CallOptions& options = {}) const;
 
-  // A text as tokens, and tokens as text, of models whose content is text.
+  // Text to tokens, and tokens to text, for models whose content is text.
   absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
                                              const CallOptions& options = {}) const;
   absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
@@ -170,7 +174,7 @@ class Client {
 
   absl::StatusOr<v1::ListModelsReply> ListModels(const CallOptions& options = {}) const;
 
-  // `model` may be empty where the server serves exactly one.
+  // `model` may be empty if the server serves exactly one model.
   absl::StatusOr<v1::GetModelReply> GetModel(absl::string_view model,
                                              const CallOptions& options = {}) const;
 
@@ -178,13 +182,13 @@ class Client {
   absl::StatusOr<v1::GetLoadReply> GetLoad(absl::string_view model,
                                            const CallOptions& options = {}) const;
 
-  // Sessions that outlive a request: rivulet/v1/session_service.proto says what each does. Generate
-  // continues the one that request.session names. An Append that names the position, and calls
-  // that change nothing or always the same, are tried again as ClientOptions::max_attempts says;
-  // OpenSession, ForkSession and RestoreSession are not: they could make two. Where replicas share
-  // a store of sessions, the last part of a reply and an AppendReply have `durability`. The caller
-  // keeps tokens that are not durable, and appends them again if they are lost ("Lost tokens" of
-  // client/README.md).
+  // Sessions that outlive a request: rivulet/v1/session_service.proto documents each call. Generate
+  // continues the session that request.session names. Calls that may be repeated without harm, and
+  // an Append that names the position, are tried again as ClientOptions::max_attempts says;
+  // OpenSession, ForkSession and RestoreSession are not: they could make a second session. Where
+  // replicas share a store of sessions, the last part of a reply and an AppendReply have
+  // `durability`. The caller keeps tokens that are not durable, and appends them again if they are
+  // lost ("Lost tokens" of client/README.md).
   absl::StatusOr<v1::OpenSessionReply> OpenSession(const v1::OpenSessionRequest& request,
                                                    const CallOptions& options = {}) const;
   absl::StatusOr<v1::AppendReply> Append(const v1::AppendRequest& request,
@@ -207,15 +211,16 @@ class Client {
                                                          absl::string_view snapshot,
                                                          const CallOptions& options = {}) const;
 
-  // Behind a balancer that gives a cookie with the reply which opens a session (HAProxy's `cookie`,
-  // Envoy's stateful sessions), every call on the session brings it back, for the 100,000 opened
-  // last, unless another replica is to be asked ("Lost replies" of client/README.md). What another
-  // program must send, or "". Errors: INVALID_ARGUMENT (not printable ASCII).
+  // A balancer may send a cookie with the reply that opens a session (HAProxy's `cookie`, Envoy's
+  // stateful sessions). Every call on the session then sends this cookie, for the 100,000 sessions
+  // opened last, unless another replica is to be asked ("Lost replies" in client/README.md).
+  // SessionCookie: the cookie that another program must send, or "". Errors: INVALID_ARGUMENT (not
+  // printable ASCII).
   std::string SessionCookie(absl::string_view session_id) const;
   absl::Status SetSessionCookie(absl::string_view session_id, absl::string_view cookie) const;
 
-  // For operators, at a server's --admin-listen (rivulet/v1/admin_service.proto). Each waits until
-  // all is done.
+  // For operators, at a server's --admin-listen (rivulet/v1/admin_service.proto). Each call waits
+  // until its work is done.
   absl::StatusOr<v1::LoadModelReply> LoadModel(const v1::LoadModelRequest& request,
                                                const CallOptions& options = {}) const;
   absl::StatusOr<v1::UnloadModelReply> UnloadModel(const v1::UnloadModelRequest& request,
