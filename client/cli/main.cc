@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `rivulet` command. Results go to stdout. stderr gets the summary of a command that succeeds,
-// or the one line of one that fails.
+// The `rivulet` command. Results go to stdout. stderr gets one text: the summary of a command that
+// succeeds, or the error line of a command that fails.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -23,7 +23,7 @@
 namespace rivulet {
 namespace {
 
-// gRPC says of a call that took too long neither what it was nor how long.
+// gRPC's message for an exceeded deadline names neither the call nor the deadline.
 absl::StatusOr<std::string> NameDeadline(absl::StatusOr<std::string> summary,
                                          std::optional<double> seconds) {
   if (!absl::IsDeadlineExceeded(summary.status()) || !seconds.has_value()) return summary;
@@ -48,7 +48,7 @@ struct Runner {
 };
 
 absl::StatusOr<std::string> Run(const std::vector<std::string>& args) {
-  // Ours throws nothing; a library may, for example when memory ends.
+  // Our code throws nothing; a library may, for example when out of memory.
   try {
     absl::StatusOr<Command> command = ParseCommandLine(args);
     if (!command.ok()) return command.status();
@@ -58,9 +58,9 @@ absl::StatusOr<std::string> Run(const std::vector<std::string>& args) {
   }
 }
 
-// A descriptor of gRPC's would else take the place of a standard one that the caller has closed,
-// and be read or written as if it were that. What stands in cannot be read (stdin) or written
-// (stdout), so that a command which needs it fails.
+// Opens the standard descriptors that the caller has closed. Otherwise gRPC's descriptors would get
+// their numbers, and be used as stdin, stdout or stderr. The replacement cannot be read (stdin) or
+// written (stdout), so that a command which needs it fails.
 void OpenStandardFds() {
   constexpr int kModes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
   for (int fd = 0; fd < 3; ++fd) {
@@ -76,8 +76,8 @@ void OpenStandardFds() {
 
 int Main(const std::vector<std::string>& args) {
   LeaveOpenSslBehind();
-  // protobuf's own log would stand beside the one line, and so would gRPC's; whoever sets the
-  // variable wants that.
+  // Without this, the logs of protobuf and gRPC would appear beside the error line. A user who sets
+  // GRPC_VERBOSITY gets gRPC's log.
   google::protobuf::SetLogHandler(nullptr);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   const absl::StatusOr<std::string> summary = Run(args);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of a batch that are under way: generations over one Multiplex, scores as calls.
+// The calls of a batch that are in flight: generations over one Multiplex, scores as calls of their
+// own.
 #pragma once
 
 #include <atomic>
@@ -20,13 +21,13 @@
 
 namespace rivulet {
 
-// A line, and what became of it.
+// A line and its result.
 struct BatchItem {
   NumberedLine in;
   BatchReply reply;       // of a generation
   v1::ScoreReply score;   // of a score
   int losses = 0;         // calls that ended with UNAVAILABLE while other lines succeeded
-  int64_t succeeded = 0;  // lines when it was lost last
+  int64_t succeeded = 0;  // lines that had succeeded when it was last lost
 };
 
 // Thread: one.
@@ -37,11 +38,11 @@ class BatchCalls {
   BatchCalls& operator=(const BatchCalls&) = delete;
   ~BatchCalls();  // cancels what is open
 
-  // Sends the request of an item, whose `in.status` becomes that of the call.
+  // Sends the request of an item. The status of the call goes to `in.status`.
   void Start(std::unique_ptr<BatchItem> item);
-  // Those that have been started and not returned by Wait().
+  // Number of items that have been started and not returned by Wait().
   size_t open() const { return open_; }
-  // Items whose calls have ended, at the latest at `until`.
+  // Waits until a call has ended, at most until `until`. Returns the items whose calls have ended.
   std::vector<std::unique_ptr<BatchItem>> Wait(absl::Time until);
   int64_t tokens() const { return tokens_; }  // generated or scored, so far
 

@@ -39,7 +39,7 @@ absl::StatusOr<FileDigest> DigestOf(const std::string& path) {
   bool hashed = digest != nullptr && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1;
   FileDigest found;
   std::vector<char> chunk(size_t{1} << 20);
-  bool blank = true;  // what there is of the last line
+  bool blank = true;  // the last line, as far as it was read
   char last = '\n';
   while (const size_t bytes = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
     hashed = hashed && EVP_DigestUpdate(digest.get(), chunk.data(), bytes) == 1;

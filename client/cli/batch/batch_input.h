@@ -20,19 +20,19 @@ namespace rivulet {
 struct NumberedLine {
   int64_t number = 0;  // from 1
   BatchLine line;
-  absl::Status status;  // of ParseBatchLine(), or that another line has its custom_id
+  absl::Status status;  // of ParseBatchLine(), or: another line has this custom_id
 };
 
 // Thread: one.
 class BatchInput {
  public:
   // Reads the file once, for its digest and its size. Errors: NOT_FOUND, INVALID_ARGUMENT (cannot
-  // be read, or is no regular file, which could not be read a second time).
+  // be read, or is not a regular file and so cannot be read a second time).
   static absl::StatusOr<std::unique_ptr<BatchInput>> Open(const std::string& path,
                                                           BatchDefaults defaults);
 
   const std::string& sha256() const { return sha256_; }  // lower-case hex
-  // By number, from 1: whether a line is blank, which has no result.
+  // By number of line, from 1: whether the line is blank. A blank line has no result.
   const std::vector<bool>& blank() const { return blank_; }
 
   // The next line that is not blank; nullopt at the end. Errors: INVALID_ARGUMENT (cannot be read).

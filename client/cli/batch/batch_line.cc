@@ -24,11 +24,11 @@ using Kind = JsonValue::Kind;
 constexpr JsonRules kLineRules = {.invalid = "INVALID_PARAMETER",
                                   .unsupported = "UNSUPPORTED_PARAMETER",
                                   .unknown_may_be_null = true};
-// A text that is too long for the server is found when it would be sent.
+// The length of a text is checked against the server's limit when the line is sent.
 constexpr JsonLimits kLineLimits = {.max_depth = 16,
                                     .max_values = size_t{1} << 24,
                                     .max_token_bytes = std::numeric_limits<size_t>::max()};
-// What a short line holds one of.
+// A short line has exactly one of these members.
 constexpr std::array<absl::string_view, 3> kKinds = {"prompt", "messages", "score"};
 constexpr int64_t kCompletionMaxTokens = 16;  // OpenAI's, of /v1/completions
 
@@ -217,7 +217,7 @@ bool IsSame(const JsonValue& a, const JsonValue& b) {
          std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), IsSame);
 }
 
-// Fields of OpenAI's that the gateway takes with one value alone, or that change nothing.
+// OpenAI's fields for which the gateway accepts only one value, or that have no effect.
 absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
   RIVULET_RETURN_IF_ERROR(body->Only("stream", "false"));
   RIVULET_RETURN_IF_ERROR(body->Only("stream_options", "null"));
@@ -332,7 +332,7 @@ absl::Status ReadScore(JsonReader* body, BatchLine* line, v1::ScoreRequest reque
   return status;
 }
 
-// Whether a short line says what it wants.
+// Whether a short line has exactly one of the members that name its kind.
 absl::Status CheckKind(const JsonValue& short_line) {
   int named = 0, given = 0;
   for (const absl::string_view kind : kKinds) {
@@ -363,7 +363,7 @@ absl::Status ReadBody(JsonReader* body, absl::string_view url, const BatchDefaul
   const bool is_chat =
       url.empty() ? body->Find("messages") != nullptr : url == "/v1/chat/completions";
   const bool is_score = url.empty() && body->Find("score") != nullptr;
-  // In the long form; CheckKind has looked at a short line. Any of them may be null.
+  // For the long form; CheckKind has checked a short line. Any of these fields may be null.
   for (const absl::string_view kind : kKinds) {
     if (kind == (is_chat ? "messages" : is_score ? "score" : "prompt")) continue;
     if (const JsonValue* const value = body->Find(kind); value != nullptr) {
@@ -413,7 +413,7 @@ absl::Status ParseBatchLine(absl::string_view text, const BatchDefaults& default
   RIVULET_RETURN_IF_ERROR(object.Text("url", &url));
   RIVULET_ASSIGN_OR_RETURN(const JsonValue* given, object.Get("body", Kind::kObject));
   RIVULET_RETURN_IF_ERROR(object.CheckNoOthers());
-  // Fields are named as in the body, which is what OpenAI's errors do.
+  // Fields are named as in the body, like in OpenAI's errors.
   RIVULET_ASSIGN_OR_RETURN(JsonReader body, JsonReader::Of(kLineRules, *given, ""));
   return ReadBody(&body, url, defaults, line);
 }

@@ -33,7 +33,7 @@ std::string ToJson(const BatchRecord& record) {
   json["rivulet_batch"] = kRecordVersion;
   json["input_sha256"] = record.input_sha256;
   json["options"] = record.options;
-  json["seed"] = absl::StrCat(record.seed);  // of 64 bits, which not every reader of JSON has
+  json["seed"] = absl::StrCat(record.seed);  // as text: not every JSON reader has 64-bit integers
   json["created"] = record.created;
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -69,7 +69,7 @@ std::string Shown(const BatchRecord& record, const std::string& option) {
                                        : absl::StrCat(option, " ", found->second);
 }
 
-// OK if both are of one batch.
+// OK if both records are of the same batch.
 absl::Status CheckSame(const std::string& path, const BatchRecord& begun, const BatchRecord& now) {
   const auto other = [&](const std::string& what) {
     return absl::FailedPreconditionError(
@@ -125,7 +125,7 @@ absl::Status BatchOutput::OpenFile() {
   return absl::FailedPreconditionError(absl::StrCat(path_, ": another process writes this file"));
 }
 
-// Takes the record that is there, or leaves `record` there.
+// Reads the existing record, or writes `record` if there is none.
 absl::Status BatchOutput::Begin(const BatchRecord& record, bool is_empty) {
   constexpr size_t kMostBytes = 1 << 20;
   struct stat found = {};
@@ -153,7 +153,7 @@ absl::Status BatchOutput::ReadAnswered() {
   if (!lines.is_open()) return Failed("cannot be read");
   struct stat found = {};
   if (fstat(fd_, &found) != 0) return Failed("cannot be read");
-  int64_t end = 0, whole = 0;  // of a line, and of those that stay
+  int64_t end = 0, whole = 0;  // end of the line; end of the lines that are kept
   while (true) {
     RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines.Next());
     if (line.has_value()) end += static_cast<int64_t>(line->size()) + 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output file of `rivulet batch`, and the file beside it, OUT.batch, which says what batch it
-// belongs to. A process that is killed leaves both so that the same command continues: a line of
-// output is whole or, as the last one, cut off. One that was interrupted also leaves, at the end,
-// results that were there before those of earlier lines.
+// The output file of `rivulet batch`, and the file beside it, OUT.batch, which identifies the
+// batch. After a process is killed, the same command continues from both files: every line of
+// output is whole, except that the last line may be cut off. An interrupted process also writes, at
+// the end, results that it had before the results of earlier lines.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace rivulet {
 // What OUT.batch holds.
 struct BatchRecord {
   std::string input_sha256;
-  std::map<std::string, std::string> options;  // all on which results depend, by name
+  std::map<std::string, std::string> options;  // all options that change results, by name
   uint64_t seed = 0;                           // line N without a seed of its own has seed + N
   int64_t created = 0;                         // seconds since 1970
 };
@@ -31,10 +31,10 @@ struct BatchRecord {
 class BatchOutput {
  public:
   // Begins the batch, with `record`, or continues it: takes seed and time from OUT.batch, and cuts
-  // off an unfinished last line and results that have not the order of the input. Locks the file.
-  // `blank`: BatchInput::blank(). Errors: FAILED_PRECONDITION (the file is that of another batch or
-  // of another program, a line of it was changed, or another process writes it), INVALID_ARGUMENT
-  // (cannot be read or written).
+  // off an unfinished last line and results that are not in the order of the input. Locks the file.
+  // `blank`: BatchInput::blank(). Errors: FAILED_PRECONDITION (the file belongs to another batch or
+  // program, a line was changed, or another process writes the file), INVALID_ARGUMENT (cannot be
+  // read or written).
   static absl::StatusOr<std::unique_ptr<BatchOutput>> Open(const std::string& path,
                                                            const BatchRecord& record,
                                                            const std::vector<bool>& blank);
@@ -43,21 +43,21 @@ class BatchOutput {
   ~BatchOutput();
 
   const BatchRecord& record() const { return record_; }
-  // Whether line `number` of the input was answered before this was opened, or is blank.
+  // Whether line `number` of the input was answered before Open, or is blank.
   bool IsAnswered(int64_t number) const { return answered_[static_cast<size_t>(number)] != 0; }
-  // OK if the result that was there is one of `line`. Errors: FAILED_PRECONDITION.
-  // REQUIRES: IsAnswered(line.number).
+  // OK if the result in the file belongs to `line`. Errors: FAILED_PRECONDITION. REQUIRES:
+  // IsAnswered(line.number).
   absl::Status CheckAnswer(const NumberedLine& line) const;
-  // Of the input: lines that are not blank, those that were answered, and those whose results are
-  // not in the file, with those of TakeLater().
+  // Numbers of lines of the input: not blank; answered before Open; and without a result in the
+  // file, which includes the lines of TakeLater().
   int64_t lines() const { return lines_; }
   int64_t num_answered() const { return lines_ - num_left_ + static_cast<int64_t>(later_.size()); }
   int64_t num_left() const { return num_left_; }
-  // Results that were cut off, by line: the caller appends them when it is their turn.
+  // Results that Open cut off, by line. The caller appends them in the order of the lines.
   std::map<int64_t, std::string> TakeLater() { return std::exchange(later_, {}); }
 
-  // Appends whole lines. Errors: INVALID_ARGUMENT; then the last line may be cut off, and nothing
-  // is appended any more.
+  // Appends whole lines. Errors: INVALID_ARGUMENT. After an error the last line may be cut off, and
+  // later calls append nothing.
   absl::Status Append(absl::string_view lines);
   // Waits until what was written is on the disk. Errors: INVALID_ARGUMENT.
   absl::Status Sync();
@@ -76,7 +76,8 @@ class BatchOutput {
   int fd_ = -1;
   absl::Status appended_;
   BatchRecord record_;
-  // By number of line: 0, or the hash of the result's custom_id; of a blank line not 0.
+  // By number of line: 0 (no answer), or the hash of the result's custom_id; not 0 for a blank
+  // line.
   std::vector<uint64_t> answered_;
   int64_t lines_ = 0, num_left_ = 0;
   int64_t next_ = 1;  // no line before it is without an answer

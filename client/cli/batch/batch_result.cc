@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::string_view kStart = "{\"line\":";
 
-// Statuses, types and names of fields, as the gateway reads them.
+// Statuses, types and names of fields, from the file that the gateway reads too.
 const nlohmann::json& Problems() {
   static const auto* const tables = new nlohmann::json(nlohmann::json::parse(kProblems));
   return *tables;
@@ -38,7 +38,7 @@ std::string FieldInLine(const std::string& path, bool is_score) {
   return std::string(absl::StripPrefix(path, is_score ? "" : "sampling."));
 }
 
-// The message, which begins with the path where the server names it, with the field in its place.
+// The message. If it begins with the path of a field, the field's name in a line replaces the path.
 std::string InLine(const BatchError& error, const std::string& field) {
   if (error.field.empty() || !absl::StartsWith(error.message, error.field)) return error.message;
   const absl::string_view rest = absl::string_view(error.message).substr(error.field.size());
@@ -55,7 +55,7 @@ std::string Head(int64_t number, const BatchLine& line) {
   return head;
 }
 
-// `"text":"...","finish":"length"`, with what else was asked for.
+// `"text":"...","finish":"length"`, and the other requested fields.
 void AppendSample(const BatchReply::Sample& sample, bool text, bool tokens, std::string* out) {
   if (text) absl::StrAppend(out, "\"text\":", JsonString(sample.text), ",");
   if (tokens || !text) {
@@ -153,7 +153,7 @@ std::string JsonOrNull(const std::string& text) { return text.empty() ? "null" :
 void BatchReply::Take(const v1::MultiplexPart& part) {
   if (part.has_seed()) seed = part.seed();
   if (part.has_usage()) usage = part.usage();
-  // Of a part that holds the usage alone the other fields have no meaning.
+  // If a part holds only the usage, its other fields have no meaning.
   if (part.tokens_size() == 0 && part.text().empty() && !part.has_finish()) return;
   const size_t index = static_cast<size_t>(std::max(part.sample_index(), 0));
   if (samples.size() <= index) samples.resize(index + 1);
@@ -197,7 +197,7 @@ std::string ScoreResult(int64_t number, const BatchLine& line, const v1::ScoreRe
   std::string out = absl::StrCat(Head(number, line), ",\"nll_nats\":");
   AppendNumber(reply.nll_nats(), &out);
   absl::StrAppend(&out, ",\"num_scored\":", reply.num_scored());
-  // One that is infinite, or of no token, is no number of JSON.
+  // JSON has no number for an infinite perplexity or for the perplexity of no tokens.
   const double perplexity = Perplexity(reply.nll_nats(), reply.num_scored());
   if (std::isfinite(perplexity)) {
     out += ",\"perplexity\":";
@@ -248,7 +248,7 @@ std::optional<AnsweredLine> ReadResult(absl::string_view result) {
   AnsweredLine line = {number->get<int64_t>(), std::nullopt};
   const auto id = json.find("custom_id");
   const bool has_id = id != json.end();
-  if (json.size() < (has_id ? 3 : 2)) return std::nullopt;  // it says nothing about the line
+  if (json.size() < (has_id ? 3 : 2)) return std::nullopt;  // it does not identify the line
   if (!has_id) return line;
   if (!id->is_string()) return std::nullopt;
   line.custom_id = id->get<std::string>();

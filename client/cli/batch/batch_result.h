@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line of the output of `rivulet batch`, in the form of the line of input that it answers. Each
-// begins with {"line":N, the number of that line. Nothing in a result depends on when it was
-// computed, so that a batch which was interrupted has the output of one that was not.
+// One line of the output of `rivulet batch`, in the form of the line of input that it answers. It
+// begins with {"line":N, the number of the line of input. A result does not depend on the time at
+// which it was computed, so an interrupted batch has the same output as an uninterrupted one.
 #pragma once
 
 #include <cstdint>
@@ -33,20 +33,20 @@ struct BatchReply {
   void Take(const v1::MultiplexPart& part);
 };
 
-// What an error says, of the server or of ParseBatchLine().
+// An error of the server or of ParseBatchLine(), in parts.
 struct BatchError {
   absl::StatusCode code = absl::StatusCode::kUnknown;
-  std::string reason, field, message, request_id;  // empty: it says nothing
+  std::string reason, field, message, request_id;  // empty: not known
 };
 
-// Fields have the names that they have in a line.
+// Fields are named as in a line of input.
 BatchError ToBatchError(const absl::Status& status);
 
-// Of a batch: what OpenAI's objects are stamped with.
+// The values that all OpenAI objects of a batch carry.
 struct BatchStamp {
   int64_t created = 0;   // seconds since 1970
-  std::string model;     // where the line names none
-  bool is_text = false;  // results show text; else tokens
+  std::string model;     // for lines that name no model
+  bool is_text = false;  // results hold text; else tokens
 };
 
 // Each ends with a newline.
@@ -55,8 +55,8 @@ std::string GenerateResult(int64_t number, const BatchLine& line, const BatchSta
 std::string ScoreResult(int64_t number, const BatchLine& line, const v1::ScoreReply& reply);
 std::string ErrorResult(int64_t number, const BatchLine& line, const BatchError& error);
 
-// The line that a line of output answers: its number, and what it has of a BatchLine to tell it
-// from others. nullopt: it is none of ours, or damaged.
+// The line of input that a line of output answers: its number and custom_id. nullopt: the line of
+// output is not from this program, or is damaged.
 struct AnsweredLine {
   int64_t number = 0;
   std::optional<std::string> custom_id;

@@ -14,16 +14,16 @@
 
 namespace rivulet {
 
-// Keeps the template of each model, and a process that renders. Thread: one.
+// Holds the template of each model, and a process that renders templates. Thread: one.
 class ChatPrompts {
  public:
-  // Reads the file `name`, whose template is used for all models instead of their own; empty: none.
-  // Errors: those of ReadChatTemplate.
+  // Reads the template in the file `name`, which then replaces the templates of all models; empty:
+  // no file. Errors: those of ReadChatTemplate.
   absl::Status ReadFile(const std::string& name);
   const ChatTemplateFile& file() const { return file_; }
 
-  // Sets the prompt of `request` and, where it has no stop string, the one at which the model would
-  // speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE), those of
+  // Sets the prompt of `request`. If `request` has no stop string, also sets the text at which the
+  // model would speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE); the errors of
   // TemplateProcess::Run.
   absl::Status Set(const v1::GetModelReply& model, const std::vector<ChatMessage>& messages,
                    v1::GenerateRequest* request);
@@ -37,8 +37,8 @@ class ChatPrompts {
 
   TemplateProcess process_;
   ChatTemplateFile file_;
-  // By the name of the model. An error is that of every conversation with the model: a template
-  // that takes too much for a short one is not tried with others.
+  // By the name of the model. An error holds for every conversation with the model: a template that
+  // exceeds the limits on a short conversation is not tried again.
   std::map<std::string, absl::StatusOr<Template>> templates_;
 };
 

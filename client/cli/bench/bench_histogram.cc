@@ -9,8 +9,8 @@
 namespace rivulet {
 namespace {
 
-// Values below 2^kBits have a bucket each. Above, the highest kBits bits after the leading one
-// choose it: values of one power of two share 2^kBits buckets.
+// Each value below 2^kBits has its own bucket. For a larger value, the kBits bits after the leading
+// bit choose the bucket: each power of two has 2^kBits buckets.
 constexpr int kBits = 7;
 constexpr size_t kNumBuckets = (64 - kBits) << kBits;
 
@@ -61,7 +61,7 @@ double BenchHistogram::mean() const {
 double BenchHistogram::Quantile(double q) const {
   const int64_t n = count();
   if (n == 0) return 0;
-  // The product may lie a rounding above a whole rank.
+  // Rounding may lift the product just above a whole rank.
   const double exact = q * static_cast<double>(n);
   const auto rank = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(exact * (1 - 1e-14))), 1, n);
   if (rank == n) return static_cast<double>(max());

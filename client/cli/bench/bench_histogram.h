@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts durations in buckets whose width grows with the value, so that every quantile has the same
-// relative error in bounded memory, however many values there are and however long a stall is.
+// relative error in bounded memory, for any number of values and any length of a stall.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,11 @@
 namespace rivulet {
 
 // Log-linear: 128 equal buckets for each power of two, for any number of nanoseconds (59 KiB).
-// Thread: Record() any thread, also at the same time; the rest once recording has ended, or, while
-// it goes on, with values that may lack the latest.
+// Thread: Record() any thread, also at the same time. The other methods any thread; during
+// recording, their results may lack the latest values.
 class BenchHistogram {
  public:
-  // What Quantile() answers differs from the true value by at most this share of it.
+  // The result of Quantile() differs from the true value by at most this share of the true value.
   static constexpr double kRelativeError = 1.0 / 256;
 
   BenchHistogram();
@@ -24,12 +24,12 @@ class BenchHistogram {
   void Record(int64_t nanoseconds);
 
   int64_t count() const { return count_.load(std::memory_order_relaxed); }
-  // The next three are exact; 0 where nothing was recorded.
+  // The next three are exact; 0 if nothing was recorded.
   int64_t min() const;
   int64_t max() const { return max_.load(std::memory_order_relaxed); }
   double mean() const;
-  // The smallest value that at least the share `q`, 0 to 1, of all values does not exceed (nearest
-  // rank), within kRelativeError and [min, max]. 0 where nothing was recorded.
+  // The `q`-quantile (nearest rank), `q` 0 to 1: the smallest value v such that at least the share
+  // `q` of all values is <= v. Within kRelativeError, and in [min, max]. 0 if nothing was recorded.
   double Quantile(double q) const;
 
   struct Bucket {

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kTick = 100'000'000;
-// A worker of a closed loop whose request failed waits, so that a target that refuses everything is
-// not asked as fast as this machine can.
+// In a closed loop a worker waits after a failed request, so that a target that refuses everything
+// does not get requests at full speed.
 constexpr int64_t kPauseAfterError = 100'000'000;
 
 int64_t Nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
@@ -61,7 +61,7 @@ class Load {
   struct Request {
     int64_t index, intended, sent;
     bool is_measured;
-    int64_t first = 0, last = 0;  // messages with tokens; 0: none yet
+    int64_t first = 0, last = 0;  // times of messages with tokens; 0: none yet
     int64_t tokens = 0;
     int64_t promised = -1;  // tokens that the server says it sent
   };
@@ -75,7 +75,7 @@ class Load {
   // Sends one request, unless the run sends no more.
   void Send(int64_t intended);
   std::unique_ptr<Request> Claim(int64_t intended);
-  // A reply that says OK is not believed unchecked.
+  // The error of a reply that ended with OK but lacks tokens.
   static absl::Status Incomplete(const Request& request) {
     return absl::InternalError(absl::StrCat("a reply held ", request.tokens, " tokens where ",
                                             request.promised, " were sent"));
@@ -100,7 +100,7 @@ class Load {
 
   absl::Mutex mutex_;
   absl::CondVar condition_;  // of the thread of Run()
-  // The histograms take care of themselves.
+  // Guarded by mutex_, except the histograms, which are thread-safe.
   Measurements& measured_;
   int64_t next_index_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t measured_sent_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -110,7 +110,7 @@ class Load {
   bool all_sent_ ABSL_GUARDED_BY(mutex_) = false;
   bool reached_requests_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  // Closed loop: when workers that pause send again, soonest first.
+  // Closed loop: the times at which paused workers send again, soonest first.
   std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> due_ ABSL_GUARDED_BY(mutex_);
 
   std::atomic<int64_t> window_begin_{kNever}, window_end_{kNever};
@@ -141,7 +141,7 @@ void Load::RunOpen() {
     const int64_t intended = start_ + schedule.Next();
     {
       absl::MutexLock lock(&mutex_);
-      // What falls behind the end is not waited for.
+      // A request that is due after the end is not sent.
       if (intended >= window_end_) all_sent_ = true;
       while (stopped_at_ == kNever && !all_sent_ && Now() < intended) Wait(intended);
       while (stopped_at_ == kNever && !all_sent_ && in_flight_ >= options_.max_in_flight) {
@@ -211,7 +211,7 @@ void Load::Send(int64_t intended) {
   if (options_.deadline_seconds.has_value()) {
     call.deadline = absl::Now() + absl::Seconds(*options_.deadline_seconds);
   }
-  // std::function needs what can be copied. The last callback takes it back.
+  // std::function requires copyable captures. The last callback takes ownership back.
   Request* const request = claimed.release();
   if (options_.score) {
     client.ScoreAsync(
@@ -254,8 +254,8 @@ std::unique_ptr<Load::Request> Load::Claim(int64_t intended) {
   request->index = next_index_++;
   request->intended = intended;
   request->sent = Now();
-  // A worker may have read the clock before the one that began the window: the requests decide
-  // then, not the clock.
+  // A worker may have read the clock before the worker that began the window. With a warm-up in
+  // requests, only the number of requests decides.
   const bool begun = options_.warmup_requests > 0 || intended >= window_begin_;
   request->is_measured = warmed_up && begun;
   ++in_flight_;
@@ -308,7 +308,7 @@ void Load::OnEnd(std::unique_ptr<Request> request, const absl::Status& status) {
     }
   }
   if (sends_again) Send(Now());
-  // Last, as the thread of Run() may end with it.
+  // Last, because the thread of Run() may destroy this object after it.
   absl::MutexLock lock(&mutex_);
   --in_flight_;
   condition_.Signal();
@@ -368,7 +368,7 @@ void Load::Tick() {
 }
 
 void Load::Stop() {
-  // Cancelling runs code of gRPC's.
+  // Cancelling runs gRPC's code.
   mutex_.Unlock();
   stop_.request_stop();
   mutex_.Lock();

@@ -35,7 +35,7 @@ void Line(std::string* svg, double x1, double y1, double x2, double y2, const ch
                         x1, y1, x2, y2, color);
 }
 
-// "0.05", "2", "10000": without zeros that say nothing.
+// "0.05", "2", "10000": without trailing zeros.
 std::string Number(double value) { return absl::StrFormat("%.6g", value); }
 
 std::string Milliseconds(double nanoseconds) {
@@ -43,7 +43,7 @@ std::string Milliseconds(double nanoseconds) {
   return absl::StrFormat("%.*f", ms < 1 ? 3 : ms < 100 ? 2 : ms < 1000 ? 1 : 0, ms);
 }
 
-// From values to the picture.
+// Maps values to positions in the picture.
 struct Axes {
   double nines = 1;             // across: 1 - 10^-nines is the last percentile
   double low = 0.1, high = 10;  // up: milliseconds
@@ -64,7 +64,7 @@ Axes AxesFor(const std::vector<Curve>& curves) {
     axes.nines = std::max(axes.nines, std::min(std::log10(static_cast<double>(h.count())), 6.0));
   }
   if (curves.empty()) return axes;
-  // To the next of 1, 2 and 5, so that little of the height is empty.
+  // Rounded to the next of 1, 2 and 5 times a power of ten, so that little of the height is empty.
   const auto round = [](double ms, bool up) {
     const double decade = std::pow(10, std::floor(std::log10(ms)));
     double result = up ? decade * 10 : decade;

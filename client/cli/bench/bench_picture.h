@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Latency by percentile as an SVG picture: text and lines that any browser shows, at any size.
+// Latency by percentile as an SVG picture, which any browser shows.
 #pragma once
 
 #include <span>
@@ -17,9 +17,9 @@ struct Curve {
   const BenchHistogram* histogram;  // outlives the curve; empty: left out
 };
 
-// Both axes are logarithmic: across, percentiles so that 90, 99 and 99.9 are equally far apart, up
-// to what the number of values supports; up, milliseconds. Below the curves stands a table of their
-// percentiles.
+// Both axes are logarithmic. Horizontal: percentiles, with 90, 99 and 99.9 equally far apart, up to
+// the largest that the number of values supports. Vertical: milliseconds. Below the curves is a
+// table of their percentiles.
 std::string PercentilePicture(absl::string_view title, absl::string_view subtitle,
                               std::span<const Curve> curves);
 

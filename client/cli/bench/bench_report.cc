@@ -46,7 +46,7 @@ std::vector<Row> Rows(const BenchRun& run) {
   if (!score) rows.push_back({"first_token", "first token", m.first_token});
   if (!score) rows.push_back({"message_gap", "message gap", m.message_gap});
   rows.push_back({"end_to_end", "end to end", m.end_to_end});
-  // In a closed loop these are the same, and nothing waits here.
+  // In a closed loop these equal the others, and no request waits in this process.
   if (open && !score)
     rows.push_back({"first_token_sent", "first token (sent)", m.first_token_sent});
   if (open) rows.push_back({"end_to_end_sent", "end to end (sent)", m.end_to_end_sent});
@@ -138,7 +138,8 @@ Json WindowJson(const Measurements& m) {
           {"messages_per_second", Rate(m.window_messages, m.window_seconds)}};
 }
 
-// A line on histograms with too few values for a quantile: it is their maximum.
+// A line that names the histograms with too few values for a quantile: the quantile is then their
+// maximum.
 std::string FewValues(const std::vector<Row>& rows) {
   constexpr int64_t kForP99 = 100, kForP999 = 1000;
   std::vector<std::string> few;
@@ -151,7 +152,7 @@ std::string FewValues(const std::vector<Row>& rows) {
                       "; with fewer it is the maximum (", absl::StrJoin(few, ", "), ")");
 }
 
-// Four digits that matter, fit for a column.
+// Four significant digits, to fit a column.
 std::string Cell(double ms) {
   const int digits = ms < 10 ? 3 : ms < 100 ? 2 : ms < 1000 ? 1 : 0;
   return absl::StrFormat("%.*f", digits, ms);

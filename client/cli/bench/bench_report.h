@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of `rivulet bench` measured, for people and for programs.
+// The report of a run of `rivulet bench`, for people and for programs.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@ namespace rivulet {
 
 // The machine that sent the requests.
 struct Machine {
-  int cores = 0;    // that this process may use
-  std::string cpu;  // its name; empty where it is not known
+  int cores = 0;    // number that this process may use
+  std::string cpu;  // its name; empty: not known
 };
 Machine ThisMachine();
 
-// All that a report is made of. The references outlive it.
+// The data of a report. The referenced objects must live longer.
 struct BenchRun {
   const BenchOptions& options;
   const v1::GetModelReply& model;

@@ -14,7 +14,7 @@ int64_t ArrivalSchedule::Next() {
     const double uniform = static_cast<double>(random_() >> 11) * 0x1p-53;  // [0, 1)
     seconds_ -= std::log1p(-uniform) / rate_;
   } else {
-    // Not a sum, which would drift.
+    // A product, because a sum would drift.
     seconds_ = static_cast<double>(index_++) / rate_;
   }
   return static_cast<int64_t>(seconds_ * 1e9);

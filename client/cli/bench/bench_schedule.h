@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When an open loop means to send: fixed by rate and seed before anything is sent, never by how the
-// server answers.
+// The intended times of an open loop's requests. Rate and seed determine them; the server's answers
+// do not.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ class ArrivalSchedule {
   // seeds on every machine. Otherwise request i is due i / rate after the start.
   ArrivalSchedule(double rate, bool poisson, uint64_t seed);
 
-  // Nanoseconds from the start to the next request; never less than the answer before.
+  // Nanoseconds from the start to the next request; never less than the previous result.
   int64_t Next();
 
  private:
   const double rate_;
   const bool poisson_;
   std::mt19937_64 random_;
-  double seconds_ = 0;  // Poisson: of the last request
+  double seconds_ = 0;  // Poisson: time of the last request
   int64_t index_ = 0;   // of the next request
 };
 

@@ -9,7 +9,7 @@
 namespace rivulet {
 namespace {
 
-// Tokens that may be given: of an image model its levels.
+// Number of tokens that a prompt may use: for an image model, its levels.
 int32_t NumTokens(const v1::ModelArchitecture& architecture) {
   return architecture.has_mixture_of_logistics() ? architecture.mixture_of_logistics().num_levels()
                                                  : architecture.vocab_size();

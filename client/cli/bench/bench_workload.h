@@ -15,8 +15,8 @@ class Workload {
   // REQUIRES: options come from ParseCommandLine().
   Workload(const BenchOptions& options, const v1::GetModelReply& model);
 
-  // Request `index` samples with seed + index; where a prompt length is given, its prompt is as
-  // many tokens of the model's vocabulary, drawn with the same number.
+  // Request `index` samples with seed + index. If a prompt length n is given, its prompt is n
+  // tokens of the model's vocabulary, drawn with that seed.
   v1::GenerateRequest Generate(int64_t index) const;
   v1::ScoreRequest Score(int64_t index) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates of conversations, as models come with them: Jinja, rendered by TemplateProcess.
-// Tested by: tests/unit/client/cli/chat/chat_template_test.cc
+// Chat templates (Jinja) of models, rendered by TemplateProcess. Tested by:
+// tests/unit/client/cli/chat/chat_template_test.cc
 #pragma once
 
 #include <map>
@@ -18,36 +18,36 @@ struct ChatMessage {
   std::string content;
 };
 
-// What --chat-template names. No name: nothing.
+// The file of --chat-template. Empty name: no file.
 struct ChatTemplateFile {
   std::string name, text;
 };
 // Reads it; `name` may be empty. Errors: NOT_FOUND, INVALID_ARGUMENT (cannot be read, or is no
-// template), naming the flag; FAILED_PRECONDITION as of TemplateProcess::Run. A template that is
-// too hard to render is no error here.
+// template), naming the flag; FAILED_PRECONDITION as TemplateProcess::Run. A template that exceeds
+// the limits of rendering is no error here.
 absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name,
                                                   TemplateProcess* process);
 
 // Thread: one.
 class ChatTemplate {
  public:
-  // `special_tokens`: texts by role ("bos_token"). `shown`: whose template it is, for messages.
+  // `special_tokens`: texts by role ("bos_token"). `shown`: names the template in messages.
   // `process` must live longer.
   ChatTemplate(const std::string& source, std::string shown,
                const std::map<std::string, std::string>& special_tokens, TemplateProcess* process);
-  // That of the file or, without one, what the model brings. Errors: FAILED_PRECONDITION
-  // (NO_CHAT_TEMPLATE).
+  // The template of the file or, without a file, the model's own template. Errors:
+  // FAILED_PRECONDITION (NO_CHAT_TEMPLATE).
   static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model,
                                          const ChatTemplateFile& file, TemplateProcess* process);
 
-  // The prompt of a conversation that the model is to continue with an answer. Errors: those of
+  // The prompt that makes the model continue the conversation with an answer. Errors: those of
   // TemplateProcess::Run, naming the template.
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages) const;
 
-  // What the template writes between an answer and the next question, without space at its end:
-  // where a model that does not end by itself begins to speak for the user. Empty if the template
-  // tells none. Errors: those of TemplateProcess::Run, but not of a template that only refuses the
-  // conversation by which this is found.
+  // The text that the template writes between an answer and the next question, without white space
+  // at its end. A model that does not end its answer writes this text before it speaks for the
+  // user. Empty if the template has no such text. Errors: those of TemplateProcess::Run, except
+  // that a template may refuse the conversation by which this is found.
   absl::StatusOr<std::string> TurnEnd() const;
 
  private:

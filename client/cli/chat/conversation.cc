@@ -19,8 +19,7 @@ constexpr char kSystem[] = "system", kUser[] = "user", kAssistant[] = "assistant
 constexpr char kFormat[] = "rivulet-chat";
 constexpr int kVersion = 1;
 
-// The session is not there any more, or without the tokens that it had: idle for too long, or its
-// server was replaced.
+// Whether the session or its tokens are lost: it was idle for too long, or its server was replaced.
 bool IsLost(const absl::Status& status) {
   const std::string reason = GetErrorInfo(status).reason;
   return reason == "SESSION_NOT_FOUND" || reason == "POSITION_OUT_OF_RANGE";
@@ -43,7 +42,7 @@ absl::StatusOr<std::vector<ChatMessage>> ParseMessages(const ordered_json& json,
       return bad(field, "must have the texts role and content");
     }
     ChatMessage message = {entry["role"].get<std::string>(), entry["content"].get<std::string>()};
-    // A question and its answer, one after the other, and at most one message of the system first.
+    // Questions and answers alternate, after at most one system message.
     const bool has_system = !messages.empty() && messages[0].role == kSystem;
     const size_t turn = messages.size() - (has_system ? 1 : 0);
     const bool is_system = messages.empty() && message.role == kSystem;
@@ -256,7 +255,7 @@ void Conversation::Close() {
   v1::CloseSessionRequest request;
   request.set_model(setup_->request.model());
   request.set_session_id(session_id_);
-  // It may be gone already, or its server; what is left open closes by itself when idle.
+  // The session or its server may be gone already. An open session closes by itself when idle.
   (void)setup_->client->CloseSession(request);
 }
 

@@ -18,19 +18,19 @@
 
 namespace rivulet {
 
-// What the answers of all conversations of a chat have in common.
+// Settings for all conversations of a chat.
 struct ChatSetup {
   const Client* client;
   const ChatTemplate* chat_template;
   v1::GetModelReply model;
-  v1::GenerateRequest request;  // its seed is that of the first conversation, if it has one
+  v1::GenerateRequest request;  // its seed, if set, is the seed of the first conversation
   bool resume = true;           // as CallOptions::resume
 };
 
-// How much an answer took.
+// Numbers about an answer.
 struct Answer {
-  int64_t prompt_tokens = 0;  // of the whole conversation before it
-  int64_t given_tokens = 0;   // those of them that the session did not hold
+  int64_t prompt_tokens = 0;  // of the whole conversation before the answer
+  int64_t given_tokens = 0;   // prompt_tokens that the session did not hold
   int64_t tokens = 0;         // generated
   double seconds = 0;
   bool cut = false;       // it ended at max_tokens
@@ -38,7 +38,7 @@ struct Answer {
   bool reopened = false;  // the server had lost the session: all was given again
 };
 
-// Thread: one. Every call of a method that talks to the server may fail with its errors.
+// Thread: one. Every method that calls the server may return the server's errors.
 class Conversation {
  public:
   // Opens the session. `setup` must live longer.
@@ -50,14 +50,14 @@ class Conversation {
   // The prompt of `question`. Errors: those of ChatTemplate::Render.
   absl::StatusOr<std::string> Prompt(const std::string& question) const;
 
-  // Asks. The session goes back to the longest common prefix of its tokens and those of the prompt,
-  // and is given the rest. `on_text` gets the answer in pieces. An answer that `stop` cuts stays; a
-  // failed one leaves the conversation as it was.
+  // Asks. The session goes back to the longest common prefix of its tokens and the prompt's tokens,
+  // and is then given the rest of the prompt. `on_text` gets the answer in pieces. An answer that
+  // `stop` cuts off is kept; a failed answer leaves the conversation unchanged.
   absl::StatusOr<Answer> Ask(const std::string& question,
                              absl::FunctionRef<void(absl::string_view)> on_text,
                              std::stop_token stop);
 
-  // Forgets the last question and its answer, if there is one; returns whether.
+  // Forgets the last question and its answer. Returns false if there is none.
   bool Undo();
   void Reset();                                // forgets all but the system's message
   void SetSystem(const std::string& content);  // empty: none
@@ -65,7 +65,7 @@ class Conversation {
   uint64_t seed() const { return seed_; }
   size_t num_answers() const;
 
-  // An independent copy, with a session of its own that continues from this one's.
+  // An independent copy. Its session is a fork of this conversation's session.
   absl::StatusOr<Conversation> Fork(uint64_t seed) const;
 
   // Closes the session.
@@ -85,7 +85,7 @@ class Conversation {
   const ChatSetup* setup_;
   std::vector<ChatMessage> messages_;
   std::string session_id_;
-  std::vector<int32_t> held_;   // the session's tokens, as far as they are known
+  std::vector<int32_t> held_;   // the session's known tokens
   bool may_hold_more_ = false;  // after an answer that was stopped or failed
   uint64_t seed_ = 0;
 };

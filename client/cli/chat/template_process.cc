@@ -25,7 +25,7 @@
 namespace rivulet {
 namespace {
 
-constexpr size_t kHeadBytes = 9;  // a letter, and the size of what follows, big-endian
+constexpr size_t kHeadBytes = 9;  // a letter, and the size of the rest, big-endian
 constexpr char kValue = 'v';
 // The worker ends itself after a second of computing; the machine may be busy.
 constexpr timeval kPatience = {30, 0};
@@ -49,7 +49,8 @@ std::vector<std::string> Pythons() {
   return {"python3", "/usr/bin/python3"};
 }
 
-// Both with EINTR and short counts handled; false at the end of the process and after kPatience.
+// Both handle EINTR and short counts. They return false at the end of the process and after
+// kPatience.
 bool SendAll(int socket, const std::string& bytes) {
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t n = send(socket, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
@@ -80,7 +81,7 @@ int Spawn(const std::vector<const char*>& argv, int end, pid_t* pid) {
   posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // Ctrl-C of a terminal is for the command. SIGPROF is the worker's limit of time.
+  // Ctrl-C in a terminal is for the command alone. SIGPROF is the worker's time limit.
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   sigset_t signals;
@@ -150,8 +151,8 @@ bool TemplateProcess::StartWith(const std::string& python, const std::string& wo
     *why = strerror(errno);
     return false;
   }
-  // -E: no module that PYTHONPATH names. A script uses none of the current folder. Not -I: what the
-  // user has installed (pip install --user) counts.
+  // -E: ignores PYTHONPATH. A script imports nothing from the current folder. Not -I: packages of
+  // the user (pip install --user) may be used.
   const int error = Spawn({python.c_str(), "-E", worker.c_str(), nullptr}, ends[1], &pid_);
   close(ends[1]);
   socket_ = ends[0];
@@ -163,8 +164,8 @@ bool TemplateProcess::StartWith(const std::string& python, const std::string& wo
   }
   setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
   setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
-  // An interpreter that cannot run the worker ends without an answer. Afterwards an end is the
-  // fault of a template.
+  // An interpreter that cannot run the worker ends without an answer. If the process ends later, a
+  // template caused it.
   if (Exchange(Job::kTurnEnd, R"(["",{}])").has_value()) return true;
   *why = End();
   return false;
@@ -190,7 +191,7 @@ std::optional<TemplateProcess::Answer> TemplateProcess::Exchange(Job job,
 
 std::string TemplateProcess::End() {
   close(socket_);
-  kill(pid_, SIGKILL);  // one that has ended keeps its status
+  kill(pid_, SIGKILL);  // a process that has ended keeps its status
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) continue;
   pid_ = 0;

@@ -16,19 +16,19 @@
 
 namespace rivulet {
 
-// Thread: one. Interpreters that are tried, in this order: the one that the variable
-// RIVULET_CHAT_PYTHON names, and no other; `python3` of the PATH; /usr/bin/python3.
+// Thread: one. Interpreters: if the variable RIVULET_CHAT_PYTHON is set, only the one that it
+// names. Else `python3` in the PATH, then /usr/bin/python3.
 class TemplateProcess {
  public:
-  enum class Job : char { kRender = 'j', kTurnEnd = 't' };  // as worker.py has them
+  enum class Job : char { kRender = 'j', kTurnEnd = 't' };  // the letters of worker.py
 
   TemplateProcess() = default;
   TemplateProcess(const TemplateProcess&) = delete;
   TemplateProcess& operator=(const TemplateProcess&) = delete;
   ~TemplateProcess();  // ends the process
 
-  // The result of a job. `arguments`: an array of JSON. Starts the process where none runs: at the
-  // first job, and after a job that ended it. Errors: INVALID_ARGUMENT (CHAT_TEMPLATE_REFUSED;
+  // The result of a job. `arguments`: a JSON array. Starts the process if none runs: at the first
+  // job, and after a job that ended the process. Errors: INVALID_ARGUMENT (CHAT_TEMPLATE_REFUSED;
   // CHAT_TEMPLATE_TOO_HARD: the job took more than 1 s, 512 MiB or 64 MiB of text, or ended the
   // process); FAILED_PRECONDITION (NO_CHAT_TEMPLATE_ENGINE: there is no Python with jinja2).
   absl::StatusOr<std::string> Run(Job job, const std::string& arguments);
@@ -46,7 +46,7 @@ class TemplateProcess {
   // Ends the process. Returns how it ended, for a message.
   std::string End();
 
-  std::vector<std::string> pythons_;  // to try; after the first success the one that runs
+  std::vector<std::string> pythons_;  // to try; after the first success only the running one
   pid_t pid_ = 0;                     // 0: there is no process
   int socket_ = -1;                   // its stdin and stdout
 };

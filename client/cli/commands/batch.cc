@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet batch`: keeps many lines in flight, sends again what failed for now, and appends results
-// to the output.
+// `rivulet batch`: keeps many lines in flight, sends lines with temporary errors again, and appends
+// results to the output.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -32,13 +32,13 @@
 namespace rivulet {
 namespace {
 
-// Results that wait for those of earlier lines, before no more lines are read.
+// Most results that may wait for results of earlier lines; then no more lines are read.
 constexpr size_t kMostResults = size_t{1} << 14;
 constexpr size_t kLeastAtOnce = 256;
-// A line that is lost so often, while others succeed, is the reason why the server fails.
+// After this number of losses, while other lines succeed, a line is assumed to crash the server.
 constexpr int kMostLosses = 8;
 
-// What became of the lines of this run.
+// The results of this run, counted.
 struct BatchTotals {
   int64_t results = 0, errors = 0;
   std::map<std::string, int64_t> reasons;  // of the errors
@@ -62,8 +62,8 @@ class Batch {
     stamp_.model = model_name;
   }
 
-  // Every line has its result in the output when this is OK. Otherwise the results that are there
-  // are in it, and the same command continues. CANCELLED: it was interrupted.
+  // OK: every line has its result in the output. Otherwise the output has the results so far, and
+  // the same command continues. CANCELLED: the run was interrupted.
   absl::Status Run();
 
   const BatchTotals& totals() const { return totals_; }
@@ -96,7 +96,7 @@ class Batch {
   BatchStamp stamp_;
   BatchTotals totals_;
   const int64_t num_before_;                         // lines that were answered before this run
-  int64_t written_ = 0;                              // results, by this run
+  int64_t written_ = 0;                              // results written by this run
   std::map<std::string, v1::GetModelReply> models_;  // by the name in a line
   std::multimap<absl::Time, std::unique_ptr<BatchItem>> waiting_;  // by when they are sent again
   std::map<int64_t, std::string> results_;                         // by line; not yet written
@@ -140,7 +140,7 @@ absl::Status Batch::AnswerAll() {
     if (!waiting_.empty()) until = std::min(until, waiting_.begin()->first);
     absl::Status finished;
     for (std::unique_ptr<BatchItem>& item : calls_.Wait(until)) {
-      finished.Update(Finish(std::move(item)));  // the others may have results
+      finished.Update(Finish(std::move(item)));  // the other items may have results
     }
     RIVULET_RETURN_IF_ERROR(finished);
     ShowProgress(absl::Now());
@@ -153,7 +153,7 @@ absl::Status Batch::SendMore(absl::Time now) {
     waiting_.erase(waiting_.begin());
     calls_.Start(std::move(item));
   }
-  // One line at least is under way: the results may be waiting for it.
+  // At least one line is always in flight: the kept results may be waiting for it.
   const auto may_send = [this] {
     return HasRoom() && (results_.size() < kMostResults || calls_.open() + waiting_.size() == 0);
   };
@@ -182,7 +182,7 @@ absl::Status Batch::Begin(NumberedLine line) {
   return absl::OkStatus();
 }
 
-// What the model and the batch add to a request.
+// Adds to a request what depends on the model and the batch: prompt and seed.
 absl::Status Batch::Prepare(NumberedLine* line) {
   RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply* model, ModelOf(line->line.model()));
   auto* generate = std::get_if<v1::GenerateRequest>(&line->line.request);
@@ -207,7 +207,7 @@ absl::StatusOr<const v1::GetModelReply*> Batch::ModelOf(const std::string& name)
       continue;
     }
     if (!model.ok()) return model.status();
-    // As many as are computed at once, and some that wait for a slot.
+    // All that are computed at once, and some that wait for a slot.
     const int slots = model->limits().slots();
     const size_t usual = static_cast<size_t>(slots + std::min(slots, 512));
     if (!options_.at_once.has_value()) at_once_ = std::max(at_once_, usual);
@@ -223,7 +223,7 @@ absl::Status Batch::Finish(std::unique_ptr<BatchItem> item) {
     last_success_ = absl::Now();
     ++totals_.results;
     if (!waiting_.empty()) {
-      // Where the queue was full there is room for one.
+      // If the queue was full, it has room for one request now.
       auto first = waiting_.extract(waiting_.begin());
       first.key() = last_success_;
       waiting_.insert(std::move(first));
@@ -239,7 +239,7 @@ absl::Status Batch::Finish(std::unique_ptr<BatchItem> item) {
   }
   if (Interruption::came()) return absl::CancelledError();
   const ErrorInfo info = GetErrorInfo(status);
-  // Other lines would fail like it, until somebody helps.
+  // All other lines would fail in the same way until the user acts.
   if (absl::IsUnauthenticated(status)) return status;
   if (GetErrorDetail(status).reason == "NO_CHAT_TEMPLATE_ENGINE") return status;
   if (MayRepeat(item.get(), info)) return WaitToRepeat(std::move(item), info);
@@ -321,7 +321,7 @@ void Batch::ShowProgress(absl::Time now) {
                in_words().c_str());
 }
 
-// All on which results depend beside the input, by option.
+// All settings besides the input that change results, by option.
 std::map<std::string, std::string> RecordedOptions(const BatchOptions& options,
                                                    const ChatTemplateFile& chat_template,
                                                    const v1::GetModelReply* model) {
@@ -391,7 +391,7 @@ absl::StatusOr<std::string> RunCommand(const BatchOptions& options) {
   use.over_socket = true;  // as in `bench`: Client::GenerateAsync
   RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target, use));
   const absl::StatusOr<v1::GetModelReply> model = target.client().GetModel(target.model_name());
-  // Where a server has several models, lines may name theirs.
+  // If a server has several models, lines may name their model.
   const bool named_by_lines = GetErrorInfo(model.status()).reason == "MODEL_NAME_MISSING";
   if (!model.ok() && !named_by_lines) return model.status();
   const std::string name = model.ok() ? model->summary().name() : "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet bench`: from the command line to files, stdout and the summary.
+// `rivulet bench`: runs the load and writes files, stdout and the summary.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -20,7 +20,7 @@
 namespace rivulet {
 namespace {
 
-// A bar over what the run is bounded by, and a line of numbers above it.
+// A progress bar over the run's limit (requests or time), and a line of numbers above it.
 class Display {
  public:
   explicit Display(const BenchOptions& options)
@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<Target>> OpenTargets(const BenchOptions& options) {
   std::vector<Target> targets;
   TargetUse use;
   use.client.own_connection = true;
-  use.client.max_attempts = 1;  // what fails is counted, not hidden
+  use.client.max_attempts = 1;  // a failure is counted, not hidden by a retry
   use.over_socket = true;  // gRPC's in-process transport would lose messages: Client::GenerateAsync
   for (int i = 0; i < options.connections; ++i) {
     absl::StatusOr<Target> target = OpenTarget(options.target, use);
@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<Target>> OpenTargets(const BenchOptions& options) {
   return targets;
 }
 
-// What the run as a whole comes to.
+// OK, or the error of a run whose requests failed.
 absl::Status Verdict(const BenchOptions& options, const Measurements& measured) {
   if (measured.failed == 0 || (measured.succeeded > 0 && !options.fail_on_error)) {
     return absl::OkStatus();

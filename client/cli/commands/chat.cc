@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet chat`: lines of stdin are questions or commands; answers go to stdout, all else to
-// stderr.
+// `rivulet chat`: lines of stdin are questions or commands; answers go to stdout, everything else
+// to stderr.
 #include <poll.h>
 #include <unistd.h>
 
@@ -48,7 +48,7 @@ A line that ends with \ continues on the next one. Ctrl-C stops an answer or
 drops a question that is not asked yet.
 )";
 
-// While it lives, its token is told of an interruption: a handler of a signal must not do that.
+// While this exists, an interruption stops its token. A signal handler must not do so itself.
 class StopOnInterrupt {
  public:
   StopOnInterrupt()
@@ -77,7 +77,7 @@ class Chat {
     conversations_.push_back(std::move(first));
   }
 
-  // Until stdin ends. Without a terminal the first error ends it.
+  // Runs until stdin ends. Without a terminal the first error ends the run.
   absl::Status Run();
   void Close() {
     for (Conversation& conversation : conversations_) conversation.Close();
@@ -95,7 +95,7 @@ class Chat {
   absl::StatusOr<std::optional<std::string>> ReadLine();
   absl::StatusOr<std::optional<std::string>> ReadQuestion();
   absl::Status Ask(const std::string& question);
-  // Of a line "/NAME ARGUMENT".
+  // Runs a line "/NAME ARGUMENT".
   absl::Status Do(absl::string_view name, const std::string& argument);
   absl::Status Fork();
   absl::Status Switch(const std::string& argument);
@@ -136,7 +136,7 @@ absl::Status Chat::Run() {
 }
 
 absl::StatusOr<std::optional<std::string>> Chat::ReadLine() {
-  // Not within a read: that would go on after a signal.
+  // Waits here and not in a read, which would continue after a signal.
   while (!Interruption::came() && !lines_.ready()) {
     pollfd waiting = {STDIN_FILENO, POLLIN, 0};
     constexpr int kMilliseconds = 100;
@@ -161,7 +161,7 @@ absl::StatusOr<std::optional<std::string>> Chat::ReadQuestion() {
       std::fprintf(stderr, "%s> ", text.empty() ? number.c_str() : "");
     }
     absl::StatusOr<std::optional<std::string>> line = ReadLine();
-    // The terminal drops what was typed of the line.
+    // The terminal drops the typed part of the line.
     if (interactive_ && line.ok() && !line->has_value() && Interruption::TakeInt()) {
       text.clear();
       Say("");
@@ -299,7 +299,7 @@ absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options, const v1::Ge
                      model.chat_template_name()));
   }
   absl::StatusOr<ChatTemplate> form = ChatTemplate::Of(model, file, process);
-  // The name under which the documentation has it.
+  // The name in the documentation.
   if (!form.ok()) return Annotate(form.status(), "NO_CHAT_TEMPLATE");
   return form;
 }
@@ -334,7 +334,7 @@ absl::StatusOr<std::string> RunCommand(const ChatOptions& options) {
   const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model, &process);
   if (!form.ok()) return form.status();
   RIVULET_ASSIGN_OR_RETURN(v1::GenerateRequest request, RequestOf(options, *model, *form));
-  // What a server in this process could not do it will not do a moment later.
+  // A server in this process would fail again in the same way.
   const ChatSetup setup = {&target->client(), &*form, *model, std::move(request),
                            options.target.model_dir.empty()};
   absl::StatusOr<Conversation> first = Conversation::Open(&setup);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands of `rivulet`. Each writes results to stdout and returns the summary for stderr
-// (empty: none), or the error whose line and exit code the program ends with.
+// The subcommands of `rivulet`. Each writes results to stdout. It returns the summary for stderr
+// (empty: none), or the error that gives the program its error line and exit code.
 #pragma once
 
 #include <string>
@@ -27,14 +27,14 @@ absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options);
 absl::StatusOr<std::string> RunCommand(const LoadOptions& options);
 absl::StatusOr<std::string> RunCommand(const LogLevelOptions& options);
 
-// Part of `generate`: how it calls Client::Generate, with a deadline that counts from now.
+// Part of `generate`: the options of its call, with a deadline that counts from now.
 CallOptions GenerateCall(const GenerateOptions& options);
 
 // Part of `generate --out`: draws the images that `request` (model, prompt, sampling) begins.
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
                                     const v1::GetModelReply& model, v1::GenerateRequest request);
 
-// Part of `models --model DIR` without --backend: from the headers of the directory alone.
+// Part of `models --model DIR` without --backend: reads only the headers of the directory's files.
 absl::StatusOr<std::string> DescribeDirectory(const ModelsOptions& options);
 
 // Writes to stdout and flushes. Errors: INVALID_ARGUMENT (stdout is closed or full).

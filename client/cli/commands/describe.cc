@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet models --model DIR`: what a directory holds, from its headers.
+// `rivulet models --model DIR`: the contents of a directory, from the headers of its files.
 #include <utility>
 #include <vector>
 

@@ -47,14 +47,14 @@ absl::StatusOr<ImageShape> Shape(const v1::GetModelReply& model) {
   return shape;
 }
 
-// The prompt's values, which every image begins with.
+// The prompt's values, with which every image begins.
 std::vector<int32_t> PromptValues(const v1::GenerateRequest& request) {
   std::vector<int32_t> values(request.tokens().ids().begin(), request.tokens().ids().end());
   for (const char c : request.image_values()) values.push_back(static_cast<unsigned char>(c));
   return values;
 }
 
-// The images as far as they are drawn. Thread: any.
+// The images, with the values drawn so far. Thread: any.
 class Canvas {
  public:
   Canvas(const ImageShape& shape, int count, const std::vector<int32_t>& prompt)
@@ -134,7 +134,7 @@ class Drawing {
       }
       if (absl::Status status = Draw(index); !status.ok()) {
         absl::MutexLock lock(&mutex_);
-        // The others end with CANCELLED because of this one.
+        // This error cancels the other requests.
         if (status_.ok()) status_ = status;
         stop_.request_stop();
         return;

@@ -49,7 +49,8 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   return request;
 }
 
-// Prints samples as they come: sample 0 at once, each later one when those before it are complete.
+// Prints samples in order: parts of sample 0 at once, each later sample when the samples before it
+// are complete.
 class SamplePrinter {
  public:
   SamplePrinter(bool is_text, int32_t num_samples) : is_text_(is_text), num_samples_(num_samples) {}
@@ -99,7 +100,7 @@ class SamplePrinter {
 
   const bool is_text_;
   const int32_t num_samples_;
-  std::map<int32_t, Sample> samples_;  // those that have begun
+  std::map<int32_t, Sample> samples_;  // the samples that have begun
   int32_t current_ = 0;
   bool header_ = false;
   bool ends_line_ = false;
@@ -155,7 +156,7 @@ CallOptions GenerateCall(const GenerateOptions& options) {
   if (options.deadline_seconds.has_value()) {
     call.deadline = absl::Now() + absl::Seconds(*options.deadline_seconds);
   }
-  // What a server in this process could not do it will not do a moment later.
+  // A server in this process would fail again in the same way.
   call.resume = options.resume && options.target.model_dir.empty();
   return call;
 }

@@ -6,8 +6,8 @@
 
 namespace rivulet {
 
-// While it lives, SIGINT and SIGTERM only say so. `flags`: those of sigaction(); by default a
-// second signal ends the process, as ever. Thread: one of these at a time.
+// While an object exists, SIGINT and SIGTERM are only recorded. `flags`: flags of sigaction(); by
+// default a second signal ends the process as usual. Thread: one object at a time.
 class Interruption {
  public:
   explicit Interruption(unsigned flags = SA_RESETHAND | SA_RESTART) {
@@ -26,7 +26,7 @@ class Interruption {
 
   // Thread: any.
   static bool came() { return last_ != 0; }
-  // Whether the last signal was SIGINT; if so, it is as if none had come.
+  // Whether the last signal was SIGINT; if so, forgets it.
   static bool TakeInt() {
     if (last_ != SIGINT) return false;
     last_ = 0;

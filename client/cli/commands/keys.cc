@@ -41,7 +41,7 @@ absl::StatusOr<std::string> New(const KeysOptions& options) {
           absl::StrCat("keys-file ", options.file, " has a key named ", key.name, " already"));
     }
     keys->push_back(key);
-    // What the server would refuse is not written.
+    // A file that the server would refuse is not written.
     return ParseKeys(KeysToJson(*keys)).status();
   };
   if (absl::Status status = EditKeys(options.file, /*make=*/true, add); !status.ok()) return status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet load`: what a server is doing now.
+// `rivulet load`: the current load of a server.
 #include <string>
 #include <vector>
 

@@ -15,7 +15,7 @@
 namespace rivulet {
 namespace {
 
-// The names that a command is about: the one asked for, or all.
+// The models of a command: the named one, or all.
 absl::StatusOr<std::vector<std::string>> NamesToShow(const Target& target,
                                                      const CallOptions& call) {
   if (!target.model_name().empty()) return std::vector<std::string>{target.model_name()};
@@ -179,8 +179,8 @@ absl::StatusOr<std::string> RunCommand(const HealthOptions& options) {
   if (!target.ok()) return target.status();
   const CallOptions call = {.deadline = absl::Now() + absl::Seconds(options.deadline_seconds)};
   absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, call);
-  // Health needs no key, but the list of models does: a probe without one asks for the server
-  // alone. A key that is refused is an error, as nobody would notice it otherwise.
+  // Health needs no key, but the list of models does: without a key, only the server's own health
+  // is asked for. A refused key is an error, because nobody would notice it otherwise.
   if (GetErrorInfo(names.status()).reason == "API_KEY_MISSING") names.emplace();
   if (!names.ok()) return names.status();
   // The server as a whole, unless one model was asked for.
@@ -189,7 +189,7 @@ absl::StatusOr<std::string> RunCommand(const HealthOptions& options) {
   std::string failing;
   for (const std::string& name : *names) {
     const absl::StatusOr<HealthStatus> health = target->client().Health(name, call);
-    if (absl::IsNotFound(health.status())) {  // gRPC's message does not name it
+    if (absl::IsNotFound(health.status())) {  // gRPC's message does not name the service
       return absl::NotFoundError(absl::StrCat("model ", Quoted(name), " is not served here"));
     }
     if (!health.ok()) return health.status();

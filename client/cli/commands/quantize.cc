@@ -14,7 +14,7 @@
 namespace rivulet {
 namespace {
 
-// How likely the model of a directory finds the text: a line for the summary.
+// Scores the text with the model of a directory. Returns a line for the summary.
 absl::StatusOr<std::string> Loss(const std::string& directory, const std::string& text) {
   ScoreOptions score;
   score.target.model_dir = absl::StrCat("model=", directory);
@@ -29,7 +29,7 @@ absl::StatusOr<std::string> Loss(const std::string& directory, const std::string
 
 absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options) {
   std::string loss;
-  if (!options.check.empty()) {  // before anything is written: the text may be no text
+  if (!options.check.empty()) {  // before anything is written: the file may not be text
     RIVULET_ASSIGN_OR_RETURN(loss, Loss(options.model_dir, options.check));
   }
   const absl::Time start = absl::Now();

@@ -38,8 +38,8 @@ std::string LineStart(const std::string& id) {
   return id.empty() ? "{" : absl::StrCat("{\"id\":", id, ",");
 }
 
-// {"nll_nats":x,"num_scored":n,"perplexity":y,"outputs":[[...],...]} and a newline. A perplexity
-// that is none, of no token, or infinite, is left out.
+// {"nll_nats":x,"num_scored":n,"perplexity":y,"outputs":[[...],...]} and a newline. The perplexity
+// is left out if it is infinite or if there are no tokens.
 absl::StatusOr<std::string> ResultLine(const std::string& id, const v1::ScoreReply& reply) {
   bool finite = std::isfinite(reply.nll_nats());
   std::string line = absl::StrCat(LineStart(id), "\"nll_nats\":");
@@ -75,16 +75,16 @@ class Scoring {
         options_(options),
         input_(*input),
         progress_(input->total().value_or(0), "items") {}
-  // No call may outlive the client.
+  // Waits, because no call may outlive the client.
   ~Scoring() {
     stop_.request_stop();
     for (Pending& pending : pending_) pending.reply.wait();
   }
 
-  // Everything before the first item that fails has been printed when this returns.
+  // When this returns, all results before the first failed item have been printed.
   absl::Status Run() {
     while (true) {
-      // Whoever writes the next line may be waiting for these results.
+      // The writer of the next line may be waiting for these results.
       while (!pending_.empty() && !input_.ready()) {
         if (absl::Status status = PrintOldest(); !status.ok()) return status;
       }
@@ -115,7 +115,7 @@ class Scoring {
     std::future<absl::StatusOr<v1::ScoreReply>> reply;
   };
 
-  // A line that is wrong has its error in its place.
+  // The error of an invalid line takes the place of a call.
   void SendNothing(ScoreItem item) {
     std::promise<absl::StatusOr<v1::ScoreReply>> promise;
     promise.set_value(item.status);
@@ -135,7 +135,7 @@ class Scoring {
     }
     for (const int64_t position : options_.outputs) request.add_output_positions(position);
     if (options_.window.has_value()) request.set_window(*options_.window);
-    // std::function needs what can be copied.
+    // std::function requires copyable captures.
     auto promise = std::make_shared<std::promise<absl::StatusOr<v1::ScoreReply>>>();
     pending_.push_back(
         {std::move(item.where), item.continues, std::move(item.id), promise->get_future()});
@@ -161,7 +161,7 @@ class Scoring {
     return absl::OkStatus();
   }
 
-  // Prints what has been added up, with the outputs of `last`.
+  // Prints the sums so far, with the outputs of `last`.
   absl::Status PrintResult(v1::ScoreReply last, const Pending& pending) {
     last.set_nll_nats(std::exchange(nll_nats_, 0));
     last.set_num_scored(std::exchange(num_scored_, 0));
@@ -174,7 +174,7 @@ class Scoring {
     return options_.summary_only ? absl::OkStatus() : WriteOut(*line);
   }
 
-  // An error of one line is its result, if the run is to go on.
+  // With --keep-going, the error of a line is printed as its result.
   absl::Status PrintError(const absl::Status& status, const Pending& pending) {
     const absl::Status error = Explain(status, pending);
     const bool of_line = ExitCodeOf(status) == kExitBadInput && !absl::IsUnauthenticated(status);
@@ -201,13 +201,13 @@ class Scoring {
   Progress progress_;
   Totals totals_;
   int64_t items_done_ = 0;
-  double nll_nats_ = 0;  // of the items before that belong to the same result
+  double nll_nats_ = 0;  // sum over earlier items of the same result
   int64_t num_scored_ = 0;
   std::stop_source stop_;
   std::deque<Pending> pending_;
 };
 
-// `text_bytes`: of the text that the scored tokens stand for; 0 where what was scored is no text
+// `text_bytes`: bytes of the text that the scored tokens stand for; 0 if the input is not a text
 // file.
 std::string Summary(const Totals& totals, const v1::ModelContent& content, int64_t text_bytes,
                     absl::Duration elapsed) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet sessions`: each action is one call, or two where there is a file.
+// `rivulet sessions`: each action is one call, or two with a file.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -18,7 +18,7 @@
 namespace rivulet {
 namespace {
 
-// The summary of a command that has printed all that there is to say.
+// The summary of a command that has printed everything already.
 const char kNoSummary[] = "";
 
 void SetDuration(double seconds, google::protobuf::Duration* duration) {
@@ -27,7 +27,7 @@ void SetDuration(double seconds, google::protobuf::Duration* duration) {
   duration->set_nanos(static_cast<int32_t>((seconds - whole) * 1e9));
 }
 
-// Ids, or sessions as JSON, one a line. The summary tells cookies, which only JSON has otherwise.
+// Prints ids, or sessions as JSON, one per line. The summary has the cookie, which ids lack.
 absl::StatusOr<std::string> PrintSessions(const SessionsOptions& options, const Client& client,
                                           const std::vector<v1::Session>& sessions) {
   std::string out, cookie;
@@ -111,7 +111,7 @@ absl::StatusOr<std::string> Rewind(const SessionsOptions& options, const Target&
 }
 
 absl::StatusOr<std::string> Snapshot(const SessionsOptions& options, const Target& target) {
-  OutputFile file(options.file);  // before the call: a file that cannot be written needs none
+  OutputFile file(options.file);  // before the call, which is useless if the file cannot be written
   if (absl::Status status = file.Open(); !status.ok()) return status;
   v1::SnapshotSessionRequest request;
   request.set_model(target.model_name());

@@ -51,7 +51,7 @@ absl::StatusOr<std::string> ApiKeyOf(const TargetOptions& options) {
       absl::StrCat(source, " must hold one key, of visible ASCII characters without spaces"));
 }
 
-// The library names its options; the command has flags.
+// The library's errors name its options; the command's errors name flags.
 absl::Status InFlags(const absl::Status& status) {
   return absl::Status(
       status.code(), absl::StrReplaceAll(status.message(), {{"tls.root_certs_file", "--tls-ca"},

@@ -34,19 +34,19 @@ class Target {
 // How a command uses its target.
 struct TargetUse {
   ClientOptions client = {};  // except `tls`, which comes from the command line
-  // A server in this process has the limits of rivulet-server and is called through a free port of
-  // loopback. Else it has as many sessions as a request of ours asks for, and no socket.
+  // True: a server in this process has the limits of rivulet-server, and is called through a free
+  // loopback port. False: it has the sessions that one request needs, and no socket.
   bool over_socket = false;
 };
 
-// What a server in this process has of the command line: its model, backend and types. REQUIRES: a
-// model is given.
+// The settings of a server in this process from the command line: model, backend and types.
+// REQUIRES: a model is given.
 ServerConfig ConfigOf(const TargetOptions& options);
 
 // Loads the model into a server in this process, or prepares the connection (made by the first
-// call). Errors: those of Server::Create (bad model, backend absent), with
-// FAILED_PRECONDITION for a model that does not fit into memory, or of Client::Connect; of the file
-// with the API key. Without one the key is that in the environment's RIVULET_KEY, if any.
+// call). Without a key file, the API key is the environment variable RIVULET_KEY. Errors: the
+// errors of Server::Create (bad model, backend absent; FAILED_PRECONDITION for a model that does
+// not fit into memory) or of Client::Connect; errors of reading the key file.
 absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use = {});
 
 // Gives `client` the cookie, if any, that leads a balancer to the session's replica. Errors:

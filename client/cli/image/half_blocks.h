@@ -11,9 +11,9 @@
 
 namespace rivulet {
 
-// Lines that show the first images side by side, as many as fit `columns`; none where not even one
-// does, or where an image is higher than a terminal bears. Colours are those of 24-bit terminals.
-// REQUIRES: 1 or 3 channels.
+// Lines that show the first images side by side, up to the width `columns`. No lines if the first
+// image does not fit, or if an image has more than 40 rows of pixels. Colours are 24-bit. REQUIRES:
+// 1 or 3 channels.
 std::vector<std::string> HalfBlocks(std::span<const std::vector<int32_t>> images,
                                     const ImageShape& shape, int columns);
 

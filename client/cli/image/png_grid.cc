@@ -11,7 +11,7 @@
 namespace rivulet {
 namespace {
 
-constexpr uint8_t kGap = 64;  // between images: neither their black nor their white
+constexpr uint8_t kGap = 64;  // gray of the gap between images: neither black nor white
 
 struct GridSize {
   int64_t across, down;   // images
@@ -43,8 +43,8 @@ absl::Status CheckPngShape(const ImageShape& shape) {
 
 absl::Status CheckPngGrid(const ImageShape& shape, int64_t images, int columns) {
   const GridSize size = SizeOf(shape, images, columns);
-  constexpr int64_t kMostPixels = 1 << 16;  // of either side: what picture viewers bear
-  constexpr int64_t kMostBytes = 1 << 30;   // they are all in memory at once
+  constexpr int64_t kMostPixels = 1 << 16;  // of either side: the limit of common picture viewers
+  constexpr int64_t kMostBytes = 1 << 30;   // all pixels are in memory at once
   if (size.width > kMostPixels || size.height > kMostPixels) {
     return absl::InvalidArgumentError(absl::StrCat("--out: the grid would be ", size.width, " x ",
                                                    size.height, " pixels; at most ", kMostPixels,

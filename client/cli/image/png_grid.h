@@ -19,7 +19,7 @@ struct ImageShape {
   int64_t values() const { return int64_t{height} * width * channels; }
 };
 
-// Eight bits of a value: 0 is black, num_levels - 1 white; what lies outside is clipped.
+// A value as a byte: 0 is black, num_levels - 1 is white; values outside are clipped.
 uint8_t ToByte(int32_t value, int num_levels);
 
 // OK if images of this shape can be in a PNG: 1 channel is gray, 3 are RGB. Errors:

@@ -49,7 +49,7 @@ bool LineReader::FindLine() {
   return scanned_ < buffer_.size();
 }
 
-// REQUIRES: no whole line is left, so that little is moved.
+// REQUIRES: no whole line is in the buffer, so that few bytes are moved.
 void LineReader::Fill() {
   constexpr size_t kChunk = 1 << 16;
   buffer_.erase(0, begin_);
@@ -63,7 +63,7 @@ void LineReader::Fill() {
   if (bytes > 0) return;
   if (bytes < 0 && error == EINTR) return;
   if (bytes < 0 && error == EAGAIN) {
-    // Whoever gave us the descriptor made it one that does not wait.
+    // The caller gave us a non-blocking descriptor.
     pollfd waiting = {fd_, POLLIN, 0};
     poll(&waiting, 1, -1);
     return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of a file or pipe, with word of whether one is there.
+// Lines of a file or pipe, and whether one can be read without waiting.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class LineReader {
   // False if the file cannot be opened; errno then says why.
   bool is_open() const { return fd_ >= 0; }
 
-  // Whether Next() returns without waiting for whoever writes. Takes in what is there.
+  // Whether Next() returns without waiting for the writer. Reads the available bytes.
   bool ready();
 
   // The next line without its newline, valid until the next call; nullopt at the end. Errors:
@@ -37,7 +37,7 @@ class LineReader {
   const std::string path_;
   const int fd_;
   std::string buffer_;
-  size_t begin_ = 0;    // of what has not been returned
+  size_t begin_ = 0;    // of the bytes that have not been returned
   size_t scanned_ = 0;  // no newline from begin_ to here
   bool ended_ = false;
   int error_ = 0;  // errno of the read that failed

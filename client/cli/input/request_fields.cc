@@ -38,7 +38,7 @@ absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view
     return absl::NotFoundError(absl::StrCat(option, ": ", path, ": ", why));
   };
   if (!file.is_open()) return fail(std::strerror(errno));
-  // It opens like a file.
+  // A directory opens like a file.
   if (std::filesystem::is_directory(path, ignored)) return fail("is a directory; expected a file");
   bytes << file.rdbuf();
   if (bytes.bad()) return fail("cannot be read");

@@ -12,13 +12,13 @@
 
 namespace rivulet {
 
-// Sets what was given; the server knows the defaults of the rest.
+// Sets the given options; the server has defaults for the rest.
 void SetSampling(const SamplingOptions& options, v1::SamplingParams* sampling);
 
 // The bytes of a file. Errors: NOT_FOUND naming `option` and the path, also for a directory.
 absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view option);
 
-// Sets the oneof of a request that is given something: an empty list of tokens where nothing is.
+// Sets the prompt or content oneof of a request; without an option, to an empty list of tokens.
 // Errors: those of ReadBytes.
 template <typename Request>
 absl::Status SetPrompt(const PromptOptions& options, Request* request) {
@@ -42,7 +42,7 @@ absl::Status SetPrompt(const PromptOptions& options, Request* request) {
   return absl::OkStatus();
 }
 
-// Sets what was given.
+// Sets the given options.
 template <typename Request>
 void SetSpecialTokens(const SpecialTokenOptions& options, Request* request) {
   if (options.add.has_value()) request->set_add_special_tokens(*options.add);

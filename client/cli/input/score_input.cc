@@ -131,7 +131,7 @@ absl::Status CannotOpen(const std::string& path) {
   return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-// A text as tokens of the model: ids, or, where a code point is a token, where each begins.
+// The tokens of a text: ids; or, if each code point is a token, the offset of each.
 struct Tokens {
   std::string text;
   std::vector<size_t> offsets;  // of each token, and the text's size at the end; empty: see `ids`
@@ -199,7 +199,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<doub
     return absl::InvalidArgumentError(absl::StrCat(path, ": not UTF-8 at byte ", bad));
   }
   if (tail.has_value()) {
-    // char-rnn's and nanoGPT's split: of n code points the first int((1 - tail) * n) are for
+    // Splits like char-rnn and nanoGPT: of n code points the first int((1 - tail) * n) are for
     // training.
     const std::vector<size_t> offsets = CodePointOffsets(text);
     const double code_points = static_cast<double>(offsets.size() - 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where `rivulet score` reads from: JSON lines, IDX images, a text file. One item at a time,
+// The input of `rivulet score`: JSON lines, IDX images, or a text file. Read one item at a time,
 // whatever the size of the input.
 #pragma once
 
@@ -30,27 +30,27 @@ class ScoreInput {
  public:
   virtual ~ScoreInput() = default;
 
-  // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place; nothing can follow.
+  // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place; no item can follow.
   virtual absl::StatusOr<std::optional<ScoreItem>> Next() = 0;
 
-  // Whether Next() returns without waiting for whoever writes the input.
+  // Whether Next() returns without waiting for the writer of the input.
   virtual bool ready() { return true; }
 
-  // Bytes of the text that the scored tokens stand for; 0: it is no text file.
+  // Bytes of the text that the scored tokens stand for; 0: the input is not a text file.
   virtual int64_t text_bytes() const { return 0; }
 
-  // Items in all, where that is known beforehand.
+  // Number of all items, if it is known beforehand.
   virtual std::optional<int64_t> total() const { return std::nullopt; }
 };
 
 // The tokens of a text that begins a sequence.
 using TokenizeText = absl::FunctionRef<absl::StatusOr<v1::TokenizeReply>(std::string text)>;
 
-// Opens what `options` name. A text is tokenized here and once, as a whole; where a code point is a
-// token, that is left to the server. A text of more than a few windows becomes several items if no
-// window is cut and no outputs are asked for: progress can be shown, and no message is too long.
-// Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the format, or images of another
-// shape than the model's), those of `tokenize`.
+// Opens the input that `options` name. A text is tokenized once, as a whole; but if each code point
+// is a token, the server tokenizes it. A text of more than a few windows becomes several items of
+// whole windows, unless outputs are requested. So progress can be shown, and no message is too
+// long. Errors: NOT_FOUND (cannot be opened); INVALID_ARGUMENT (wrong format, or images of another
+// shape than the model's); the errors of `tokenize`.
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
                                                            const v1::GetModelReply& model,
                                                            TokenizeText tokenize);

@@ -9,7 +9,7 @@ namespace rivulet {
 namespace {
 
 constexpr int64_t kMost = 1'000'000'000;
-// What a server allows on a connection unless configured otherwise.
+// A server's default limit of streams for a connection.
 constexpr int64_t kUsualStreams = 1000;
 
 void AddSchedule(CLI::App* app, BenchOptions* options) {
@@ -73,7 +73,7 @@ void AddWorkload(CLI::App* app, BenchOptions* options) {
   app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
 }
 
-// Score samples nothing.
+// Score does not sample.
 void CheckScore(const BenchOptions& options) {
   const SamplingOptions& s = options.sampling;
   const std::pair<const char*, bool> given[] = {

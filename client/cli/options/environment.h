@@ -9,16 +9,16 @@
 
 namespace rivulet {
 
-// A command line with what the environment adds to it.
+// A command line with the options that the environment adds.
 struct CompletedArgs {
   std::vector<std::string> args;
   std::vector<std::string> added;  // "--target=... (RIVULET_TARGET)", for messages
 };
 
 // Adds --target=RIVULET_TARGET to a command that talks to a server and names neither --target nor
-// --model, and --model-name=RIVULET_MODEL to one that then needs a model and names none. `models
-// load`, `models unload` and `log-level` talk to another address, so they get none. An empty
-// variable counts as unset.
+// --model, and --model-name=RIVULET_MODEL to a command that then needs a model and names none.
+// `models load`, `models unload` and `log-level` talk to another address, so nothing is added to
+// them. An empty variable counts as unset.
 CompletedArgs WithEnvironment(std::span<const std::string> args);
 
 }  // namespace rivulet

@@ -27,7 +27,7 @@ bool ReadLogitBias(const std::string& entry, SamplingOptions* sampling) {
 
 }  // namespace
 
-// An empty path mostly is a variable of the shell that is not set.
+// An empty path mostly comes from a shell variable that is not set.
 CLI::Validator PathGiven() {
   return CLI::Validator(
       [](const std::string& path) { return path.empty() ? "the path must not be empty" : ""; }, "");

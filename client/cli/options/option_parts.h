@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands' parsers share (options.cc), and the parsers of `batch` (batch_options.cc), of
-// `bench` (bench_options.cc), of `chat` (chat_options.cc), of `keys` (keys_options.cc) and of
-// `sessions` (sessions_options.cc).
+// Parts that the commands' parsers share (options.cc), and the parsers of `batch`
+// (batch_options.cc), of `bench` (bench_options.cc), of `chat` (chat_options.cc), of `keys`
+// (keys_options.cc) and of `sessions` (sessions_options.cc).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace rivulet {
 
-// A command line that is refused: thrown within the parse of CLI11. `message` names the flag, the
-// value and what is allowed.
+// The error of a refused command line, thrown while CLI11 parses. `message` names the flag, the
+// value and the allowed values.
 struct UsageError : CLI::ParseError {
   explicit UsageError(const std::string& message)
       : ParseError(message, CLI::ExitCodes::ValidationError) {}
@@ -30,9 +30,10 @@ CLI::Validator PathGiven();
 // Refuses a value of `option` that is not valid UTF-8. Returns `option`.
 CLI::Option* Utf8(CLI::Option* option);
 
-// CLI11 reads numbers less strictly than we do: it wraps a negative seed, takes the nearest integer
-// for one of more than 64 bits, and knows inf and nan. So these read the text of a flag themselves.
-// `read` returns false for what is not `allowed`, which ends the sentence "--flag must be".
+// CLI11 reads numbers less strictly than we do: it wraps a negative seed, rounds an integer of more
+// than 64 bits, and accepts inf and nan. So these functions read the text of a flag themselves.
+// `read` returns false for a value that is not allowed. `allowed` ends the sentence "--flag must
+// be".
 CLI::Option* AddParsed(CLI::App* app, const std::string& name, const std::string& help,
                        const std::string& allowed,
                        const std::function<bool(const std::string&)>& read);
@@ -49,14 +50,14 @@ CLI::Option* AddNumber(CLI::App* app, const char* name, Number* number, double m
   });
 }
 
-// A time that ends: no more than 1e9 seconds, so that now and the time can be added.
+// A duration of at most 1e9 seconds, so that it can be added to the current time.
 template <typename Seconds>
 CLI::Option* AddSeconds(CLI::App* app, const char* name, Seconds* seconds, const char* help) {
   constexpr double kLeast = std::numeric_limits<double>::denorm_min();
   return AddNumber(app, name, seconds, kLeast, 1e9, "above 0 and at most 1e9 seconds", help);
 }
 
-// Integers from 0 to `max` with commas between them, as a List.
+// Comma-separated integers from 0 to `max`, as a List.
 template <typename List, typename Integers>
 CLI::Option* AddIntegers(CLI::App* app, const char* name, Integers* integers, int64_t max,
                          const char* help) {
@@ -75,7 +76,7 @@ CLI::Option* AddIds(CLI::App* app, const char* name, Ids* ids, const char* help)
 }
 
 void AddTarget(CLI::App* app, TargetOptions* target);
-// Only a running server will do. Returns --target.
+// For commands that need a running server. Returns --target.
 CLI::Option* AddRemote(CLI::App* app, TargetOptions* target);
 CLI::Option* AddModelName(CLI::App* app, TargetOptions* target);
 CLI::Option* AddTenant(CLI::App* app, TargetOptions* target);
@@ -104,7 +105,7 @@ void AddChat(CLI::App* app, ChatOptions* options);
 void AddKeys(CLI::App* app, KeysOptions* options);
 void AddSessions(CLI::App* app, SessionsOptions* options);
 
-// What is left to check and to set after all flags of a command. Each throws UsageError.
+// Check and set the rest after all flags of a command. They throw UsageError.
 void FinishBench(BenchOptions* options);
 void FinishSessions(SessionsOptions* options);
 

@@ -215,7 +215,7 @@ void FinishTarget(TargetOptions* target) {
   }
 }
 
-// Adds a command, which becomes *command. `finish` is called after all flags.
+// Adds a command. When it is parsed, it becomes *command, and `finish` is called after all flags.
 template <typename Options>
 void Add(CLI::App* app, Command* command, const char* name, const char* help,
          void (*add_flags)(CLI::App*, Options*), void (*finish)(Options*) = nullptr) {
@@ -264,7 +264,7 @@ std::vector<std::string> NamesOf(const CLI::App& app) {
   return names;
 }
 
-// The parser of the command that the arguments name, or of its action, and how both are written.
+// The parser of the command (or of its action) that the arguments name, and the words that name it.
 std::pair<const CLI::App*, std::string> ParserOf(const CLI::App& app,
                                                  const std::vector<std::string>& args) {
   const CLI::App* parser = &app;
@@ -283,12 +283,12 @@ absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::stri
                                 const CLI::Error& error) {
   const auto [parser, name] = ParserOf(app, args);
   const bool is_ours = dynamic_cast<const UsageError*>(&error) != nullptr;
-  // CLI11 looks for --help after it has called us.
+  // CLI11 checks --help only after it has called our parsers.
   if (is_ours && parser->get_help_ptr()->count() > 0) return ShowText{app.help()};
   const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
   auto [flag, more] = FindUnknownOption(*parser, args);
   if (flag.empty()) return Usage(absl::StrCat(error.what(), is_ours ? "" : help));
-  // Where no other flag was meant, what is missing may say what to give in its place.
+  // If no similar flag exists, the error about a missing option may help.
   constexpr int kUnknown = static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (more.empty() && error.get_exit_code() != kUnknown) more = absl::StrCat("; ", error.what());
   return Usage(absl::StrCat("unknown option ", flag, name.empty() ? "" : " of ", name, more, help));
@@ -300,7 +300,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
       "rivulet"};
   Command command;
   AddCommands(&app, &command);
-  // CLI11 would not say what is wrong with the first word.
+  // CLI11's message would not explain an error in the first word.
   const std::string first = args.empty() ? "" : args[0];
   const auto named =
       app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == first; });
@@ -312,7 +312,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
     return Usage(absl::StrCat(wrong, "; choose one of ", absl::StrJoin(names, ", "),
                               "; see rivulet --help"));
   }
-  // Nor with the second.
+  // Nor in the second word.
   if (!named.empty() && args.size() > 1 && !absl::StartsWith(args[1], "-")) {
     const std::vector<std::string> names = NamesOf(*named[0]);
     if (!names.empty() && !absl::c_linear_search(names, args[1])) {
@@ -321,7 +321,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
     }
   }
   try {
-    // CLI11 takes the arguments from the end.
+    // CLI11 expects the arguments in reverse order.
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
     return command;
   } catch (const CLI::CallForHelp&) {

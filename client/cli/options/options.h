@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of `rivulet`, parsed and checked for form. What needs a model or a server is
-// checked later.
+// The command line of `rivulet`, parsed and checked for form. Checks that need a model or a server
+// come later.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace rivulet {
 // Where the model runs: exactly one of `target` and `model_dir` is set.
 struct TargetOptions {
   std::string target;      // HOST:PORT
-  std::string model_name;  // of the server's models; empty where it serves one
+  std::string model_name;  // one of the server's models; empty: its only model
   bool tls = false;
   std::string tls_ca;           // PEM file; empty: the system's roots
-  std::string tls_cert;         // PEM file: what this client shows; empty: nothing
+  std::string tls_cert;         // PEM file: this client's certificate; empty: none
   std::string tls_key;          // ... its private key
-  std::string tls_server_name;  // that the certificate must hold; empty: the target's host
+  std::string tls_server_name;  // name that the certificate must hold; empty: the target's host
   std::string key_file;         // holds the API key; empty: the key is in RIVULET_KEY, or none
-  std::string tenant;           // whose sessions; empty: none is named
+  std::string tenant;           // owner of the sessions; empty: not sent
   std::string model_dir;        // DIR or NAME=DIR, a model directory, served in this process
   std::string backend = "auto";
   std::string precision = "default";
@@ -45,7 +45,7 @@ struct SamplingOptions {
   std::optional<uint64_t> seed;
 };
 
-// What is given to a model: at most one of these.
+// The input of a model: at most one of these.
 struct PromptOptions {
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> tokens;
@@ -53,28 +53,28 @@ struct PromptOptions {
   std::string values_file;
 };
 
-// How a text becomes tokens; absent: as the server does it.
+// How a text is tokenized; absent: the server's default.
 struct SpecialTokenOptions {
   std::optional<bool> add, parse;
 };
 
-// A session, and what a request does to it.
+// A session, and the effect of a request on it.
 struct SessionOptions {
   std::string id;      // empty: none
-  std::string cookie;  // that leads a balancer to its replica; empty: none
+  std::string cookie;  // leads a balancer to its replica; empty: none
   std::optional<int64_t> position;
-  std::optional<uint64_t> sequence_hash;  // that of the whole session, if it is to be checked
+  std::optional<uint64_t> sequence_hash;  // expected hash of the whole session, to be checked
   std::string mark;
 };
 
 // How a prompt shares its state with other requests.
 struct CacheOptions {
-  bool enabled = false;  // else neither of the others is set
+  bool enabled = false;  // false: salt and positions are not set
   std::string salt;
   std::vector<int64_t> positions;
 };
 
-// No prompt: an empty one, or none where there is a session.
+// Without a prompt: an empty prompt, or none with a session.
 struct GenerateOptions : PromptOptions {
   TargetOptions target;
   SpecialTokenOptions special;
@@ -91,7 +91,7 @@ struct GenerateOptions : PromptOptions {
   int32_t top_logprobs = 0;
   bool json = false;
   std::optional<double> deadline_seconds;
-  bool resume = true;        // a reply that a server or the network cut goes on
+  bool resume = true;        // a reply that was cut off continues
   std::optional<int> count;  // with `out`: images to draw
   std::string out;           // PNG file
   int columns = 8;
@@ -103,7 +103,7 @@ struct ChatOptions {
   std::string system;         // the system's message; empty: none
   SamplingOptions sampling;
   std::optional<int64_t> max_tokens;  // of an answer
-  std::vector<std::string> stop;      // empty: what the template tells
+  std::vector<std::string> stop;      // empty: from the template
   bool show_prompt = false;
   bool stats = false;
 };
@@ -119,14 +119,14 @@ struct ScoreOptions {
   std::vector<int64_t> outputs;
   std::optional<int64_t> window;
   std::string priority;       // as in GenerateOptions
-  bool keep_going = false;    // of `input`: a line that is wrong does not end the run
+  bool keep_going = false;    // of `input`: an invalid line does not end the run
   bool summary_only = false;  // of `quantize`: no line for each item
 };
 
 struct BatchOptions {
   TargetOptions target;
   std::string in, out;
-  // For lines that do not say: `seed` is that of line 0, line N has seed + N.
+  // Defaults for lines that do not set them; line N has the seed `seed` + N.
   SamplingOptions sampling;
   std::optional<int64_t> max_tokens;
   CacheOptions cache;
@@ -134,8 +134,8 @@ struct BatchOptions {
   std::string priority = "low";  // as in GenerateOptions
   bool unordered = false;
   std::optional<int> at_once;    // lines in flight
-  double give_up_seconds = 600;  // without a line that succeeds
-  double progress_seconds = 60;  // where stderr is no terminal; 0: never
+  double give_up_seconds = 600;  // end the run after this time without a success
+  double progress_seconds = 60;  // if stderr is no terminal; 0: never
   bool fail_on_error = false;
 };
 
@@ -152,19 +152,19 @@ struct DetokenizeOptions {
   TargetOptions target;
   std::vector<int32_t> tokens;
   bool skip_special_tokens = false;
-  bool bytes = false;  // print what the tokens stand for, UTF-8 or not
+  bool bytes = false;  // print the tokens' bytes, UTF-8 or not
 };
 
 struct BenchOptions {
   TargetOptions target;
-  // Above 0: open loop, requests/s whatever the answers take. 0: closed loop of `concurrency`
-  // workers, each sending when its last request has ended and `think_ms` have passed.
+  // Above 0: open loop, requests/s independent of the answers. 0: closed loop of `concurrency`
+  // workers, each of which sends `think_ms` after the end of its last request.
   double rate = 0;
-  bool poisson = true;  // open loop: exponential gaps between requests; else equal ones
+  bool poisson = true;  // open loop: exponential gaps between requests; else equal gaps
   int64_t max_in_flight = 10000;
   int64_t concurrency = 1;
   double think_ms = 0;
-  // The run ends at whichever comes first; at least one is set. Neither counts the warm-up.
+  // The run ends at the first of the two limits; at least one is set. Neither counts the warm-up.
   std::optional<int64_t> requests;
   std::optional<double> duration_seconds;
   // Sent but not measured; at most one is above 0.
@@ -174,7 +174,7 @@ struct BenchOptions {
   // At most one of these three; none: an empty prompt.
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> tokens;
-  int64_t prompt_length = 0;  // > 0: as many random tokens, others for each request
+  int64_t prompt_length = 0;  // > 0: number of random tokens, drawn for each request
   SamplingOptions sampling;   // `seed` is set; request i has seed + i
   std::optional<int64_t> max_tokens;
   bool ignore_eos = false;
@@ -216,7 +216,7 @@ struct SessionsOptions : PromptOptions {  // append
   bool score = false;                  // append
   CacheOptions cache;                  // append
   std::string priority;                // append; as in GenerateOptions
-  std::string file;                    // snapshot: to write, restore: to read
+  std::string file;                    // of snapshot to write, of restore to read
   bool json = false;
 };
 
@@ -250,7 +250,7 @@ struct KeysOptions {
   bool json = false;                // list
 };
 
-// Text that was asked for (--help, --version): printed to stdout, exit code 0.
+// Requested text (--help, --version): printed to stdout, exit code 0.
 struct ShowText {
   std::string text;
 };

@@ -12,7 +12,8 @@
 namespace rivulet {
 namespace {
 
-// The option that helps: servers speak of fields and metadata, as they have many kinds of clients.
+// The option of this command that helps: servers name fields and metadata, because they have many
+// kinds of clients.
 absl::string_view Hint(absl::string_view reason) {
   constexpr std::pair<absl::string_view, absl::string_view> kHints[] = {
       {"MODEL_NAME_MISSING", "--model-name NAME chooses one"},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a failed command tells the shell.
+// The exit codes of the command.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@ namespace rivulet {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitBug = 1,          // ours
+  kExitBug = 1,          // bug in this program
   kExitBadInput = 2,     // bad usage, input or model
   kExitUnavailable = 3,  // target unreachable, unavailable or full, or backend absent
 };
 
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// What is wrong: the field concerned, where the message does not name it, and the message.
+// The message, after the name of the field if the message does not contain it.
 std::string Description(const absl::Status& status);
 
 // The one line on stderr for a status that is not OK.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lines of JSON about a reply have in common. Text, without a tree: a line is written for each
-// token.
+// Parts of the JSON lines about a reply. Written as text, without a JSON tree, because there is a
+// line for each token.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace rivulet {
 
-// A number; null where it is not finite. A token that cannot follow has log-probability -inf, which
-// JSON has no word for.
+// A number; null if it is not finite. An impossible token has log-probability -inf, which JSON
+// cannot express.
 void AppendJson(float value, std::string* out);
 void AppendJson(int32_t value, std::string* out);
 // `{"token_ids":[...],"logprobs":[...]}`

@@ -20,10 +20,10 @@ absl::Status CannotWrite(const std::string& path, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written: ", why));
 }
 
-// A file that is there may be a device or a pipe, which a rename would put away.
+// An existing file may be a device or a pipe, which a rename would remove.
 struct Place {
-  std::string path;    // without symlinks, where a file is there
-  mode_t mode = 0666;  // of the file that is there
+  std::string path;    // without symlinks, if a file is there
+  mode_t mode = 0666;  // of the existing file
 };
 
 absl::StatusOr<Place> FindPlace(const std::string& path) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that a command writes: whole or not at all, and never in place of anything but a regular
-// file.
+// A file that a command writes: whole or not at all. It replaces nothing but a regular file.
 #pragma once
 
 #include <sys/types.h>
@@ -14,12 +13,12 @@
 
 namespace rivulet {
 
-// OK if an OutputFile may be written at `path`: nothing is there, or a regular file that may be
-// written, or a symlink to one. Leaves nothing behind. Errors: INVALID_ARGUMENT.
+// OK if an OutputFile may be written at `path`: nothing is there, or a writable regular file, or a
+// symlink to one of these. Leaves no file behind. Errors: INVALID_ARGUMENT.
 absl::Status CheckWritable(const std::string& path);
 
-// A new file beside the one to come, so that a rename cannot cross file systems. It goes away with
-// this object unless it was committed. Thread: one at a time.
+// A temporary file beside the final one, so that the rename does not cross file systems. The
+// destructor removes it unless it was committed. Thread: one at a time.
 class OutputFile {
  public:
   explicit OutputFile(std::string path) : path_(std::move(path)) {}
@@ -33,14 +32,14 @@ class OutputFile {
   std::FILE* file() const { return file_; }
   // Errors: INVALID_ARGUMENT. REQUIRES: Open() was OK.
   absl::Status Write(absl::string_view text);
-  // Puts what was written at the path; a symlink stays and its target is replaced. Errors:
+  // Moves the written file to the path; a symlink stays and its target is replaced. Errors:
   // INVALID_ARGUMENT. REQUIRES: Open() was OK.
   absl::Status Commit();
 
  private:
   const std::string path_;
-  std::string place_;      // `path_` without symlinks, where a file is there
-  std::string temporary_;  // empty: not made
+  std::string place_;      // `path_` without symlinks, if a file is there
+  std::string temporary_;  // empty: not created
   std::FILE* file_ = nullptr;
 };
 

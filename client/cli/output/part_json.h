@@ -8,7 +8,7 @@
 
 namespace rivulet {
 
-// One line with the field names of the proto, without those that are not set; ends with a newline.
+// One line with the field names of the proto, without unset fields; ends with a newline.
 std::string PartJson(const v1::GenerateReply& part);
 
 }  // namespace rivulet

@@ -18,7 +18,7 @@ namespace rivulet {
 
 std::string ProgressLine(int64_t done, int64_t total, absl::string_view unit,
                          absl::Duration elapsed, int columns) {
-  if (total > 0) done = std::min(done, total);  // seconds go on while replies are awaited
+  if (total > 0) done = std::min(done, total);  // seconds pass 100 % while replies are awaited
   const double seconds = std::max(absl::ToDoubleSeconds(elapsed), 1e-3);
   const double rate = static_cast<double>(done) / seconds;
   if (total <= 0) {

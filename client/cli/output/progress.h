@@ -25,13 +25,13 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // True where something can be seen: work for the display alone may be left out where not.
+  // Whether the display is visible. If not, callers may skip work for it.
   bool visible() const { return visible_; }
-  // True where a call of Update() would draw now; it draws at most ten times a second.
+  // Whether a call of Update() would draw now; it draws at most ten times a second.
   bool due() const;
   // Draws `above` (lines of a picture, may be empty) and the bar under it.
   void Update(int64_t done, const std::vector<std::string>& above = {});
-  // Clears what was drawn: before anything else is written to the same terminal.
+  // Clears the display. To be called before other output to the same terminal.
   void Erase();
   int columns() const { return columns_; }
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr absl::string_view kExpected = R"(expected {"tokens":[...]} or {"text":"..."}, and "id")";
 
-// Takes the line's one object as it is parsed: no tree is built, and the first wrong thing ends the
-// parse. Every handler returns false to end it; error() then says why.
+// Handles the line's object while it is parsed: no tree is built, and the first error ends the
+// parse. A handler returns false to end the parse; error() then has the reason.
 class LineHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool null() override { return Value("null"); }
@@ -95,7 +95,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // Refuses a value where the line may not hold it.
+  // Refuses a value in a place where the line may not hold one.
   bool Value(absl::string_view what) {
     if (in_id_) {
       return Fail(absl::StrCat("id: ", Shown(what), "; expected a string or an integer"));
@@ -117,7 +117,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     error_ = std::move(message);
     return false;
   }
-  // Input echoed in a message: short.
+  // A part of the input for a message, cut short.
   static std::string Shown(absl::string_view text) {
     constexpr size_t kMost = 40;
     if (text.size() <= kMost) return OneLine(text);
@@ -140,7 +140,7 @@ absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line, std::string*
   if (absl::StripAsciiWhitespace(line).empty()) {
     return absl::InvalidArgumentError(absl::StrCat("the line is empty; ", kExpected));
   }
-  // The parser would pass over the one and end at the other.
+  // The parser would skip a byte order mark and end at a NUL byte.
   if (absl::StartsWith(line, "\xEF\xBB\xBF")) {
     return absl::InvalidArgumentError(
         absl::StrCat("the line begins with a byte order mark; ", kExpected));

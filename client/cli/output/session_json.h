@@ -9,10 +9,10 @@
 namespace rivulet {
 
 // One line with the field names of the proto, durations in seconds, the hash as 16 hexadecimal
-// digits, and `cookie` where it is not empty; ends with a newline.
+// digits, and `cookie` if it is not empty; ends with a newline.
 std::string SessionJson(const v1::Session& session, const std::string& cookie);
 
-// The same for what Append answers; the scores where `scored`.
+// The same for the reply of Append; with the scores if `scored`.
 std::string AppendJson(const v1::AppendReply& reply, bool scored);
 
 // "durable", or "not durable after position 12".

@@ -23,7 +23,7 @@ void Append(T value, std::string* out) {
   out->append(buffer, result.ptr);
 }
 
-// Bytes of the code point that starts at text[i]; 0 where none does.
+// Bytes of the code point that starts at text[i]; 0 if none does.
 size_t CodePointBytes(absl::string_view text, size_t i) {
   const auto byte = [&](size_t j) { return static_cast<unsigned char>(text[j]); };
   const unsigned char first = byte(i);
@@ -33,7 +33,7 @@ size_t CodePointBytes(absl::string_view text, size_t i) {
   for (size_t j = i + 1; j < i + bytes; ++j) {
     if ((byte(j) & 0xC0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and what lies past U+10FFFF.
+  // Overlong forms, surrogates and values above U+10FFFF.
   const unsigned char second = byte(i + 1);
   if (first == 0xE0 && second < 0xA0) return 0;
   if (first == 0xED && second > 0x9F) return 0;

@@ -12,7 +12,7 @@
 
 namespace rivulet {
 
-// e to the mean of `nll_nats` over `num_scored` tokens; of no token NaN.
+// exp(nll_nats / num_scored); NaN if `num_scored` is 0.
 double Perplexity(double nll_nats, int64_t num_scored);
 
 // Appends the shortest decimal that reads back as the same number. REQUIRES: finite.
@@ -25,16 +25,16 @@ void AppendNumber(int64_t value, std::string* out);
 absl::StatusOr<std::vector<int64_t>> ParseIntegers(absl::string_view text, absl::string_view what,
                                                    int64_t min, int64_t max);
 
-// Byte offset of the first byte that is not part of well-formed UTF-8; text.size() where all is.
+// Byte offset of the first byte that is not part of well-formed UTF-8; text.size() if all of it is.
 size_t FirstInvalidUtf8(absl::string_view text);
 
-// Byte offset of each code point of well-formed `text`, and its size at the end.
+// Byte offset of each code point of well-formed `text`, and finally text.size().
 std::vector<size_t> CodePointOffsets(absl::string_view text);
 
 // `text` with control characters (newlines too) as spaces: fit for one line.
 std::string OneLine(absl::string_view text);
 
-// `text` as a string of JSON, with its quotes; bytes that are no UTF-8 become U+FFFD.
+// `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
 std::string JsonString(absl::string_view text);
 
 // "12.3k", "4.56M": three significant digits.
