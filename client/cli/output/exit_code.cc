@@ -19,8 +19,8 @@ absl::string_view Hint(absl::string_view reason) {
       {"MODEL_NAME_MISSING", "--model-name NAME chooses one"},
       {"TEXT_NOT_SUPPORTED", "generate takes --tokens, and --values of an image"},
       {"API_KEY_MISSING", "--key-file FILE or the variable RIVULET_KEY holds it"},
-      {"API_KEY_UNKNOWN", "it is that of --key-file or of the variable RIVULET_KEY"},
-      {"API_KEY_EXPIRED", "it is that of --key-file or of the variable RIVULET_KEY"},
+      {"API_KEY_UNKNOWN", "it comes from --key-file or from the variable RIVULET_KEY"},
+      {"API_KEY_EXPIRED", "it comes from --key-file or from the variable RIVULET_KEY"},
       {"API_KEY_NOT_ADMIN", "--key-file FILE or the variable RIVULET_KEY holds the key"},
       {"API_KEY_TENANT", "--tenant sets it"},
   };

@@ -76,7 +76,7 @@ class CommandHintsTest(CommandTest):
             with Server(RFA, args=("--keys-file", str(keys), "--threads", "1")) as keyed:
                 call = (*generate, "--target", keyed.target)
                 self.fails(rivulet(*call), 2, "needs a key", "(--key-file FILE or the variable RIVULET_KEY holds it)")
-                self.fails(run_with({"RIVULET_KEY": "no-such-key"}, *call), 2, "does not know the key (it is that of --key-file")
+                self.fails(run_with({"RIVULET_KEY": "no-such-key"}, *call), 2, "does not know the key (it comes from --key-file")
                 self.fails(rivulet(*call, "--key-file", key, "--tenant", "other"), 2, "(--tenant sets it)")
                 self.succeeds(rivulet(*call, "--key-file", key))
 
