@@ -18,7 +18,7 @@ from rivulet.v1 import session_service_pb2
 
 
 class AsyncCalls(Connection):
-    """As Calls. Thread: that of the event loop."""
+    """As Calls. Thread: the event loop's."""
 
     def __init__(self, options: ConnectOptions) -> None:
         """Errors: RuntimeError (outside a coroutine), OSError, ValueError."""
@@ -28,7 +28,7 @@ class AsyncCalls(Connection):
 
     async def close(self) -> None:
         self._methods = None
-        for call in tuple(self._running):  # not every release of gRPC does so itself
+        for call in tuple(self._running):  # not every release of gRPC ends them itself
             end(call)
         await self._channel.close()
 

@@ -39,17 +39,18 @@ class AsyncClient:
     connect_timeout: seconds, 0.001 to 3600; gRPC gives an attempt at least about one second. A connection attempt that
       takes longer fails, and calls that wait for it raise Unavailable.
     wait_for_ready: calls wait until the server is reachable, up to their timeout, instead of raising Unavailable.
-    max_attempts: attempts per call, 1 to 5. Only UNAVAILABLE before the first message of a reply is retried, after 0.1
-      s to 2 s. A reply of generate() that has begun is resumed (GenerateStream).
+    max_attempts: attempts per call, 1 to 5. A call is tried again, after 0.1 s to 2 s, only if it ends with
+      UNAVAILABLE before the first message of its reply. A reply of generate() that has begun is resumed
+      (GenerateStream).
     max_receive_bytes: largest message accepted from the server.
     metadata: sent with every call.
     tenant: the tenant of the calls, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
       if a proxy sets it, or if there is a key.
-    key: API key, if the server asks for one: sent as metadata "authorization". Without `tls` everybody on the way can
-      read it.
+    key: API key, if the server requires one: sent as metadata "authorization". Without `tls` everybody on the network
+      path can read it.
 
     Every call takes `timeout` (seconds for the whole call) and `metadata`. If a task is cancelled, its call ends.
-    Thread: that of the event loop; calls may run concurrently.
+    Thread: the event loop's; calls may run concurrently.
     Errors: RuntimeError (outside a coroutine), TypeError, ValueError (arguments), OSError (a certificate file cannot be
     read); calls raise rivulet.RivuletError.
     """
@@ -92,7 +93,7 @@ class AsyncClient:
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
           cache, priority, add_special_tokens, parse_special_tokens, resume, timeout, metadata: see rivulet.GenerateOptions.
-        Errors: TypeError, ValueError (arguments); those of AsyncGenerateStream while iterating.
+        Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncGenerateStream.
         """
         request = requests.generate(prompt, options)
         reader = Reader(request, options, self._calls.max_attempts)
@@ -103,14 +104,15 @@ class AsyncClient:
         return AsyncGenerateStream(start, reader, self._asks(request.model, reader.call_options))
 
     def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> AsyncQuestions:
-        """What replies of the model ask. own: options of a call that begins now."""
+        """The calls by which a reply asks the server about its model. own: returns the options of a call that begins
+        now."""
         return ModelQuestions(
             lambda: self.model(model, **own()), lambda ids: self.detokenize(ids, model=model, **own()), self._token_bytes
         )
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> AsyncMultiplex:
         """Opens a stream for many requests at once: `async with client.multiplex() as stream: ...`, then stream.generate()
-        for each request and one loop over the parts of all of them. `timeout` is for the whole stream."""
+        for each request and one loop over the parts of all requests. `timeout` is for the whole stream."""
 
         def start(messages: Any, timeout: float | None) -> Any:
             return self._calls.start("multiplex", messages, {**options, "timeout": timeout})
@@ -121,12 +123,12 @@ class AsyncClient:
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
     ) -> AsyncGenerator[MultiplexPart, None]:
         """Generates after each of many prompts, over one stream, and yields the parts of all replies as they arrive.
-        `key` of a part is the index of its prompt. An error of one request is the `error` of its last part.
+        `key` of a part is the index of its prompt. If a request fails, its last part has the `error`.
 
         prompts: read as requests end; may be infinite.
         at_once: maximum number of open requests, at least 1.
         options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
-        Errors: TypeError, ValueError (arguments); while iterating those of AsyncMultiplex.
+        Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncMultiplex.
         """
         return generate_many(lambda: self._ask_most_bytes(options), self.multiplex, many(prompts, at_once, options), at_once)
 
@@ -139,24 +141,25 @@ class AsyncClient:
         **options: Unpack[requests.GenerateOptions],
     ) -> AsyncGenerator[replies.Generation | Failure, None]:
         """Generates after each of many prompts, over one stream, and yields the whole replies in the order of the prompts.
-        What a prompt fails with is yielded in its place: a RivuletError, or the TypeError or ValueError of a prompt that is none.
-        What may pass (the server cannot be reached, or its queue is full) is sent again, also after the server was started anew.
+        If a prompt fails, its error is yielded in its place: a RivuletError, or a TypeError or ValueError for an invalid prompt.
+        After a temporary error (the server cannot be reached, or its queue is full) the prompt is sent again, also after a
+        restart of the server.
 
         prompts: read as requests end; may be infinite.
         at_once: maximum number of open requests, at least 1.
-        patience: seconds without a reply after which such an error is yielded.
+        patience: seconds without a reply after which a temporary error is yielded.
         options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
-        Errors: TypeError, ValueError (arguments); while iterating those of AsyncMultiplex, except Unavailable.
+        Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncMultiplex, except Unavailable.
         """
         own = options.copy()
         metadata = own.pop("metadata", ())
-        requests.generate((), own)  # an error of the options is that of no prompt
+        requests.generate((), own)  # raises errors of the options, which are not a prompt's
         bulk = BulkGeneration(many(prompts, at_once, own), at_once, patience)
         return generate_all(lambda: self._ask_most_bytes(options), lambda: self.multiplex(metadata=metadata), bulk)
 
     async def _ask_most_bytes(self, options: requests.GenerateOptions) -> None:
-        """Before a stream of many requests: one that is larger than the server takes would end it with all the others. What this call
-        fails with, the stream meets, too."""
+        """Called before a stream of many requests: a request above the server's size limit would end the stream with all its
+        requests. An error of this call is ignored, because the stream gets it too."""
         if not self._calls.knows_most_bytes:
             with suppress(errors.RivuletError):
                 await self.model(options.get("model", ""), timeout=options.get("timeout"), metadata=options.get("metadata", ()))
@@ -169,8 +172,8 @@ class AsyncClient:
         patience: float = 60.0,
         **options: Unpack[requests.ScoreOptions],
     ) -> AsyncGenerator[replies.Score | Failure, None]:
-        """Yields how likely each of many contents is, in their order. What one fails with is yielded in its place, and what may
-        pass is asked again, as in generate_all().
+        """Yields how likely each of many contents is, in their order. If a content fails, its error is yielded in its place.
+        Temporary errors are handled as in generate_all().
 
         at_once: maximum number of calls at a time, at least 1.
         options: as score(), for all.
@@ -288,10 +291,10 @@ class AsyncClient:
         parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Tokens:
-        """Returns a text as tokens of the model, with the bytes that each stands for.
+        """Converts a text to tokens of the model, and tells which bytes of the text each token stands for.
 
-        add_special_tokens: with the tokens with which the tokenizer begins and ends a text; absent: True.
-        parse_special_tokens: control tokens that the text spells out are those tokens; absent: True.
+        add_special_tokens: add the tokens with which the tokenizer begins and ends a text; absent: True.
+        parse_special_tokens: names of control tokens in the text become these tokens; absent: True.
         Errors: InvalidArgument (TEXT_NOT_SUPPORTED: the model's content is not text; TEXT_NOT_IN_ALPHABET,
           TEXT_NOT_IN_VOCABULARY), NotFound, ResourceExhausted, DeadlineExceeded.
         """
@@ -308,7 +311,7 @@ class AsyncClient:
     ) -> replies.Text:
         """Returns the text of token ids [n].
 
-        skip_special_tokens: control tokens have no text.
+        skip_special_tokens: leave out the text of control tokens.
         Errors: InvalidArgument (TEXT_NOT_SUPPORTED, TOKEN_OUT_OF_RANGE, TEXT_TOO_LONG), NotFound,
           ResourceExhausted, DeadlineExceeded.
         """
@@ -356,12 +359,13 @@ class AsyncClient:
         return admin.unloaded(await self._calls.reply("unload_model", request, options))
 
     async def log_level(self, **options: Unpack[requests.CallOptions]) -> admin.LogLevel:
-        """The least level of the lines in the server's log. For operators, as load_model()."""
+        """Returns the log level: the server logs lines of this level and above. For operators, as load_model()."""
         reply = await self._calls.reply("get_log_level", admin_service_pb2.GetLogLevelRequest(), options)
         return admin.log_level(reply.level)
 
     async def set_log_level(self, level: admin.LogLevel, **options: Unpack[requests.CallOptions]) -> admin.LogLevel:
-        """Sets that level until the process ends, and returns the level before. For operators, as load_model()."""
+        """Sets the log level until the process ends, and returns the previous level. For operators, as
+        load_model()."""
         reply = await self._calls.reply("set_log_level", admin.log_level_request(level), options)
         return admin.log_level(reply.previous)
 
@@ -381,7 +385,7 @@ class AsyncClient:
         seed: image i is a function of model, prompt, temperature, seed and i; absent: a random one (see Snapshot.seed).
         options: model, temperature, prompt, interval, timeout (seconds for the whole), metadata: see rivulet.ImageOptions.
         Errors: ValueError, TypeError; while iterating also ValueError (for example a model that does not generate
-        images) and those of AsyncGenerateStream.
+        images) and the errors of AsyncGenerateStream.
         """
         order = images.Order("stream_images", count, seed, options)
         return snapshots(order, self.model, self.generate)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def snapshots(
     order: images.Order, model: Callable[..., Awaitable[Model]], generate: Callable[..., AsyncGenerateStream]
 ) -> AsyncGenerator[images.Snapshot, None]:
-    """As in drawing.py, but asks for the model with the first iteration."""
+    """As in threads/drawing.py, but asks for the model in the first iteration."""
     canvas = images.Canvas(order, await model(order.model, **order.call_options()))
     left = canvas.plan()[::-1]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
     """Many generate() over one stream, of AsyncClient.multiplex(), for `async with` and `async for`. As Multiplex. Thread:
-    that of the event loop. One task at a time iterates; any task may start and cancel requests."""
+    the event loop's. One task at a time iterates; any task may start and cancel requests."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
         attempts: int,
         too_large: TooLarge,
     ) -> None:
-        """For the client."""
+        """Called by the client only."""
         super().__init__(timeout, attempts, too_large)
         self._start = start
         self._closed = asyncio.Event()
@@ -94,7 +94,7 @@ class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
         self._outgoing.put_nowait(None)
 
     def close(self) -> None:
-        """Ends the stream and its open requests. Does nothing if it has ended."""
+        """Ends the stream and its open requests. Does nothing if the stream has ended."""
         self._closed.set()
         self._end_call()
 
@@ -106,7 +106,7 @@ class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
 
 
 async def _messages(outgoing: asyncio.Queue[Entry | None]) -> AsyncIterator[multiplex_pb2.MultiplexRequest]:
-    """Each message when it is due."""
+    """Yields each message when it is due."""
     later: list[Entry] = []  # a heap
     while True:
         try:

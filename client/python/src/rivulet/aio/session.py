@@ -35,19 +35,19 @@ class AsyncSession(SessionCore):
     given and generated tokens, whose state is kept on the server. Leaving an `async with` block closes it, unless keep() was
     called.
 
-    This object knows the tokens that it gave and received, and continues after them. What the server generated beyond
-    that, in a reply that was left early or lost, is dropped. The object checks that the server holds the same tokens
-    (`sequence_hash`). It cannot check tokens that it never saw: those of given text, which the server tokenizes, and
-    those from before session().
+    This object knows the tokens that it gave and received, and continues after them. Tokens that the server generated
+    beyond these, in a reply that was left early or lost, are dropped. The object checks that the server holds the
+    same tokens (`sequence_hash`). It cannot check tokens that it never saw: tokens of given text, which the server
+    tokenizes, and tokens from before session().
 
     Where replicas share a store of sessions, the object keeps the tokens that the store did not have at the end of a reply or append()
-    (Durability). If their replica is lost and the session is found without them, the next call gives them again, with their marks, and
-    then takes effect. All tokens that are given again count as given: for penalties, and for `position` of generate(). They are not
-    given again if the session was cut within a text, or if another one has used it.
+    (Durability). If the replica is lost and the session is found without these tokens, the next call gives them again, with their
+    marks, and then takes effect. All tokens that are given again count as given tokens: for penalties, and for `position` of
+    generate(). They are not given again if the session was cut within a text, or if another object has used it.
 
-    A call on a session ends a reply of the session that still runs. Thread: that of the event loop; one task at a time.
-    Only one object at a time should use a session. If another one has used it, calls raise
-    FailedPrecondition (SESSION_HASH_MISMATCH); AsyncClient.session() continues from there.
+    A call on a session ends a reply of the session that still runs. Thread: the event loop's; one task at a time.
+    Only one object at a time should use a session. If another object has used it, calls raise FailedPrecondition
+    (SESSION_HASH_MISMATCH); AsyncClient.session() continues from the session's new position.
 
     Errors of every call: NotFound (SESSION_NOT_FOUND: closed, idle for too long, or the server was restarted),
     ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server holds
@@ -57,19 +57,19 @@ class AsyncSession(SessionCore):
     _client: AsyncSessionCalls
 
     def __init__(self, client: AsyncSessionCalls, info: replies.SessionInfo, **known: Any) -> None:
-        """For the client."""
+        """Called by the client only."""
         super().__init__(info, client._calls.cookies, **known)
         self._client = client
 
     async def _begin(self, options: requests.CallOptions) -> None:
-        """Before a call: makes sure that the server holds what this object knows, and that no request runs on the
-        session."""
+        """Called before a call: ensures that the server's session has exactly the tokens that this object knows, and
+        that no request runs on it."""
         self._end_reply()
         if self._ahead:
             await self._rewind(self.position, None, options)
 
     async def _call(self, call: Callable[..., Any], request: Any, options: requests.CallOptions) -> Any:
-        """What call(request, options) returns. If the session has lost tokens, it is called again once they are given again."""
+        """Returns call(request, options). If the session has lost tokens, gives them again and repeats the call."""
         try:
             return await call(request, options)
         except errors.RivuletError as error:
@@ -80,8 +80,8 @@ class AsyncSession(SessionCore):
     async def _give_again(
         self, error: errors.RivuletError, position: int | None, options: requests.CallOptions
     ) -> session_pb2.SessionProgress | None:
-        """After a call that ended with `error`: gives the tokens up to the position that were not durable and are lost. None: there are
-        none."""
+        """Called after a call that ended with `error`: gives lost tokens (that were not durable) again, up to the position. Returns
+        None if none are lost."""
         if position is None or not self._may_be_behind(error):
             return None
         reply = self._client._calls.reply
@@ -115,12 +115,12 @@ class AsyncSession(SessionCore):
 
         content: text (str), token ids (a sequence or array of integers, [n]), or the next values of an image (bytes, or a numpy
           array of uint8, [n]); may be empty, to set a mark.
-        score: return how likely the tokens are. All of them are scored, except the very first of a sequence if the
-          model has no bos. Without it, num_scored of the result is 0.
+        score: return how likely the tokens are. All tokens are scored, except the very first of a sequence if the
+          model has no bos. Without `score`, num_scored of the result is 0.
         output_positions, logprobs: as in AsyncClient.score(), for the scored tokens; either implies `score`.
         mark: sets a mark with this name at the position after the tokens, at most 64 bytes.
         cache: share states of the whole sequence with other requests; True is the same as PromptCache(). cached_tokens
-          of the result says how many tokens were not fed because of it.
+          of the result is the number of tokens that were not fed because of it.
         priority: order among the tenant's own requests that wait for a slot.
         add_special_tokens, parse_special_tokens: for a text, as in GenerateOptions.
         Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
@@ -140,7 +140,7 @@ class AsyncSession(SessionCore):
         options: position, mark; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
           cache, priority, resume, timeout, metadata: see rivulet.SessionGenerateOptions.
-        Errors: TypeError, ValueError (arguments); those of AsyncSessionStream while iterating.
+        Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncSessionStream.
         """
         reader = self._reader(prompt, options, self._client._calls.max_attempts)
         self._end_reply()
@@ -166,8 +166,8 @@ class AsyncSession(SessionCore):
     async def fork(
         self, count: int = 1, *, seed: int | None = None, position: int | None = None, **options: Unpack[requests.CallOptions]
     ) -> list[AsyncSession]:
-        """Opens `count` sessions, 1 to 256, that continue from this one, which does not change. Either all are opened
-        or none.
+        """Opens `count` sessions, 1 to 256, that continue from this session, which does not change. Either all are
+        opened or none.
 
         seed: fork i gets `seed + i`; absent: the server draws seeds, so that the forks differ. position: where the
           forks continue; absent: the end.
@@ -194,8 +194,9 @@ class AsyncSession(SessionCore):
         self._rewound(reply)
 
     async def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
-        """Returns the session as bytes for AsyncClient.restore_session(). They outlive the server. position: number of
-        tokens in the snapshot, with the marks among them; absent: all. Errors: OutOfRange (POSITION_OUT_OF_RANGE)."""
+        """Returns the session as bytes for AsyncClient.restore_session(). The bytes outlive the server. position:
+        number of tokens in the snapshot, with the marks among them; absent: all. Errors: OutOfRange
+        (POSITION_OUT_OF_RANGE)."""
         self._end_reply()
         request = self._snapshot_request(position)
         if self._ahead and request.position > self.position:
@@ -204,7 +205,7 @@ class AsyncSession(SessionCore):
         return snapshot
 
     async def close(self, **options: Unpack[requests.CallOptions]) -> None:
-        """Closes the session and ends the requests on it. Does nothing if it is closed."""
+        """Closes the session and ends its requests. Does nothing if the session is closed."""
         self._end_reply()
         request = session_service_pb2.CloseSessionRequest(model=self.model, session_id=self.id)
         try:
@@ -223,5 +224,5 @@ class AsyncSession(SessionCore):
         try:
             await self.close()
         except Exception:
-            if exception_type is None:  # else that one is the one to tell
+            if exception_type is None:  # else the caller gets the exception of the block
                 raise

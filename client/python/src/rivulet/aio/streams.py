@@ -30,14 +30,15 @@ def end(call: Any) -> None:
 
 
 def _task_is_cancelled(call: Any) -> bool:
-    """Whether a CancelledError from `call` is for the task that waits for it. Otherwise the call ended with the status
-    CANCELLED. Python 3.10 cannot tell: there it is for the task, unless close() has ended the call."""
+    """Whether a CancelledError from `call` is for the task that waits for the call. Otherwise the call ended with the
+    status CANCELLED. Python 3.10 cannot tell: there the error is for the task, unless close() has ended the call."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return call not in _ended if cancelling is None else cancelling() > 0
 
 
 async def cancelled(call: Any) -> BaseException:
-    """The exception for a CancelledError from `call`: the same if it is for the task, else Cancelled."""
+    """The exception for a CancelledError from `call`: the CancelledError itself if it is for the task, else
+    Cancelled."""
     if _task_is_cancelled(call):
         return asyncio.CancelledError()
     return errors.Cancelled(await call.details() or "the call was cancelled")
@@ -46,9 +47,9 @@ async def cancelled(call: Any) -> BaseException:
 class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
     """The parts of a reply as they arrive, for `async for`. Ends the call when it is closed, left (`async with`) or dropped
     (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the
-    slot within a step or two.
+    slot within one or two steps.
 
-    Thread: that of the event loop. If another task calls close(), the iteration ends with Cancelled. Errors: as
+    Thread: the event loop's. If another task calls close(), the iteration ends with Cancelled. Errors: as
     GenerateStream.
     """
 
@@ -62,15 +63,15 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         prepare: Callable[[], Awaitable[None]] | None = None,
         repair: Callable[[errors.RivuletError], Awaitable[bool]] | None = None,
     ) -> None:
-        """start: begins a call. prepare: runs before the first call, which is then made when the program iterates. repair: tells
-        whether a call that ended with this error may be made again at once."""
+        """start: begins a call. prepare: runs before the first call; the first call is then made when the program iterates.
+        repair: returns whether a call that ended with this error may be repeated at once."""
         self._start = start
         self._repair = repair
         self._reader = reader
         self._asks = asks
         self._prepare = prepare
-        self._begun = False  # somebody iterates
-        self._lost = prepare is not None  # there is to be a call
+        self._begun = False  # the program iterates
+        self._lost = prepare is not None  # another call is needed
         self._closed = asyncio.Event()
         self._call: Any = None
         self._messages: Any = None
@@ -89,7 +90,8 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
     @property
     def durability(self) -> replies.Durability | None:
-        """Of a reply on a session, at its end; None before, and where the server shares no store of sessions."""
+        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store
+        of sessions."""
         return self._reader.durability
 
     def _start_call(self) -> None:
@@ -119,7 +121,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
                 await asyncio.wait_for(self._closed.wait(), wait)
 
     async def _next(self) -> replies.Part:
-        """The next part of this call."""
+        """Returns the next part of this call."""
         while True:
             try:
                 message = await self._messages.__anext__()
@@ -158,13 +160,13 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         return self._reader.collect(parts)
 
     def close(self) -> None:
-        """Ends the call. Does nothing if it has ended."""
+        """Ends the call. Does nothing if the call has ended."""
         self._closed.set()
         if self._call is not None:
             end(self._call)
 
     def __del__(self) -> None:
-        # gRPC's own call does not always end with its last reference.
+        # gRPC's call does not always end with its last reference.
         call = getattr(self, "_call", None)
         if call is not None and not call.done():
             with suppress(RuntimeError):  # the loop is closed, and with it the call

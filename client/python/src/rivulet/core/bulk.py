@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What generate_all() and score_many() have in common, for threads and for asyncio. No input or output."""
+"""The common part of generate_all() and score_many(), for threads and for asyncio. No input or output."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rivulet.core import requests
 from rivulet.core.multiplex import MultiplexPart
 from rivulet.core.reply_reader import put_together
 
-# Of one prompt or content. The last two: it is none, or UTF-8 cannot encode it.
+# The error of one prompt or content. TypeError, ValueError: it is invalid, or UTF-8 cannot encode it.
 Failure = Union[errors.RivuletError, TypeError, ValueError]
 
-_MOST_RESULTS = 1 << 14  # that wait for earlier ones, before no more prompts are read
-_MOST_LOSSES = 8  # of one request, while others succeed: it is then the reason why the server fails
+_MOST_RESULTS = 1 << 14  # results that may wait for earlier results; then no more prompts are read
+_MOST_LOSSES = 8  # losses of one request while others succeed; then it is assumed to crash the server
 
 
 class Patience:
-    """How long what fails for now is sent again. Thread: any."""
+    """Decides how long a request with a temporary error is sent again. Thread: any."""
 
     def __init__(self, seconds: float) -> None:
-        """seconds: without a success. Errors: TypeError, ValueError."""
+        """seconds: maximum time without a success. Errors: TypeError, ValueError."""
         self._seconds = requests.real("patience", seconds)
         if not 0 <= self._seconds <= 1e9:
             raise ValueError(f"patience: must be 0 to 1e9 seconds; got {seconds}")
@@ -37,7 +37,7 @@ class Patience:
         self.successes += 1
 
     def wait(self, error: errors.RivuletError) -> float | None:
-        """Seconds until the request is to be sent again; None: the error is its result."""
+        """Seconds until the request is to be sent again; None: the error is the request's result."""
         passing = isinstance(error, errors.Unavailable) or error.retry_delay is not None or error.reason == "OPEN_REQUEST_LIMIT"
         silence = time.monotonic() - self._last_success
         if not passing or silence >= self._seconds:
@@ -47,7 +47,7 @@ class Patience:
 
 @dataclass(order=True)
 class _Item:
-    """A prompt on its way."""
+    """A prompt in flight."""
 
     due: float
     index: int
@@ -56,7 +56,7 @@ class _Item:
     parts: list[replies.Part] = field(default_factory=list, compare=False)
     seed: int | None = field(default=None, compare=False)
     losses: int = field(default=0, compare=False)
-    successes: int = field(default=0, compare=False)  # of all, when it was lost last
+    successes: int = field(default=0, compare=False)  # of all prompts, when this one was last lost
 
 
 class BulkGeneration:
@@ -71,8 +71,8 @@ class BulkGeneration:
         self._started = 0
         self._exhausted = False
         self._open: dict[int, _Item] = {}  # by the key of the stream
-        self._waiting: list[_Item] = []  # a heap, by when they are sent again
-        self._results: dict[int, replies.Generation | Failure] = {}  # by index, those that were not yielded
+        self._waiting: list[_Item] = []  # a heap, by the time of sending again
+        self._results: dict[int, replies.Generation | Failure] = {}  # by index; not yet yielded
         self._yielded = 0
 
     @property
@@ -85,17 +85,17 @@ class BulkGeneration:
         return self._exhausted and not self._open and not self._waiting and not self._results
 
     def pause(self) -> float:
-        """Seconds until a request is to be sent. REQUIRES: none is on the stream."""
+        """Seconds until a request is to be sent. REQUIRES: no request is on the stream."""
         return max(self._waiting[0].due - time.monotonic(), 0.0) if self._waiting else 0.0
 
     def results(self) -> Iterator[replies.Generation | Failure]:
-        """Those that are next in the order of the prompts."""
+        """The results that are next in the order of the prompts."""
         while self._yielded in self._results:
             self._yielded += 1
             yield self._results.pop(self._yielded - 1)
 
     def start(self, generate: Callable[..., int]) -> None:
-        """Sends what there is room for. generate: of the stream."""
+        """Sends requests up to the limit. generate: the stream's method."""
         while self._waiting and self._waiting[0].due <= time.monotonic():
             self._send(generate, heapq.heappop(self._waiting))
         while not self._exhausted and len(self._open) + len(self._waiting) < self._at_once and len(self._results) < _MOST_RESULTS:
@@ -113,7 +113,7 @@ class BulkGeneration:
             self._results[item.index] = error
 
     def take(self, part: MultiplexPart) -> None:
-        """A part of the stream."""
+        """Takes a part of the stream."""
         item = self._open[part.key]
         if part.error is not None:
             del self._open[part.key]
@@ -137,11 +137,11 @@ class BulkGeneration:
             return
         self._patience.succeeded()
         self._results[item.index] = result
-        if self._waiting:  # where the queue was full there is room for one
+        if self._waiting:  # if the queue was full, it has room for one now
             self._waiting[0].due = 0.0
 
     def lost(self, error: errors.RivuletError) -> None:
-        """The stream has ended with all its requests."""
+        """Called when the stream has ended with all its requests."""
         items, self._open = list(self._open.values()), {}
         for item in items:
             self._failed(item, error)

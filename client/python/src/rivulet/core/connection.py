@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels: targets, TLS, retries, keepalive, the methods of the service. The same settings as those of the C++ client."""
+"""Channels: targets, TLS, retries, keepalive, the methods of the service. The settings equal the C++ client's."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class TlsOptions:
         return pem
 
 
-# Names that gRPC resolves itself. Anything else must be HOST:PORT: gRPC would take port 443 for a host alone, and look up a URL
-# as if it were a host.
+# Names that gRPC resolves itself. Any other target must be HOST:PORT: gRPC would use port 443 for a host alone, and look up a
+# URL as a host name.
 _SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 
 
@@ -127,7 +127,7 @@ class ConnectOptions:
             ("grpc.service_config", service_config(self.max_attempts)),
             ("grpc.max_receive_message_length", self.max_receive_bytes),
             ("grpc.primary_user_agent", "rivulet-python/0.1"),
-            # gRPC takes this as the least time that it gives a connection attempt.
+            # gRPC gives a connection attempt at least this time.
             ("grpc.min_reconnect_backoff_ms", int(self.connect_timeout * 1000)),
             # A connection that failed is tried again within a call's retries; gRPC's own first wait of 1 s would outlast them all.
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -141,7 +141,8 @@ class ConnectOptions:
         return arguments
 
     def call_arguments(self, method: str, call: requests.CallOptions, more: requests.Metadata = ()) -> dict[str, Any]:
-        """What a call of gRPC takes beside its message; `more`: metadata of this call. Errors: TypeError, ValueError."""
+        """The arguments of a gRPC call besides its message; `more`: metadata of this call. Errors: TypeError,
+        ValueError."""
         requests.refuse_unknown(method, call, requests.CallOptions)
         return {
             "timeout": requests.timeout(call.get("timeout")),
@@ -155,8 +156,8 @@ _REPEATABLE = ("Append", "RewindSession", "SnapshotSession", "CloseSession", "Ge
 
 
 def service_config(max_attempts: int) -> str:
-    """Only UNAVAILABLE before the first message of a reply is retried. Calls that create a session are not: they could
-    create two. Generate is not either: RepeatedReply repeats it."""
+    """gRPC retries calls that end with UNAVAILABLE before the first message of their reply. It does not retry calls
+    that create a session, because they could create two, and Generate, which RepeatedReply repeats."""
     if max_attempts == 1:
         return "{}"
     retry = {
@@ -175,8 +176,8 @@ def service_config(max_attempts: int) -> str:
 class Methods:
     """The calls of a channel, sync or asyncio.
 
-    Two messages of grpc.health.v1 have one field each, with the numbers and types of the wrappers used here: no further
-    package is needed, and none can clash.
+    Two messages of grpc.health.v1 have one field each, with the numbers and types of the wrappers used here. So no
+    further package is needed, and no package can conflict.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -204,7 +205,7 @@ class Methods:
         self.get_model = unary("GetModel", inference_pb2.GetModelRequest, inference_pb2.GetModelReply)
         self.get_load = unary("GetLoad", inference_pb2.GetLoadRequest, inference_pb2.GetLoadReply)
         self.health = unary("Check", wrappers_pb2.StringValue, wrappers_pb2.Int32Value, "grpc.health.v1.Health")
-        self.reflection = channel.stream_stream(  # the gateway looks at the status alone
+        self.reflection = channel.stream_stream(  # the gateway uses only the status
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", request_serializer=bytes, response_deserializer=bytes
         )
         admin = "rivulet.v1.AdminService"
@@ -238,13 +239,13 @@ class Connection:
         self._methods: Methods | None = Methods(self._channel)  # None after close()
         self.cookies = SessionCookies()
         self.max_attempts = options.max_attempts
-        self._max_message_bytes = 0  # of a request; 0: GetModel has not said it yet
+        self._max_message_bytes = 0  # of a request; 0: not known before a GetModel
 
     def _attempts(self, method: str, message: Any, options: requests.CallOptions) -> Attempts:
         return Attempts(method, self.cookies.of_call(message), options)
 
     def too_large(self, message: Message) -> errors.RivuletError | None:
-        """The error of a request that is larger than what the server takes, if GetModel has said what that is."""
+        """The error of a request above the server's size limit, if GetModel has told the limit."""
         if not self._max_message_bytes or message.ByteSize() <= self._max_message_bytes:
             return None
         return errors.InvalidArgument(
@@ -255,18 +256,18 @@ class Connection:
 
     @property
     def knows_most_bytes(self) -> bool:
-        """Whether GetModel has said how large a request may be."""
+        """Whether GetModel has told the size limit of a request."""
         return self._max_message_bytes > 0
 
     def _noted(self, reply: Any) -> Any:
-        """What an answer says of the server is kept."""
+        """Keeps the server's limits that a reply tells."""
         if isinstance(reply, inference_pb2.GetModelReply):
             self._max_message_bytes = reply.limits.max_message_bytes
         return reply
 
     def _prepare(self, method: str, message: Any, options: requests.CallOptions, cookie: str) -> tuple[Any, dict[str, Any]]:
-        """The function that begins a call, and what it takes beside its message. Errors: TypeError, ValueError, InvalidArgument
-        (MESSAGE_TOO_LARGE)."""
+        """The function that begins a call, and its arguments besides the message. Errors: TypeError, ValueError,
+        InvalidArgument (MESSAGE_TOO_LARGE)."""
         if isinstance(message, Message) and (error := self.too_large(message)):
             raise error
         arguments = self._options.call_arguments(method, options, {"cookie": cookie} if cookie else ())

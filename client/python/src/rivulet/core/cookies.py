@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which replica holds a session: the cookies that a balancer set in replies about it."""
+"""Cookies that lead a balancer to the replica of a session. The balancer sets them in replies about the session."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rivulet import errors
 from rivulet.core import requests
 from rivulet.core.reply_repeat import Deadline
 
-MOST = 100_000  # sessions; beyond, the oldest cookie is forgotten: sessions may end without a word
+MOST = 100_000  # sessions; beyond, the oldest cookie is dropped: a session may end without notice
 _OPENING = ("open_session", "fork_session", "restore_session")
-_REPEATED = ("append", "rewind_session", "snapshot_session", "close_session", "get_session")  # they change the same, or nothing
+_REPEATED = ("append", "rewind_session", "snapshot_session", "close_session", "get_session")  # a repetition has no further effect
 
 
 class SessionCookies:
@@ -25,7 +25,7 @@ class SessionCookies:
         self._cookies: OrderedDict[str, str] = OrderedDict()
 
     def get(self, id: str) -> str:
-        """The "cookie" to send with a call on the session; "" for none."""
+        """The "cookie" to send with a call on the session; "": none."""
         with self._lock:
             return self._cookies.get(id, "")
 
@@ -38,17 +38,17 @@ class SessionCookies:
                 self._cookies.popitem(last=False)
 
     def of_call(self, message: Any) -> str:
-        """The cookie of the session that a call with this message is about."""
+        """The cookie of the session that a call with this message uses."""
         return self.get(_session_id(message))
 
     @staticmethod
     def concerns(method: str, message: Any) -> bool:
-        """Whether the reply of this call is to be shown to answered()."""
+        """Whether answered() must be called with the reply of this call."""
         return method in _OPENING or bool(_session_id(message))
 
     def answered(self, method: str, message: Any, reply: Any, metadata: Iterable[Any] | None, sent: str) -> None:
-        """A call with `message` and the cookie `sent` gave `reply` and this initial metadata: its sessions are where the balancer says,
-        else where the call went."""
+        """Notes that a call with `message` and the cookie `sent` returned `reply` and this initial metadata. Its sessions get the
+        balancer's new cookie, or else `sent`."""
         cookie = given(metadata) or sent
         self.set(_session_id(message), cookie)
         if method in _OPENING:
@@ -61,24 +61,24 @@ class SessionCookies:
 
 
 class Attempts:
-    """The calls that one on a session may take: where its replica drains or the session has moved, it is made once more without the
-    cookie, and where it is lost as well, unless it makes a session ("Lost replies" of client/README.md)."""
+    """The attempts of a call on a session. If its replica drains or the session has moved, the call is made once more without the
+    cookie; also if the call is lost, unless it makes a session ("Lost replies" in client/README.md)."""
 
     def __init__(self, method: str, cookie: str, options: requests.CallOptions) -> None:
         self._method = method
         self._options = options
         self.deadline = Deadline(options.get("timeout"))
         self._first: errors.RivuletError | None = None
-        self.cookie = cookie  # of the next call
+        self.cookie = cookie  # of the next attempt
 
     def options(self) -> requests.CallOptions:
-        """Of the next call."""
+        """Options of the next attempt."""
         if self._first is None:
             return self._options
         return {**self._options, "timeout": self.deadline.left()}
 
     def failed(self, error: errors.RivuletError) -> None:
-        """A call has failed. Errors: the one with which all have failed; none where there is to be another call."""
+        """Called when an attempt has failed. Errors: the error of the call, unless another attempt is to be made."""
         if self._first is not None:
             raise self._first if error.reason == "SESSION_NOT_FOUND" else error
         lost = self._method in _REPEATED and isinstance(error, errors.Unavailable)
@@ -89,13 +89,13 @@ class Attempts:
 
 
 def given(metadata: Iterable[Any] | None) -> str:
-    """The cookie that a balancer set in the initial metadata of a reply; "" for none."""
+    """The cookie that a balancer set in the initial metadata of a reply; "": none."""
     pairs = [value for key, value in metadata or () if key == "set-cookie"]
     return "; ".join(pair.partition(";")[0].strip() for pair in pairs)
 
 
 def _session_id(message: Any) -> str:
-    """That a request is about; "" for none."""
+    """The session id in a request; "": none."""
     if hasattr(message, "session_id"):
         return str(message.session_id)
     return str(message.session.session_id) if hasattr(message, "session") else ""

@@ -58,7 +58,7 @@ class Order:
         self._metadata = requests.metadata(options.get("metadata", ()))
 
     def call_options(self) -> requests.CallOptions:
-        """Of a call that begins now: what is left of the timeout."""
+        """Options of a call that begins now, with the rest of the timeout."""
         return {"timeout": self._deadline.left(), "metadata": self._metadata}
 
 
@@ -109,7 +109,7 @@ class Canvas:
         return self._given or (), options
 
     def add(self, request: Request, part: Part) -> None:
-        """Draws a part of the reply to `request`. Errors: Internal (values that belong nowhere)."""
+        """Draws a part of the reply to `request`. Errors: Internal (values outside the images)."""
         begin = len(self._given) + part.first_position
         end = begin + part.tokens.size
         if not (0 <= part.sample_index < request.size and len(self._given) <= begin <= end <= self._values.shape[1]):
@@ -126,7 +126,7 @@ class Canvas:
 
 
 def num_levels(model: Model) -> int:
-    """How many values a pixel of a model of images may have: 0 to this - 1."""
+    """Number of levels n of an image model: a value is 0 to n - 1."""
     size = model.architecture
     if size.mixture is not None:
         return size.mixture.num_levels
@@ -134,7 +134,7 @@ def num_levels(model: Model) -> int:
 
 
 def _given(prompt: Any, shape: tuple[int, int, int]) -> bytes:
-    """The values that every image begins with: [n], or whole rows, [rows, width] or [rows, width, channels]."""
+    """The values with which every image begins: [n], or whole rows, [rows, width] or [rows, width, channels]."""
     if isinstance(prompt, np.ndarray) and prompt.ndim > 1:
         _, width, channels = shape
         row = (width,) if channels == 1 else (width, channels)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Multiplex and AsyncMultiplex have in common: keys, messages, parts. No input or output."""
+"""The common part of Multiplex and AsyncMultiplex: keys, messages, parts. No input or output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from rivulet.v1 import inference_pb2, multiplex_pb2
 
 @dataclass(frozen=True, eq=False)
 class MultiplexPart:
-    """Part of the reply to one request of a stream. Plain lists instead of arrays: there are many, and most are short.
+    """Part of the reply to one request of a stream. It has plain lists instead of arrays, because there are many parts
+    and most are short.
 
     key: as returned by generate(). sample_index: 0 to num_samples - 1. first_position: index of tokens[0] among the
       sample's generated tokens. tokens: [n]. text: of these tokens, for models whose content is text. logprobs: [n]
@@ -44,7 +45,7 @@ class MultiplexPart:
 
     @property
     def ended(self) -> bool:
-        """This is the last part of its request."""
+        """Whether this is the last part of its request."""
         return self.usage is not None or self.error is not None
 
 
@@ -55,11 +56,11 @@ class Member(RepeatedReply):
         super().__init__(request, options, attempts)
         self.key = key
         self.logprobs = request.logprobs.enabled
-        self.due = 0.0  # when it is to be sent
+        self.due = 0.0  # the time of sending
         self.cancelled = False
 
     def moved(self) -> None:
-        """It is sent again, whether it was lost or not."""
+        """Called when the request is sent again, whether it was lost or not."""
         self._repeated = True
 
     def message(self) -> multiplex_pb2.MultiplexRequest:
@@ -72,11 +73,11 @@ class Member(RepeatedReply):
 
 
 TooLarge = Callable[[Message], "errors.RivuletError | None"]
-Entry = tuple[float, int, multiplex_pb2.MultiplexRequest, Member]  # a message: when to send it, in which order; of whom
+Entry = tuple[float, int, multiplex_pb2.MultiplexRequest, Member]  # a message: time of sending, order, message, its request
 
 
 def due(outgoing: list[Entry]) -> Iterator[multiplex_pb2.MultiplexRequest]:
-    """Takes the first of a heap; nothing, if its request is to be sent at another time by now."""
+    """Pops the first entry of a heap. Returns nothing if the entry's request now has another time of sending."""
     at, _, message, member = heapq.heappop(outgoing)
     if at == member.due:
         yield message
@@ -86,25 +87,25 @@ class MultiplexCore:
     """Thread: one at a time."""
 
     def __init__(self, timeout: float | None, attempts: int, too_large: TooLarge) -> None:
-        """timeout: of the stream. attempts: of each request, before something of its reply has come. too_large: of a message that
-        is to be sent."""
+        """timeout: of the stream. attempts: most attempts of each request before the first part of its reply. too_large: returns
+        the error of a message that is too large to send."""
         self._deadline = Deadline(timeout)
         self._attempts = attempts
         self._too_large = too_large
         self._last_key = -1
         self._open: dict[int, Member] = {}
-        self._unsent: list[Member] = []  # those of _open that _entries() gives next
+        self._unsent: list[Member] = []  # the requests of _open that _entries() gives next
         self._order = itertools.count()
-        self._stale = False  # another stream is to replace this one
+        self._stale = False  # another stream must replace this stream
         self._read: deque[MultiplexPart] = deque()
 
     @property
     def open_requests(self) -> int:
-        """Requests whose last part has not been yielded."""
+        """Number of requests whose last part has not been yielded."""
         return len(self._open)
 
     def _begin(self, prompt: requests.Prompt, options: requests.GenerateOptions) -> int:
-        """The key of a request that _entries() gives next."""
+        """Adds a request, which _entries() gives next. Returns its key."""
         if options.get("metadata"):
             raise TypeError("metadata: belongs to the whole stream; give it to multiplex()")
         key = self._last_key + 1
@@ -117,7 +118,7 @@ class MultiplexCore:
         return key
 
     def _cancel(self, key: int) -> list[Entry]:
-        """What is to be sent: a request that waits first, so that the server answers."""
+        """Messages to send: a waiting request first, so that the server answers."""
         member = self._open.get(requests.uint64("key", key))
         if member is None:
             return []
@@ -138,8 +139,8 @@ class MultiplexCore:
                 self._read.append(_part(message, member.logprobs))
 
     def _failed(self, member: Member, error: errors.RivuletError) -> None:
-        """A request has ended with an error: it waits to be sent again, after Unavailable over another stream, or has its
-        last part."""
+        """Called when a request has ended with an error. The request waits to be sent again (after Unavailable over
+        another stream), or it gets its last part."""
         try:
             wait = member.wait(error)
             self._deadline.check(wait, error)
@@ -151,18 +152,18 @@ class MultiplexCore:
             self._stale = self._stale or isinstance(error, errors.Unavailable)
 
     def _lost(self, error: BaseException) -> None:
-        """The stream has ended. Errors: `error`, if no request is sent again."""
+        """Called when the stream has ended. Errors: `error`, if no request is sent again."""
         if not isinstance(error, errors.RivuletError) or not any(member.repeats(error) for member in self._open.values()):
             self._open.clear()
             self._unsent.clear()
             raise error from None
         self._stale = True
         for member in self._open.values():
-            if member.due <= time.monotonic():  # else it was not sent
+            if member.due <= time.monotonic():  # else it has not been sent
                 self._failed(member, error)
 
     def _next(self) -> MultiplexPart | None:
-        """None where a message is to be read first. Errors: StopIteration (no request is open)."""
+        """The next part; None if a message must be read first. Errors: StopIteration (no request is open)."""
         if not self._read:
             if not self._open:
                 raise StopIteration
@@ -179,7 +180,7 @@ class MultiplexCore:
         return max(min(member.due for member in self._open.values()) - time.monotonic(), 0.0)
 
     def _replaced(self) -> bool:
-        """Whether another stream is to be opened now; _entries() then gives all that is open."""
+        """Whether another stream must be opened now; _entries() then gives all open requests."""
         if not self._stale or not all(member.can_be_repeated for member in self._open.values()):
             return False
         self._stale = False
@@ -189,7 +190,7 @@ class MultiplexCore:
         return True
 
     def _entries(self) -> list[Entry]:
-        """What is to be sent."""
+        """The messages to send."""
         entries = []
         for member in self._unsent:
             if member.cancelled:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the messages of one reply, over several calls if one is lost, and puts them together."""
+"""Reads the messages of one reply, over several calls if a call is lost, and joins them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reader(RepeatedReply):
         super().__init__(request, options, attempts)
         self._metadata = options.get("metadata", ())
         self._text_of: Callable[[int], str] | None = None
-        self._known: dict[int, bytes] | None = None  # what tokens stand for, where they are not characters
+        self._known: dict[int, bytes] | None = None  # the bytes of tokens, if tokens are not characters
         self.seed: int | None = None
         self.usage: Usage | None = None
         self.durability: Durability | None = None
@@ -33,12 +33,13 @@ class Reader(RepeatedReply):
         self.needs_content = request.logprobs.top_n > 0
 
     def call_options(self) -> requests.CallOptions:
-        """Of a call that begins now: what is left of the timeout."""
+        """Options of a call that begins now, with the rest of the timeout."""
         return {"timeout": self.deadline.left(), "metadata": self._metadata}
 
     @property
     def awaits_cookie(self) -> bool:
-        """Whether answered() is to be called with the initial metadata of this call, as soon as it has brought a message."""
+        """Whether answered() must be called with the initial metadata of this call, as soon as the call has brought a
+        message."""
         return False
 
     def answered(self, metadata: Iterable[Any] | None) -> None:
@@ -57,8 +58,8 @@ class Reader(RepeatedReply):
         self._text_of = lambda id: known[id].decode("utf-8", "replace")
 
     def unknown_tokens(self, message: inference_pb2.GenerateReply) -> list[int]:
-        """Some of those of which read() must know what they stand for: learned() is to be called with Detokenize's answer, until
-        none is left."""
+        """Some of the tokens whose bytes read() must know. The caller asks Detokenize and calls learned() with the answer, until
+        no token is left."""
         if self._known is None:
             return []
         return sorted({id for entry in message.top_logprobs for id in entry.token_ids} - self._known.keys())[:MOST_ASKED]
@@ -68,7 +69,7 @@ class Reader(RepeatedReply):
             learn(self._known, ids, reply)
 
     def read(self, message: inference_pb2.GenerateReply) -> Part | None:
-        """The part that a message holds; the last message may hold none, and what has come before is none."""
+        """The part that a message holds; None if the message holds nothing new, as the last message may."""
         is_part = self.take(message)
         if message.HasField("seed"):
             self.seed = message.seed
@@ -81,7 +82,7 @@ class Reader(RepeatedReply):
         return part(message, asked.enabled, asked.top_n > 0, self._text_of)
 
     def collect(self, parts: list[Part]) -> Generation:
-        """Puts the parts of the whole reply together. Errors: Internal (a sample without an end, a gap)."""
+        """Joins the parts of the whole reply. Errors: Internal (a sample without an end, a gap)."""
         return put_together(parts, self._request.num_samples or 1, self.seed, self.usage, self.durability)
 
 

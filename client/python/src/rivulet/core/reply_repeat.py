@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked again where the call of a reply is lost: "Lost replies" of client/README.md."""
+"""Continues a reply whose call is lost: "Lost replies" in client/README.md."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rivulet.core import requests
 from rivulet.v1 import inference_pb2, multiplex_pb2
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before the next call, doubling
-_LOSSES_WITH_COOKIE = 2  # in a row; then another replica is asked
+_LOSSES_WITH_COOKIE = 2  # lost calls in a row; then another replica is asked
 _RESUMES = 5  # calls in a row that bring nothing, once the reply has begun
 
 
 class Deadline:
-    """One for all calls of a reply. timeout: seconds, or None."""
+    """One deadline for all calls of a reply. timeout: seconds, or None."""
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = requests.timeout(timeout)
@@ -29,7 +29,7 @@ class Deadline:
         return None if self._end is None else max(self._end - time.monotonic(), 1e-6)
 
     def check(self, wait: float, error: errors.RivuletError) -> None:
-        """Before a wait, after `error`. Errors: DeadlineExceeded, if no time is left after it."""
+        """Called before a wait, after `error`. Errors: DeadlineExceeded, if no time is left after the wait."""
         if self._end is not None and time.monotonic() + wait >= self._end:
             raise errors.DeadlineExceeded(
                 f"the timeout of {self.timeout:g} s leaves no time to try again after: {error.message}"
@@ -37,11 +37,11 @@ class Deadline:
 
 
 class RepeatedReply:
-    """What has come of a reply, and the call that continues it. No input or output."""
+    """The received part of a reply, and the call that continues it. No input or output."""
 
     def __init__(self, request: inference_pb2.GenerateRequest, options: requests.SamplingOptions, attempts: int) -> None:
-        """request: that of the first call; gets a seed if it has none. options: resume, timeout. attempts: calls before something
-        has come. Errors: TypeError, ValueError."""
+        """request: of the first call; gets a seed if it has none. options: resume, timeout. attempts: most calls before the first
+        part of the reply. Errors: TypeError, ValueError."""
         if not request.sampling.HasField("seed"):
             request.sampling.seed = secrets.randbits(64)
         resume = options.get("resume")
@@ -55,19 +55,20 @@ class RepeatedReply:
         self._begun = False  # something has come
         self._complete = False  # the usage has come
         self._repeated = False  # a call after the first is made or due
-        self._losses = 0  # since something came
-        self._loss: errors.RivuletError | None = None  # the first of these: it says why the reply was lost
+        self._losses = 0  # lost calls, from the last one that brought something
+        self._loss: errors.RivuletError | None = None  # error of the first of them: it says why the reply was lost
         self._cookie = ""  # of the session
-        self._drops_cookie = False  # the next call is made without it ...
-        self._keeps_cookie = False  # ... which is not done again: the session is known only there
+        self._drops_cookie = False  # the next call is made without the cookie ...
+        self._keeps_cookie = False  # ... no more: only the cookie's replica knows it
 
     @property
     def cookie(self) -> str:
-        """Of the next call; "" for none."""
+        """The cookie of the next call; "": none."""
         return "" if self._drops_cookie else self._cookie
 
     def take(self, message: inference_pb2.GenerateReply | multiplex_pb2.MultiplexPart) -> bool:
-        """Notes a message and takes out of it what has come before. False: no part of a sample is left."""
+        """Records a message, and removes from it what an earlier call has brought. Returns False if no part of a
+        sample is left."""
         if self._begun:
             message.ClearField("seed")
             message.ClearField("fingerprint")
@@ -88,20 +89,20 @@ class RepeatedReply:
 
     @property
     def can_be_repeated(self) -> bool:
-        """Whether another call may continue; without a fingerprint the server does not know how."""
+        """Whether another call may continue the reply; this needs a fingerprint."""
         return not self._begun or (self._resume and self._fingerprint is not None)
 
     def has_ended(self, error: errors.RivuletError) -> bool:
-        """Whether nothing is missing where a call ends with `error`."""
+        """Whether the reply is complete although a call ended with `error`."""
         return self._complete and isinstance(error, errors.Unavailable)
 
     def repeats(self, error: BaseException) -> bool:
-        """Whether a call that ends with `error` is lost, and another may follow."""
+        """Whether a call that ends with `error` is lost, and another call may follow."""
         refused = self._repeated and isinstance(error, errors.ResourceExhausted) and error.retry_delay is not None
         return self.can_be_repeated and (refused or errors.lost(error) or self._unknown_there(error))
 
     def _unknown_there(self, error: BaseException) -> bool:
-        """Whether another replica than that of the cookie does not know the session."""
+        """Whether a replica that was reached without the cookie does not know the session."""
         return self._drops_cookie and isinstance(error, errors.NotFound) and error.reason == "SESSION_NOT_FOUND"
 
     def _choose_cookie(self, error: errors.RivuletError) -> None:
@@ -110,7 +111,7 @@ class RepeatedReply:
         self._drops_cookie = leaves and bool(self._cookie) and not self._keeps_cookie
 
     def wait(self, error: errors.RivuletError) -> float:
-        """Seconds until the next call. Errors: the one with which the reply ends."""
+        """Seconds until the next call. Errors: the error with which the reply ends."""
         if not self.repeats(error):
             raise error
         self._loss = self._loss or error

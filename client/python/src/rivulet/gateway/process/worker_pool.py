@@ -25,7 +25,7 @@ _MOST_TEMPLATES = 32  # whose ends of a turn are kept
 
 
 class _Worker:
-    """One process, one job at a time, in the order in which they came. Thread: that of the event loop."""
+    """One process, one job at a time, in the order in which they came. Thread: the event loop's."""
 
     def __init__(self, patience: float) -> None:
         """patience: seconds after which a job is ended, however little it has computed."""

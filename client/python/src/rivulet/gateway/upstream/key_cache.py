@@ -30,7 +30,7 @@ _PATIENCE = 30.0  # seconds for a call that others may wait for, too
 
 
 class Remembered(Generic[T]):
-    """Answers of calls by key. Who asks while the call runs shares it. Errors are not remembered. Thread: that of the event loop."""
+    """Answers of calls by key. Who asks while the call runs shares it. Errors are not remembered. Thread: the event loop's."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[Hashable, tuple[float, asyncio.Task[T]]] = OrderedDict()  # with the time when it began

@@ -19,7 +19,7 @@ def now() -> str:
 
 
 class AccessLog:
-    """Thread: that of the event loop. For a `with` statement, whose end waits until all lines are written."""
+    """Thread: the event loop's. For a `with` statement, whose end waits until all lines are written."""
 
     def __init__(self, path: str) -> None:
         """path: of a file, which is opened again if it was renamed, or "stderr". Errors: OSError."""

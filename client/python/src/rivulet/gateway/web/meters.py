@@ -23,7 +23,7 @@ _MOST_BYTES, _PATIENCE = 16 << 20, 2.0  # of the replica's page; seconds
 
 
 class Meters:
-    """Numbers of one process, in its row of the memory. Thread: that of the event loop."""
+    """Numbers of one process, in its row of the memory. Thread: the event loop's."""
 
     def __init__(self, routes: tuple[str, ...], memory: mmap.mmap | bytearray | None = None, process: int = 0, processes: int = 1) -> None:
         """memory: size() bytes for each process."""
