@@ -3,8 +3,8 @@
 makes the client for programs with threads.
 
 rivulet.v1 is not made with protoc's own Python output: that runs only on the protobuf runtime of its release or newer, and
-only up to the next major one. The modules written here give the same names from the file's descriptor through the runtime's
-public functions, which every runtime has. The types (.pyi) are protoc's.
+only up to the next major release. The modules written here define the same names from the file's descriptor, with
+public functions that every runtime has. The types (.pyi) are protoc's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, str(Path(__file__).parent))  # hatchling loads this file alone
+sys.path.insert(0, str(Path(__file__).parent))  # hatchling loads only this file
 import make_sync  # noqa: E402
 
 PACKAGE = "rivulet/v1"
-ERRORS = "google/rpc"  # which rivulet/v1 imports; the Python modules are those of googleapis-common-protos
+ERRORS = "google/rpc"  # which rivulet/v1 imports; googleapis-common-protos has the Python modules
 MODULE = '''\
 # SPDX-License-Identifier: Apache-2.0
 """Messages of {source}, made when the wheel was built."""
@@ -80,7 +80,8 @@ def module_text(file: Any) -> str:
 
 
 def generate(proto: Path, out: Path) -> None:
-    """Writes the package rivulet.v1 into `out`/rivulet/v1. Errors: RuntimeError (protoc has said why on stderr)."""
+    """Writes the package rivulet.v1 into `out`/rivulet/v1. Errors: RuntimeError (protoc has written the reason to
+    stderr)."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
 
@@ -101,7 +102,8 @@ def generate(proto: Path, out: Path) -> None:
 
 
 def served_link(target: str) -> str | None:
-    """Where a link of docs/ leads in the gateway: another page loses its ending. None: out of docs/, so not served."""
+    """The target of a docs/ link in the gateway: a page has no ending. None: the link leaves docs/, so its target is
+    not served."""
     page, mark, heading = target.partition("#")
     if re.fullmatch(r"[\w-]+\.md", page):
         return ("./" if page == "README.md" else page.removesuffix(".md")) + mark + heading
@@ -138,7 +140,8 @@ def render_docs(docs: Path, out: Path) -> None:
 
 
 class GeneratedHook(BuildHookInterface):  # type: ignore[type-arg]
-    """An sdist takes the sources along; a wheel what is made of them; an editable install gets that into src."""
+    """An sdist includes the sources; a wheel includes the generated files; an editable install gets the generated
+    files in src."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-SOURCES = {"threads/client.py": "aio/client.py", "threads/session.py": "aio/session.py"}  # of each generated module
+SOURCES = {"threads/client.py": "aio/client.py", "threads/session.py": "aio/session.py"}  # the source of each generated module
 
-# What only asyncio says, and what threads say instead. A pair whose text is in no source is an error.
+# Texts that only asyncio needs, and their replacement for threads. A pair whose text is in no source is an error.
 PAIRS = (
     # aio/client.py
     ("The client for asyncio. threads/client.py has the same for programs with threads.",

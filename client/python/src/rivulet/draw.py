@@ -19,8 +19,8 @@ _GAP = 64  # gray between the images of a grid
 
 
 def grid(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -> NDArray[np.uint8]:
-    """Images [count, height, width] or [count, height, width, channels] side by side with one gray pixel between: [h, w] or
-    [h, w, channels]; 0 is black, num_levels - 1 becomes 255. Errors: TypeError (not uint8), ValueError."""
+    """Images [count, height, width] or [count, height, width, channels] side by side, with one gray pixel between them: [h,
+    w] or [h, w, channels]; 0 is black, num_levels - 1 becomes 255. Errors: TypeError (not uint8), ValueError."""
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = f"an array of {images.dtype}" if isinstance(images, np.ndarray) else type(images).__name__
         raise TypeError(f"images: must be an array of uint8 with values from 0 to {num_levels - 1}; got {kind}")
@@ -43,8 +43,8 @@ def grid(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) 
 
 
 def png(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -> bytes:
-    """The grid of images as a PNG file. Errors: those of grid(), ValueError (neither 1 nor 3 channels), ImportError (no
-    Pillow)."""
+    """The grid of images as a PNG file. Errors: the errors of grid(); ValueError (neither 1 nor 3 channels);
+    ImportError (no Pillow)."""
     picture = grid(images, columns=columns, num_levels=num_levels)
     if picture.ndim == 3 and picture.shape[2] != 3:
         raise ValueError(f"images: must have 1 channel (no axis) or 3 for a PNG; got {picture.shape[2]}")
@@ -58,7 +58,7 @@ def png(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -
 
 
 def save_png(images: NDArray[np.uint8], path: str | PathLike[str], *, columns: int = 8, num_levels: int = 256) -> None:
-    """Writes the grid of images to `path`. Errors: those of png(), OSError."""
+    """Writes the grid of images to `path`. Errors: the errors of png(); OSError."""
     data = png(images, columns=columns, num_levels=num_levels)
     with open(path, "wb") as file:
         file.write(data)
@@ -78,7 +78,7 @@ def half_blocks(picture: NDArray[np.uint8]) -> list[str]:
 
 
 class _Terminal:
-    """Draws over its last picture: the first images, as many as fit, and a line that tells how far it is."""
+    """Draws over its last picture: the first images that fit, and a line with the progress."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -122,14 +122,14 @@ class _Notebook:
 
 
 def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")  # whoever runs in a notebook has it loaded
+    ipython = sys.modules.get("IPython")  # a notebook has it loaded
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def live(*, columns: int = 8, file: TextIO | None = None) -> Callable[[Snapshot], None]:
     """Returns a function that shows images while they are drawn. Pass it to generate_images(on_progress=...), or call
     it with every Snapshot of stream_images(). In a notebook it shows a picture, `columns` images wide (needs Pillow).
-    Otherwise it writes to `file`, by default stdout, as many images as fit into the terminal; it writes nothing if
+    Otherwise it writes the images that fit into the terminal to `file`, by default stdout; it writes nothing if
     `file` is not a terminal."""
     if file is None and _in_notebook():
         return _Notebook(columns)

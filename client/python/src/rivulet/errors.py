@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Code(enum.IntEnum):
-    """The codes of gRPC, by their numbers."""
+    """The status codes of gRPC, with their numbers."""
 
     CANCELLED = 1
     UNKNOWN = 2
@@ -57,8 +57,8 @@ class RivuletError(Exception):
     request_id: the id of the request, as in the server's log; "" if the server gave none or no server answered.
     retry_delay: seconds after which to try again; None if the server gave none.
     metadata: further details by name. For an error that ends a reply, where to continue: "session_id" and
-      "session_position" on a session, else "sent_tokens": how many tokens of each sample were sent, separated by
-      commas.
+      "session_position" on a session, else "sent_tokens": for each sample, the number of tokens that were sent,
+      separated by commas.
     partial: the part of the reply that was received before collect() failed; else None.
     """
 
@@ -89,7 +89,7 @@ class RivuletError(Exception):
 
 
 class Cancelled(RivuletError):
-    """The caller ended the call (for example by close() in another thread), or the server did."""
+    """The caller (for example by close() in another thread) or the server ended the call."""
 
     code = Code.CANCELLED
 
@@ -101,7 +101,7 @@ class Unknown(RivuletError):
 
 
 class InvalidArgument(RivuletError):
-    """A field of the request is bad; `field` names it. Or the request has more bytes than the server takes at once
+    """A field of the request is invalid; `field` names it. Or the request is larger than the server accepts
     (MESSAGE_TOO_LARGE)."""
 
     code = Code.INVALID_ARGUMENT
@@ -188,20 +188,20 @@ class Unauthenticated(RivuletError):
     code = Code.UNAUTHENTICATED
 
 
-# What gRPC itself says where a server refuses a message; "CLIENT: " is before it where this client refuses a reply.
+# gRPC's own message if a server refuses a message; it begins with "CLIENT: " if this client refuses a reply.
 _REQUEST_TOO_LARGE = re.compile(r"(?!.*CLIENT: ).*message larger than max", re.DOTALL)
 
 _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
 
 
 def lost(error: BaseException) -> bool:
-    """Whether a call with this error may have had no answer of the server, or the session is at another one: "Lost replies" of
-    client/README.md."""
+    """Whether the server may not have answered a call with this error, or the session has moved to another server: "Lost
+    replies" in client/README.md."""
     return isinstance(error, Unavailable) or (isinstance(error, RivuletError) and error.reason == "SESSION_MOVED")
 
 
 def leaves_replica(error: RivuletError) -> bool:
-    """Whether the replica says that another one is to be asked: it drains, or the session has moved."""
+    """Whether the replica refers the call to another replica: it drains, or the session has moved."""
     return error.reason in ("DRAINING", "SESSION_MOVED")
 
 
@@ -212,13 +212,13 @@ def from_status(code: int, message: str, metadata: Any) -> RivuletError:
         if key == "grpc-status-details-bin":
             try:
                 details.ParseFromString(value)
-            except DecodeError:  # something on the way wrote its own; code and message still hold
+            except DecodeError:  # a proxy wrote its own details; code and message still hold
                 details.Clear()
     return _detailed(code, message, details)
 
 
 def from_wire(status: status_pb2.Status) -> RivuletError:
-    """The exception of an error that came as a message."""
+    """The exception of an error that came in a message."""
     return _detailed(status.code, status.message, status)
 
 
@@ -251,6 +251,6 @@ def from_call(call: Any, timeout: float | None = None) -> RivuletError:
     timeout of the call, in seconds."""
     code, message = call.code().value[0], call.details() or ""
     if code == Code.DEADLINE_EXCEEDED and timeout is not None:
-        said = "" if message in ("", "Deadline Exceeded") else f": {message}"  # the latter is gRPC's own
+        said = "" if message in ("", "Deadline Exceeded") else f": {message}"  # gRPC's own message
         message = f"the call did not end within its timeout of {timeout:g} s{said}"
     return from_status(code, message, call.trailing_metadata())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls return about models: frozen dataclasses, as in replies.py."""
+"""The results of calls about models: frozen dataclasses, as in replies.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Mixture:
 class Architecture:
     """Sizes of a model; *_dim are per head. mixture: None for a head that computes vocab_size logits.
     max_sequence_tokens: maximum number of given and generated tokens; None: no limit. kind: "linear", or the model_type of a
-    checkpoint, for example "rwkv7". eos_token_ids: all that end a generation, eos_token_id first."""
+    checkpoint, for example "rwkv7". eos_token_ids: all tokens that end a generation, eos_token_id first."""
 
     vocab_size: int
     bos_token_id: int | None
@@ -73,7 +73,7 @@ class ImageContent:
 @dataclass(frozen=True)
 class TextContent:
     """Tokens are text. tokenizer: "char" (alphabet[i] is the character of token i), "tokenizer.json" or "world" (alphabet is
-    empty). tokenizer_size: one above its largest id; a token that it does not have has no text."""
+    empty). tokenizer_size: its largest id plus 1; a token that it does not have has no text."""
 
     alphabet: str
     tokenizer: str
@@ -92,8 +92,8 @@ class SpecialToken:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on one request. slots: sequences that are computed at once. max_message_bytes: of a request as a message; once a client
-    has seen it, a larger one fails before it is sent (InvalidArgument, MESSAGE_TOO_LARGE). 0: an older server."""
+    """Limits on one request. slots: sequences that are computed at once. max_message_bytes: maximum size of a request message; after
+    this result, the client refuses a larger request before it sends it (InvalidArgument, MESSAGE_TOO_LARGE). 0: an older server."""
 
     max_tokens: int
     default_max_tokens: int
@@ -106,9 +106,9 @@ class Limits:
 @dataclass(frozen=True)
 class Model:
     """The description of a model. numerics_id: servers with equal ids generate equal tokens. plan: how runs are
-    executed; products: what computes matrix products on a GPU; both are for people to read. config: the model's
-    config.json (model/FORMAT.md). chat_template: of a conversation, for you to render; often empty. chat_template_name: of one that did
-    not come with the model ("rwkv-world"); else empty. special_tokens: the control tokens of its tokenizer."""
+    executed; products: what computes matrix products on a GPU. Both are for people to read. config: the model's config.json
+    (model/FORMAT.md). chat_template: for the caller to render; often empty. chat_template_name: name of a built-in template
+    ("rwkv-world"); else empty. special_tokens: the control tokens of its tokenizer."""
 
     summary: ModelSummary
     architecture: Architecture
@@ -128,17 +128,17 @@ class Model:
 class ModelLoad:
     """Current load of a model; totals count from the server's start.
 
-    slots, slots_used: number of slots, and how many are in use. queued: samples, scores and session calls that wait, at
-      most max_queue, and of one tenant at most max_tenant_queue. queued_high, queued_normal, queued_low: slots that the
-      waiting requests need, by priority. oldest_wait: seconds that the oldest of them has waited. tenants: tenants that
-      hold slots or wait. parked: samples that gave up their slots because their client did not read, until
-      they have slots again. preempted: samples that were preempted for another tenant's requests; preempted_total:
-      how often that happened.
+    slots, slots_used: number of slots, and of slots in use. queued: samples, scores and session calls that wait, at
+      most max_queue; one tenant may fill max_tenant_queue of it. queued_high, queued_normal, queued_low: slots that the
+      waiting requests need, by priority. oldest_wait: seconds that the oldest waiting request has waited. tenants:
+      tenants that hold slots or wait. parked: samples that gave up their slots because their client did not read, and
+      have no slots yet. preempted: samples that were preempted for another tenant's requests, and wait;
+      preempted_total: number of preemptions.
     tokens_per_second: over about the last second. draining: the model refuses new requests.
     sessions: open sessions; session_state_bytes: memory of all kept states, of sessions and of cached prompts.
-    states_in_memory, states_on_disk: kept states, in memory and only in files. state_disk_bytes: bytes of all state
-      files. states_forgotten: states that were forgotten because memory and disk were full. state_file_errors: files
-      that could not be written or read, or were damaged.
+    states_in_memory, states_on_disk: kept states in memory; kept states only in files. state_disk_bytes: bytes of all
+      state files. states_forgotten: states that were forgotten because memory and disk were full. state_file_errors:
+      files that could not be written or read, or were damaged.
     prompt_cache_hits, prompt_cache_misses: requests with PromptCache that found a kept state, and requests that found
       none. prompt_cache_bytes: bytes of the states of cached prompts, in memory or in files, and of their tokens.
     refused_total: requests refused because a queue was full. cut_total: replies ended because their client did not

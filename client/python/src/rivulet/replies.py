@@ -28,7 +28,7 @@ class FinishReason(enum.Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> FinishReason:
-        return cls.UNSPECIFIED  # of a server newer than this client
+        return cls.UNSPECIFIED  # the server is newer than this client
 
 
 class HealthStatus(enum.Enum):
@@ -69,11 +69,12 @@ class Usage:
 
 @dataclass(frozen=True)
 class Durability:
-    """Whether the store that the replicas share has what a request did to its session, so that it outlives the replica.
+    """Whether the effect of a request on its session is in the store that the replicas share, so that the effect
+    outlives the replica.
 
-    durable: if False, the store did not confirm it in time; the server continues to write it, and the Session keeps the tokens that are
-      missing. position: up to where the session's tokens are known to be in the store. other_numerics_id: not "": the
-      replica took the session over from one with this numerics id, which is not its own, and computed it again.
+    durable: if False, the store did not confirm it in time; the server continues to write it, and the Session keeps the missing tokens.
+      position: the session's tokens before it are known to be in the store. other_numerics_id: not "": the replica took the session
+      over from a replica with this numerics id, which differs from its own, and fed its tokens again.
     """
 
     durable: bool
@@ -83,9 +84,9 @@ class Durability:
 
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
-    """The most likely tokens at one position, most likely first: token_ids int32 [n], logprobs float32 [n] nats. texts:
-    [n], the text of each token, with U+FFFD for what is no UTF-8 alone, and "" for a token without text; None for models whose
-    content is not text, and in a Multiplex."""
+    """The most likely tokens at one position, most likely first: token_ids int32 [n], logprobs float32 [n] nats. texts: [n],
+    the text of each token, with U+FFFD for bytes that alone are not UTF-8, and "" for a token without text; None for models
+    whose content is not text, and in a Multiplex."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
@@ -125,8 +126,8 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """A complete reply: samples[i] is sample i. The same request with `seed` gives the same reply. durability: of a reply on a
-    session whose server shares a store of sessions with others; else None."""
+    """A complete reply: samples[i] is sample i. The same request with `seed` gives the same reply. durability: set for a reply
+    on a session whose server shares a store of sessions with other servers; else None."""
 
     samples: tuple[Sample, ...]
     seed: int
@@ -146,7 +147,7 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class PartialGeneration:
-    """The part of a reply that was received before collect() failed: `partial` of the error that it raises.
+    """The part of a reply that was received before collect() failed: `partial` of the error that collect() raises.
 
     parts: in the order in which they arrived. seed: the seed that is used; None if no part arrived.
     """
@@ -168,8 +169,8 @@ class PartialGeneration:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A text as tokens: ids int32 [n]. spans int64 [n, 2]: the bytes of the text's UTF-8, begin and end, that each stands for:
-    whole characters, so that neighbours may overlap; an added token stands for none."""
+    """A text as tokens: ids int32 [n]. spans int64 [n, 2]: begin and end of each token's bytes in the text's UTF-8. They cover
+    whole characters, so neighbours may overlap; the span of an added token is empty."""
 
     ids: NDArray[np.int32]
     spans: NDArray[np.int64]
@@ -177,9 +178,9 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens as text: raw_bytes is what they stand for, text the same with U+FFFD for what is no UTF-8 and without the space that
-    some tokenizers put before a text. ends: [n], where the bytes of each token end in raw_bytes; empty for more
-    than 65,536 tokens."""
+    """Tokens as text. raw_bytes: the bytes of the tokens. text: the same as str, with U+FFFD for bytes that are not UTF-8, and
+    without the space that some tokenizers put before a text. ends: [n], the end of each token's bytes in raw_bytes; empty for
+    more than 65,536 tokens."""
 
     text: str
     raw_bytes: bytes
@@ -194,8 +195,9 @@ class Score:
     logprobs: float32 [num_scored], nats; None unless requested.
     outputs: float32 [positions, width], the raw outputs of the head that predict scored token output_positions[i]:
       vocab_size logits, or K logits, K means, K log-scales of a mixture; None unless requested.
-    cached_tokens: for append(), how many tokens were not fed because a kept state included them (PromptCache).
-    durability: for append() where the server shares a store of sessions with others; else None.
+    cached_tokens: for append(), the number of tokens that were not fed because a kept state included them
+    (PromptCache).
+    durability: for append(), if the server shares a store of sessions with other servers; else None.
     """
 
     nll_nats: float
@@ -211,11 +213,12 @@ class Score:
 class SessionInfo:
     """The server's description of a session.
 
-    id: 32 lower-case hexadecimal digits. position: tokens given and generated. sequence_hash: FNV-1a, 64 bits, over them.
+    id: 32 lower-case hexadecimal digits. position: tokens given and generated. sequence_hash: FNV-1a, 64 bits, over these
+    tokens.
     seed: used by every generate() without its own seed. marks: name to position. idle_timeout, idle_seconds: seconds;
       the session is closed once it has been idle for idle_timeout. state_bytes: memory of its states; state_disk_bytes:
-      bytes of states that are only in files; a state that forks share is counted in each of them. busy: a request runs
-      on the session.
+      bytes of states that are only in files; a state that forks share is counted in each fork. busy: a request runs on
+      the session.
     """
 
     id: str

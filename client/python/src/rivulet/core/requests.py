@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Python values to the messages of rivulet.v1. Checks types, and that numbers fit their fields; the server checks
-ranges. Errors: TypeError and ValueError that begin with the argument's name and state the value."""
+"""Converts Python values to the messages of rivulet.v1. Checks types, and that numbers fit their fields; the server
+checks ranges. Errors: TypeError and ValueError that begin with the argument's name and state the value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str,
 
 class Priority(enum.Enum):
     """Which of a tenant's own requests gets a slot first; it takes nothing from other tenants. An argument may also be
-    its name: "low", "normal" or "high"."""
+    the name of a priority: "low", "normal" or "high"."""
 
     LOW = 1  # after the tenant's other requests: batch work
     NORMAL = 2
@@ -45,14 +45,16 @@ PriorityName: TypeAlias = Literal["low", "normal", "high"]
 
 @dataclass(frozen=True)
 class PromptCache:
-    """Requests with a common prefix feed it once. A request starts from the longest prefix of its prompt whose state
-    the server keeps, and the server keeps states of this prompt. This only changes time, not the tokens. States are
-    shared only between requests for the same model, of the same tenant and with the same salt.
+    """Requests with a common prefix feed the prefix once. A request starts from the longest prefix of its prompt
+    whose state the server keeps, and the server keeps states of this prompt. The cache changes only the time of a
+    request, not its tokens. States are shared only between requests for the same model, of the same tenant and with
+    the same salt.
 
     salt: at most 64 bytes. With different salts, users of one tenant cannot learn from the duration of a request what
-      others have sent.
+      other users have sent.
     positions: also keep the state after this many tokens of the prompt, because other requests will continue from
-      there; at most 16, in any order, each from 1 to the tokens of the prompt; on a session: of its whole sequence.
+      there; at most 16, in any order, each from 1 to the number of tokens of the prompt; on a session: of its whole
+      sequence.
     enabled: False is the same as no PromptCache.
     """
 
@@ -89,7 +91,7 @@ class ImageOptions(CallOptions, total=False):
 
     model: may be absent if the server serves exactly one model
     temperature: >= 0; absent: 1. 0: the most likely value
-    prompt: values that every image begins with: [n], or whole rows, [rows, width] or [rows, width, channels]
+    prompt: values with which every image begins: [n], or whole rows, [rows, width] or [rows, width, channels]
     interval: seconds between snapshots; absent: 0.1
     """
 
@@ -111,7 +113,7 @@ class SamplingOptions(CallOptions, total=False):
     frequency_penalty: [-2, 2], per occurrence in the output
     presence_penalty: [-2, 2], once for each token that is in the output
     logit_bias: token id to a bias in [-100, 100]
-    seed: 0 to 2^64 - 1; absent: that of the session, or one that the client draws (see GenerateStream.seed)
+    seed: 0 to 2^64 - 1; absent: the session's seed, or a seed that the client draws (see GenerateStream.seed)
     stop: end a sample when its text would contain one of these
     stop_token_ids: end a sample when one of these is sampled
     include_stop_string: keep the matched stop string in the output
@@ -120,10 +122,10 @@ class SamplingOptions(CallOptions, total=False):
     top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
     cache: share states of the prompt (see Usage.cached_prompt_tokens); True is the same as PromptCache()
     priority: order among the tenant's own requests that wait for a slot
-    add_special_tokens: for a prompt that is text: add the tokens with which the tokenizer begins and ends a text; absent: where
-      the text begins a sequence and is not empty
-    parse_special_tokens: for a prompt that is text: control tokens that it spells out are those tokens; absent: True
-    resume: whether a reply whose call is lost is continued by another one (GenerateStream); absent: True
+    add_special_tokens: for a text prompt: add the tokens with which the tokenizer begins and ends a text; absent: if the text
+      begins a sequence and is not empty
+    parse_special_tokens: for a text prompt: names of control tokens in the text become these tokens; absent: True
+    resume: whether another call continues a reply whose call is lost (GenerateStream); absent: True
     """
 
     max_tokens: int | None
@@ -173,7 +175,7 @@ class SessionGenerateOptions(SamplingOptions, total=False):
 
 
 def _with_options_of(options: Any, *bases: Any) -> None:
-    """Appends what `bases` say of their options: a TypedDict does not inherit what help() shows."""
+    """Appends the option descriptions in the docstrings of `bases`: a TypedDict does not inherit them for help()."""
     if options.__doc__ is None:  # python -OO
         return
     for base in bases:
@@ -247,7 +249,7 @@ def integers(name: str, value: Any, check: Callable[[str, Any], int] = int32) ->
         raise TypeError(f"{name}: must be a sequence of integers; got {value!r}")
     items = list(value)
     if check is int32 and set(map(type, items)) == {int}:
-        with suppress(OverflowError):  # a million token ids in 30 ms; below, they take a second
+        with suppress(OverflowError):  # fast path: a million token ids in 30 ms; the code below takes a second
             return array("i", items).tolist()
     return [check(f"{name}[{index}]", item) for index, item in enumerate(items)]
 
@@ -326,7 +328,7 @@ def _set_priority(
         value = names[value]
     if not isinstance(value, Priority):
         raise TypeError(f"priority: must be a rivulet.Priority or its name; got {value!r}")
-    number: Any = value.value  # protoc's types know the message's own enum alone
+    number: Any = value.value  # protoc's types accept only the message's own enum
     message.priority = number
 
 
@@ -356,14 +358,14 @@ def _set_special_tokens(
 
 
 def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
-    """The message of a client's generate(), without timeout and metadata, which belong to the call."""
+    """The message of a client's generate(). Timeout and metadata are not in it: they belong to the call."""
     refuse_unknown("generate", options, GenerateOptions)
     return _generate(prompt, options)
 
 
 def session_generate(prompt: Prompt, options: SessionGenerateOptions) -> inference_pb2.GenerateRequest:
-    """The message of a session's generate(), without model and session, and without timeout and metadata, which belong
-    to the call."""
+    """The message of a session's generate(), without model and session. Timeout and metadata are not in it: they
+    belong to the call."""
     refuse_unknown("generate", options, SessionGenerateOptions)
     return _generate(prompt, options)
 

@@ -10,7 +10,7 @@ from rivulet.errors import DataLoss
 
 EMPTY_HASH = 0xCBF29CE484222325
 _PRIME = 0x100000001B3
-_UNKNOWN = 0  # no token was seen there; that 0 is also a hash costs one check in 2^64
+_UNKNOWN = 0  # the hash is not known there; a real hash of 0 is not checked, one in 2^64
 
 
 def hash_tokens(tokens: Iterable[int], begin: int = EMPTY_HASH) -> int:
@@ -25,7 +25,7 @@ def _hashes(tokens: Iterable[int], begin: int) -> Iterator[int]:
     """The hash after each token."""
     value = begin
     for token in map(int, tokens):
-        # One expression for a token: prompts are long, and a loop over the bytes takes three times as long.
+        # One expression for each token: prompts are long, and a loop over the bytes takes three times longer.
         value = (((value ^ token & 255) * _PRIME ^ token >> 8 & 255) * _PRIME ^ token >> 16 & 255) * _PRIME % 2**64
         value = (value ^ token >> 24 & 255) * _PRIME % 2**64
         yield value
@@ -33,7 +33,8 @@ def _hashes(tokens: Iterable[int], begin: int) -> Iterator[int]:
 
 class Sequence:
     """The hash after each position of a session, as far as this client knows the tokens. It does not know tokens of
-    text, which the server tokenizes, and tokens from before it joined. 8 bytes per position. Thread: one at a time."""
+    text, which the server tokenizes, and tokens from before it joined the session. 8 bytes per position. Thread: one
+    at a time."""
 
     def __init__(self) -> None:
         self._hashes = array("Q", [EMPTY_HASH])
@@ -58,7 +59,7 @@ class Sequence:
             self._hashes.extend(_hashes(tokens, value))
 
     def skip(self, count: int) -> None:
-        """Adds tokens that are not known."""
+        """Adds unknown tokens."""
         self._hashes.extend(array("Q", [_UNKNOWN]) * max(count, 0))
 
     def at(self, position: int) -> int | None:
@@ -66,7 +67,8 @@ class Sequence:
         return (self._hashes[position] or None) if 0 <= position <= self.position else None
 
     def check(self, position: int, sequence_hash: int) -> None:
-        """Compares the end with the server's hash, or takes that over if the hash is not known. Errors: DataLoss."""
+        """Compares the hash at the end with the server's hash; if it is not known, takes over the server's hash.
+        Errors: DataLoss."""
         if position != self.position:
             raise DataLoss(f"the server is at position {position} of the session, its replies end at {self.position}")
         if self._hashes[-1] not in (_UNKNOWN, sequence_hash):

@@ -18,25 +18,26 @@ from rivulet.core.session_pending import Pending, content, given as given_tokens
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 
-# The server says these before it has changed anything.
+# The server returns these errors before it changes anything.
 _UNCHANGED = (
     errors.InvalidArgument, errors.NotFound, errors.OutOfRange, errors.FailedPrecondition, errors.ResourceExhausted,
     errors.PermissionDenied, errors.Unauthenticated, errors.Aborted,
 )  # fmt: skip
 
 
-# How the server says that the session is shorter than this object knows it.
+# Reasons with which the server says that the session is shorter than this object knows.
 _BEHIND = ("SESSION_HASH_MISMATCH", "POSITION_OUT_OF_RANGE", "MARK_NOT_FOUND")
 
 
 def _unchanged(error: errors.RivuletError) -> bool:
-    """Where the session has moved, what it generated before may be there."""
+    """Whether a call with this error left the session unchanged. After SESSION_MOVED the session may have new
+    tokens."""
     return isinstance(error, _UNCHANGED) and error.reason != "SESSION_MOVED"
 
 
 class SessionCore:
-    """The position of a session as this object knows it: it counts only tokens that it has given and received. Thread:
-    one at a time."""
+    """The position of a session as this object knows it, which counts only the tokens that this object has given and
+    received. Thread: one at a time."""
 
     def __init__(
         self, info: replies.SessionInfo, cookies: SessionCookies, sequence: Sequence | None = None, same_numerics: bool | None = None
@@ -109,11 +110,11 @@ class SessionCore:
         return f"<{type(self).__name__} {self._id} of {self._model} at {self.position}>"
 
     def _settle(self, info: replies.SessionInfo) -> None:
-        """Takes over the server's position and hash after a call that set them."""
+        """Takes over the server's position and hash after a call that changed them."""
         self._sequence.check(info.position, info.sequence_hash)
         self._hash = info.sequence_hash
         self._marks = dict(info.marks)
-        self._pending.clear()  # a call that opens or rewinds a session succeeds only if that is durable
+        self._pending.clear()  # opening and rewinding succeed only if they are durable
 
     def _moved(self, progress: session_pb2.SessionProgress) -> None:
         self._sequence.check(progress.position, progress.sequence_hash)
@@ -124,20 +125,20 @@ class SessionCore:
         self._marks = {name: at for name, at in self._marks.items() if at <= position}
 
     def _end_reply(self) -> None:
-        """Ends a running reply: if nobody reads it, it would delay every other call."""
+        """Ends a running reply, because a reply that nobody reads would delay every other call."""
         stream = None if self._stream is None else self._stream()
         if stream is not None:
             stream.close()
         self._stream = None
 
     def _watch(self, stream: Any) -> None:
-        """A reply starts: what the server holds is unknown until the reply has succeeded."""
+        """Called when a reply starts: the server's tokens are unknown until the reply has succeeded."""
         self._ahead = True
         self._stream = weakref.ref(stream)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around a call that changes the session: records whether its result is known."""
+        """Surrounds a call that changes the session: records whether the call's result is known."""
         try:
             yield
         except errors.RivuletError as error:
@@ -189,17 +190,18 @@ class SessionCore:
         return SessionReader(self, request, options, attempts)
 
     def _may_be_behind(self, error: errors.RivuletError) -> bool:
-        """Whether the session may have lost what was not durable."""
+        """Whether the session may have lost tokens that were not durable."""
         return error.reason in _BEHIND and bool(self._pending)
 
     def _missing(self, found: session_pb2.SessionProgress, position: int) -> list[session_service_pb2.AppendRequest]:
-        """What brings a session that is found behind this object to the position; nothing if it holds other tokens."""
+        """The requests that bring a session which is behind this object to the position; empty if it holds other
+        tokens."""
         if self._sequence.at(found.position) != found.sequence_hash or self._sequence.at(position) is None:
             return []
         return self._pending.missing(found.position, position)
 
     def _continue(self, request: session_service_pb2.AppendRequest, found: session_pb2.SessionProgress) -> None:
-        """Makes it a request that continues the session from where it is."""
+        """Makes the request continue the session from its position on the server."""
         request.model = self._model
         request.session.session_id = self._id
         request.session.position, request.session.sequence_hash = found.position, found.sequence_hash
@@ -218,8 +220,8 @@ class SessionCore:
         return request
 
     def _snapshot_request(self, position: int | None) -> session_service_pb2.SnapshotSessionRequest:
-        """Names the position, so that tokens that were not received are left out without a rewind, which a draining
-        server refuses."""
+        """Names the position. So tokens that were not received are left out without a rewind, which a draining server
+        would refuse."""
         at = self.position if position is None else requests.int64("position", position)
         return session_service_pb2.SnapshotSessionRequest(model=self._model, session_id=self._id, position=at)
 
@@ -239,7 +241,7 @@ class SessionCore:
 
 
 class SessionReader(Reader):
-    """Reads the messages of a reply on a session, and checks the hash of each."""
+    """Reads the messages of a reply on a session, and checks the hash of each message."""
 
     def __init__(
         self, core: SessionCore, request: inference_pb2.GenerateRequest, options: requests.SamplingOptions, attempts: int
@@ -247,16 +249,17 @@ class SessionReader(Reader):
         super().__init__(request, options, attempts)
         self.core = core
         self._goes_back = request.session.position < core.position
-        self._answered = False  # this call
+        self._answered = False  # the current call has brought its cookie
         self._given_again = False
 
     @property
     def begin(self) -> int | None:
-        """The position that the session must hold for a call after a refused one; None if there was such a call."""
+        """The position that the session must have for another call after a refused call; None if tokens were given
+        again already."""
         return None if self._given_again else self._request.session.position
 
     def given_again(self, sequence_hash: int) -> None:
-        """The session, which had lost tokens, is again where this reply begins."""
+        """Called when lost tokens were given again, so that the session has the position where this reply begins."""
         self._given_again, self._goes_back = True, False
         self._request.session.sequence_hash = sequence_hash
 
@@ -265,14 +268,14 @@ class SessionReader(Reader):
         return not self._answered
 
     def answered(self, metadata: Iterable[Any] | None) -> None:
-        """The session is where the balancer says."""
+        """Notes the cookie that the balancer has sent."""
         self._answered = True
         self._cookie = given(metadata) or self._cookie
         self.core._cookies.set(self.core.id, self._cookie)
 
     def request(self) -> inference_pb2.GenerateRequest:
-        """Nothing has come: the server may have dropped what the hash of the first call was of. With a fingerprint it does not look at
-        the hash."""
+        """The request of the next call. If it goes back in the session and no part of the reply has come, it has no hash: the
+        first call may have dropped tokens. With a fingerprint the server ignores the hash."""
         self._answered = False
         if not self._repeated:
             self._cookie = self.core.cookie
@@ -315,7 +318,7 @@ class SessionReader(Reader):
         except errors.DataLoss:
             core._sequence = before.copy(position)
             raise
-        generated = progress.position - count  # where they begin
+        generated = progress.position - count  # where the generated tokens begin
         if begins:
             core._pending.cut(start)
             core._pending.add(start, generated, content(self._request, "prompt"))

@@ -9,7 +9,7 @@ from typing import Any
 from rivulet.core import requests
 from rivulet.v1 import session_service_pb2
 
-CHUNK_BYTES = 1 << 16  # of a snapshot in one message: the server ends a restore that brings less in 30 s
+CHUNK_BYTES = 1 << 16  # of a snapshot in one message; the server ends a restore that sends less in 30 s
 PAGE_SIZE = 1000  # sessions in one message, at most
 
 
@@ -31,8 +31,8 @@ def _set_idle_timeout(request: Any, seconds: float | None) -> None:
 
 
 class RestoreMessages(Iterator[session_service_pb2.RestoreSessionRequest]):
-    """The messages of a snapshot, whole or in pieces. `error`: the exception that its iteration raised, which gRPC does
-    not pass on. Errors: TypeError."""
+    """The messages of a snapshot, whole or in pieces. `error`: the exception that iterating over the pieces raised,
+    which gRPC does not pass on. Errors: TypeError."""
 
     def __init__(self, snapshot: bytes | Iterable[bytes], model: str, idle_timeout: float | None) -> None:
         if isinstance(snapshot, str) or not isinstance(snapshot, Iterable):
@@ -44,7 +44,7 @@ class RestoreMessages(Iterator[session_service_pb2.RestoreSessionRequest]):
     def _make(
         self, message: session_service_pb2.RestoreSessionRequest
     ) -> Iterator[session_service_pb2.RestoreSessionRequest]:
-        yield message  # names the model, also where there are no bytes
+        yield message  # names the model; needed even if there are no bytes
         for chunk in self._chunks:
             yield from restore_chunks(chunk)
 

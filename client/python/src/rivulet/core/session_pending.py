@@ -10,7 +10,7 @@ from rivulet.v1 import inference_pb2, session_service_pb2
 
 
 def content(message: Any, oneof: str) -> session_service_pb2.AppendRequest:
-    """What a request gives, as tokens where they are known, else as text."""
+    """The content of a request: tokens if they are known, else text."""
     request = session_service_pb2.AppendRequest()
     tokens = given(message, oneof)
     if tokens is not None:
@@ -33,7 +33,8 @@ def given(message: Any, oneof: str) -> list[int] | bytes | None:
 
 @dataclass
 class _Piece:
-    """Tokens `begin` to `end` of the session, or none and a mark that was set there. append: would give them."""
+    """Tokens `begin` to `end` of the session, or no tokens and a mark at that position. append: the request that
+    gives them."""
 
     begin: int
     end: int
@@ -42,26 +43,26 @@ class _Piece:
 
     @property
     def is_text(self) -> bool:
-        return bool(self.append.HasField("text"))  # the tokens are known to the server alone
+        return bool(self.append.HasField("text"))  # only the server knows the tokens
 
 
 class Pending:
-    """What was given and received after the position that is known to be durable, to be given again if its replica is lost. Empty
-    after each reply where no store is shared. Thread: one at a time."""
+    """The given and received tokens after the last durable position, to be given again if the replica is lost. Empty after each
+    reply if no store is shared. Thread: one at a time."""
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
-        self._shared = False  # a reply has told its durability
+        self._shared = False  # a reply has had `durability`
 
     def __bool__(self) -> bool:
         return self._shared and bool(self._pieces)
 
     def clear(self) -> None:
-        """All is durable."""
+        """Called when everything is durable."""
         self._pieces.clear()
 
     def cut(self, position: int) -> None:
-        """Drops what comes after a position. Of a text nothing is left where a part of it goes."""
+        """Drops everything after a position. If a part of a text is dropped, the whole text is."""
         for piece in self._pieces:
             if piece.begin < position < piece.end and not piece.is_text:
                 del piece.append.tokens.ids[position - piece.begin :]
@@ -69,12 +70,12 @@ class Pending:
         self._pieces = [piece for piece in self._pieces if piece.end <= position]
 
     def add(self, begin: int, end: int, append: session_service_pb2.AppendRequest) -> None:
-        """Tokens were given at the session's end."""
+        """Adds given tokens at the session's end."""
         if end > begin:
             self._pieces.append(_Piece(begin, end, append))
 
     def extend(self, begin: int, tokens: Any) -> None:
-        """Tokens were generated at the session's end."""
+        """Adds generated tokens at the session's end."""
         last = self._pieces[-1] if self._pieces else None
         if last is None or last.is_text or last.mark or last.end != begin:
             append = session_service_pb2.AppendRequest(tokens=inference_pb2.TokenSequence(ids=tokens))
@@ -84,19 +85,20 @@ class Pending:
             last.end += len(tokens)
 
     def ended(self, position: int, mark: str, reply: Any) -> None:
-        """A request has ended at the position and set the mark, if that is not empty. reply: with its durability."""
+        """Called when a request has ended at the position and set the mark, if not empty. reply: has its
+        durability."""
         if mark:
             self._pieces.append(_Piece(position, position, session_service_pb2.AppendRequest(tokens={}), mark))
         if not reply.HasField("durability"):
             self.clear()
             return
         self._shared = True
-        at = reply.durability.position  # where a mark may not be durable yet
+        at = reply.durability.position  # a mark at this position may not be durable yet
         self._pieces = [piece for piece in self._pieces if piece.end > at or (piece.end == at and piece.mark)]
 
     def missing(self, found: int, target: int) -> list[session_service_pb2.AppendRequest]:
-        """What brings the session from position `found` to `target`, one after another; each has its mark and no position. Empty: that
-        is not known, or nothing is missing. REQUIRES: neither position is within a text."""
+        """The requests, in order, that bring the session from position `found` to `target`. Each has its mark and no position. Empty:
+        the tokens are not known, or nothing is missing. REQUIRES: neither position is within a text."""
         requests: list[session_service_pb2.AppendRequest] = []
         at = found
         for piece in self._pieces if found < target else ():

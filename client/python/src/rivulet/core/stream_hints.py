@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that say how to read a reply when a stream is used as if it were the reply."""
+"""Errors that explain how to read a reply, for code that uses a stream like a reply."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class StreamHints:
 
 
 def check_untouched(begun: bool) -> None:
-    """For collect(). Errors: RuntimeError (parts were taken already)."""
+    """Called by collect(). Errors: RuntimeError (parts were taken already)."""
     if begun:
         raise RuntimeError("collect() was called after parts of the reply had been taken; call it once, instead of iterating")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What single tokens stand for, as far as a client has asked the server."""
+"""The bytes of single tokens that a client has asked the server for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rivulet import errors, model_replies, replies
 
-MOST_ASKED = 1 << 16  # tokens of one Detokenize, as it tells the ends of no more
+MOST_ASKED = 1 << 16  # tokens of one Detokenize; it returns `ends` for no more
 _MOST_MODELS = 16
 
 M = TypeVar("M")
@@ -17,20 +17,21 @@ T = TypeVar("T")
 
 
 class TokenBytes:
-    """Of the models that a client uses. Thread: any."""
+    """The bytes of tokens, for each model of a client. Thread: any."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, str], dict[int, bytes]] = {}
 
     def of(self, model: model_replies.Model) -> dict[int, bytes]:
-        """Bytes by token id, which learn() fills. The weights are part of the name: another model may have it later."""
+        """Bytes by token id, which learn() fills. The key includes the hash of the weights: another model may get the
+        name later."""
         if len(self._models) >= _MOST_MODELS:
             self._models.clear()
         return self._models.setdefault((model.summary.name, model.summary.weights_sha256), {})
 
 
 def learn(known: dict[int, bytes], ids: Sequence[int], reply: replies.Text) -> None:
-    """Adds what Detokenize says of `ids`. Errors: Unimplemented."""
+    """Adds the bytes of `ids` from a reply of Detokenize. Errors: Unimplemented."""
     if len(reply.ends) != len(ids):
         raise errors.Unimplemented("the server is older than this client: Detokenize does not say where the bytes of each token end")
     begin = 0
@@ -41,7 +42,8 @@ def learn(known: dict[int, bytes], ids: Sequence[int], reply: replies.Text) -> N
 
 @dataclass(frozen=True)
 class ModelQuestions(Generic[M, T]):
-    """What a reply asks the server about its model: a Model (M), and Detokenize's Text (T), or awaitables of them."""
+    """Calls by which a reply asks the server about its model. They return a Model (M) and Detokenize's Text (T), or
+    awaitables of these."""
 
     model: Callable[[], M]
     detokenize: Callable[[list[int]], T]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ASGI application: routes, and answers for what has none."""
+"""The ASGI application: routes, and answers for requests without a route."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ PATHS = tuple(sorted({path for _, path, _ in _ROUTES}))
 
 @dataclass(frozen=True)
 class Settings:
-    """log: None for none. most_body_bytes: of a request. metrics_target: the server's --metrics-listen; without it there is no
-    GET /metrics. cors_origins: of foreign web pages that may call, or "*" for all. hosts: as of Edge."""
+    """log: None: no log. most_body_bytes: limit on a request's body. metrics_target: the server's --metrics-listen; without it
+    there is no GET /metrics. cors_origins: origins of foreign web pages that may call, or "*" for all. hosts: as in Edge."""
 
     meters: Meters
     log: AccessLog | None = None
@@ -79,7 +79,8 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def _shared(app: Any, origins: tuple[str, ...]) -> Any:
-    """Tells browsers that pages of these origins may call: with any header, as a key is one, and never with cookies, as there are none."""
+    """Tells browsers that pages of these origins may call: with any header, because the key is a header; never with cookies, because
+    there are none."""
     if not origins:
         return app
     return CORSMiddleware(

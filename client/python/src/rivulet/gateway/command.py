@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from rivulet.gateway.web.access_log import AccessLog
     from rivulet.gateway.web.meters import Meters
 
-_LOOK_SECONDS = 1.0  # at the files of the certificate
+_LOOK_SECONDS = 1.0  # between looks at the files of the certificate
 
 
 def _log(event: str, **fields: object) -> None:
-    """A line like those of rivulet-server."""
+    """Writes a log line in the form of rivulet-server."""
     from rivulet.gateway.web.access_log import now
 
     print(json.dumps({"ts": now(), "level": "info", "event": event, **fields}, separators=(",", ":")), file=sys.stderr, flush=True)
 
 
 def _listen(address: str, shared: bool) -> socket.socket:
-    """A socket that accepts connections. shared: others will listen on the same address. Ends the process with one line where that is
-    impossible."""
+    """A socket that accepts connections. shared: other sockets will listen on the same address. On failure, ends the process with one
+    line."""
     try:
         listener = bind(address, shared)
         listener.listen(1024)
@@ -49,14 +49,15 @@ def _listen(address: str, shared: bool) -> socket.socket:
 
 
 def _hosts(given: argparse.Namespace, listener: socket.socket) -> frozenset[str] | None:
-    """As of Edge."""
+    """The `hosts` of Edge."""
     if "*" in given.allowed_host or not (given.allowed_host or is_loopback(listener.getsockname()[0])):
         return None
     return frozenset(host for host in map(named_host, given.allowed_host) if host)
 
 
 async def _has_keys(target: str, tls: TlsOptions | None) -> bool:
-    """Whether the server, which must answer, wants a key: those who call the gateway bring theirs. Errors: RivuletError."""
+    """Whether the server requires a key, which callers of the gateway then bring. The server must answer. Errors:
+    RivuletError."""
     async with AsyncClient(target, tls=tls) as client:
         try:
             await client.models(timeout=30)
@@ -66,7 +67,7 @@ async def _has_keys(target: str, tls: TlsOptions | None) -> bool:
 
 
 async def _watch_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
-    """Uses changed files for connections that come later. A pair that does not fit is not used: both files may not be there yet."""
+    """Uses changed files for later connections. Skips a certificate and key that do not match: one file may not be written yet."""
 
     def seen() -> list[tuple[int, int]]:
         return [(info.st_mtime_ns, info.st_ino) for info in map(os.stat, (cert, key))]
@@ -94,12 +95,12 @@ def _open_log(path: str) -> AccessLog | None:
         return None
     try:
         return AccessLog(path)
-    except OSError as error:  # checks.faults() found nothing: it has come since then, or is a full disk
+    except OSError as error:  # checks.faults() found nothing: the fault is newer, or the disk is full
         fail(BAD_USAGE, f"--access-log: {path}: {error.strerror}")
 
 
 def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.socket, meters: Meters, place: Place | None) -> None:
-    """In this process, until SIGTERM or SIGINT, which end it."""
+    """Serves in this process until SIGTERM or SIGINT."""
     import uvicorn
 
     from rivulet.gateway import app
@@ -129,7 +130,7 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
             meters, log, given.max_body_mib << 20, given.metrics_target, tuple(given.cors_origin), _hosts(given, listener)
         )
         limits = Limits(given.max_connections, given.request_seconds, given.reader_seconds)
-        # uvicorn raises the signal that ended it once more, for the handlers that were there before: these.
+        # uvicorn raises its ending signal once more, for the handlers that were set before: these.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: sys.exit(0))
         config = uvicorn.Config(
@@ -167,8 +168,8 @@ def _supervise(given: argparse.Namespace, arguments: Sequence[str], memory_size:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT; with --check-config, says what would end a start."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what gRPC would log is in the errors
+    """Serves until SIGTERM or SIGINT; with --check-config, prints the faults that would end a start."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the errors hold what gRPC would log
     arguments = sys.argv[1:] if arguments is None else arguments
     given = options.parse(arguments)
     found = list(checks.faults(given))
@@ -189,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         keys = asyncio.run(_has_keys(given.target, tls))
     except RivuletError as error:
         fail(UNAVAILABLE, f"--target: {given.target}: {error}")
-    if keys and not given.allowed_host:  # a page of a rebound name has none
+    if keys and not given.allowed_host:  # a page of a rebound name has no key
         given.allowed_host, arguments = ["*"], [*arguments, "--allowed-host=*"]
     if given.workers > 1:
         _supervise(given, arguments, size)

@@ -30,7 +30,7 @@ def _route(path: str, kind: str, content: bytes) -> Route:
 
 
 def routes() -> list[Route]:
-    """One for each file. An HTML file is found without its ending, and an index by its folder."""
+    """One route for each file. The path of an HTML file has no ending; the path of an index is its folder."""
     found = []
     for folder, index in (("page", "/"), ("docs", "/docs/")):
         for file in resources.files("rivulet.gateway").joinpath(folder).iterdir():

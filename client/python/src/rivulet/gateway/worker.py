@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses untrusted request bodies and renders chat templates, under limits of time and memory. As a program it takes jobs from stdin,
 one after another, and may be killed at any time: by process/worker_pool.py, and by the command `rivulet`, with which it is installed as
-share/rivulet/chat_worker.py (client/cli/chat/template_process.h). It imports nothing else of rivulet, so that it starts in 0.1 s and
-needs 20 MiB."""
+share/rivulet/chat_worker.py (client/cli/chat/template_process.h). It imports no other module of rivulet, so that it starts in 0.1 s
+and needs 20 MiB."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# Of a job and of its answer: a letter, and how many bytes follow.
+# Head of a job and of its answer: a letter, and the number of bytes that follow.
 HEAD = struct.Struct("!cQ")
-PARSE, RENDER = b"p", b"r"  # a body; the pickle of render()'s arguments
-RENDER_JSON, TURN_END = b"j", b"t"  # the arguments of render(), of turn_end(), as an array of JSON
-VALUE, REFUSED = b"v", b"e"  # the pickle of parse()'s result or the text of the others; code, param and message as JSON
+PARSE, RENDER = b"p", b"r"  # argument: a body; the pickle of render()'s arguments
+RENDER_JSON, TURN_END = b"j", b"t"  # the arguments of render() or turn_end(), as a JSON array
+VALUE, REFUSED = b"v", b"e"  # the pickle of parse()'s result or the text of another job; code, param and message as JSON
 
 MOST_PROMPTS = 64
 MOST_IDS = 1 << 20  # of all prompts together
 MOST_NAMES = 256  # parameters of a body
-MOST_VALUES = 1 << 16  # members of arrays and objects within a parameter that is no prompt
+MOST_VALUES = 1 << 16  # members of arrays and objects within a parameter that is not a prompt
 MOST_RENDERED = 64 << 20  # bytes of UTF-8
-# Entries of a parameter; the codes are those of the server, where it has one.
+# Most entries of a parameter, with the error code: the server's code, if it has one.
 _MOST_ENTRIES = {
     "messages": (4096, "INVALID_PARAMETER"), "logit_bias": (4096, "INVALID_PARAMETER"), "stop": (16, "TOO_MANY_STOP_STRINGS"),
     "stop_token_ids": (64, "TOO_MANY_STOP_TOKENS"),
 }  # fmt: skip
 
-_MOST_STOP_BYTES = 256  # of a stop string, as the server has it
-# Words that no template writes by itself.
+_MOST_STOP_BYTES = 256  # of a stop string; the server's limit
+# Contents that no template writes by itself.
 _TURNS = [
     {"role": "user", "content": "first"}, {"role": "assistant", "content": "answer-4f1c"}, {"role": "user", "content": "question-9b27"},
 ]  # fmt: skip
 
-_SECONDS = 1  # of computing that one job may take
+_SECONDS = 1  # of processor time for one job
 _MEMORY = 512 << 20  # of the process's address space
 
 
 class Refused(Exception):
-    """What was sent is not accepted. code, param, message: as of a Problem."""
+    """The request is not accepted. code, param, message: as in Problem."""
 
     def __init__(self, code: str, param: str | None, message: str) -> None:
         super().__init__(message)
@@ -114,7 +114,7 @@ def _prompt(value: Any) -> Any:
 
 
 def _limited(name: str, value: Any) -> Any:
-    """A parameter that is small enough to be worked on. Errors: Refused."""
+    """Returns a parameter that is within the limits. Errors: Refused."""
     if name == "prompt":
         value = _prompt(value)
     most, code = _MOST_ENTRIES.get(name, (MOST_VALUES, "INVALID_PARAMETER"))
@@ -149,13 +149,13 @@ def _strftime_now(format: str) -> str:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Jinja's own filter escapes for HTML, which a prompt is not."""
+    """Replaces Jinja's filter, which escapes for HTML: a prompt is not HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class _Generation(Extension):
-    """{% generation %}, with which some templates mark answers for training. It writes what is within. Variables that are set there
-    end there."""
+    """{% generation %}, with which some templates mark answers for training. It writes its content. Variables that are set inside
+    are local to it."""
 
     tags = {"generation"}
 
@@ -170,7 +170,8 @@ class _Generation(Extension):
 
 @functools.lru_cache(maxsize=32)
 def _compiled(template: str) -> jinja2.Template:
-    """The settings and functions that templates of published models expect: those of transformers' apply_chat_template."""
+    """Compiles a template with the settings and functions of transformers' apply_chat_template, which templates of
+    published models expect."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
@@ -185,7 +186,7 @@ def _reason(error: Exception) -> str:
 
 
 def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> bytes:
-    """The prompt of a conversation that the model is to continue, as UTF-8. special_tokens: texts by role ("bos_token").
+    """The prompt that makes the model continue a conversation, as UTF-8. special_tokens: texts by role ("bos_token").
     Errors: Refused; MemoryError."""
     found = bytearray()
     values = {**special_tokens, "messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
@@ -202,13 +203,14 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens:
 
 
 def turn_end(template: str, special_tokens: Mapping[str, str]) -> str:
-    """What the template writes between an answer and the next question, without space at its end: where a model that does not end by
-    itself begins to speak for the user. "" where the template tells none. Errors: Refused (it cannot be compiled); MemoryError."""
+    """The text that the template writes between an answer and the next question, without white space at its end. A model that does
+    not end its answer writes this text before it speaks for the user. "": the template has no such text. Errors: Refused (it cannot
+    be compiled); MemoryError."""
     try:
         _compiled(template)
     except MemoryError:
         raise
-    except Exception as error:  # also those of Python's compiler, which compiles what Jinja makes of the template
+    except Exception as error:  # also errors of Python's compiler, which compiles Jinja's output
         raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {_reason(error)}") from None
     try:
         prompt = render(template, _TURNS, special_tokens).decode()
@@ -240,7 +242,7 @@ def _done(kind: bytes, job: bytes) -> tuple[bytes, bytes]:
 
 
 def too_hard(kind: bytes, what: str) -> tuple[str, str | None, str]:
-    """Code, param and message for a job that took too much."""
+    """Code, param and message for a job that exceeded its limits."""
     if kind == PARSE:
         return "BODY_TOO_LARGE", None, f"parsing the body takes {what}"
     return "CHAT_TEMPLATE_TOO_HARD", "messages", f"rendering the model's chat template takes {what}"
@@ -250,12 +252,12 @@ TOO_LONG = f"more than {_SECONDS} s"
 
 
 def main(jobs: BinaryIO, answers: BinaryIO) -> None:
-    """Until `jobs` ends. A job that computes for too long ends the process with SIGPROF, wherever it is."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: for the parent, which then ends `jobs`
+    """Runs jobs until `jobs` ends. A job that computes for too long ends the process at once, with SIGPROF."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends `jobs`
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.freeze()
-    gc.disable()  # it would look at the millions of values of a body again and again while they are made
+    gc.disable()  # it would scan the millions of values of a body again and again
     while head := jobs.read(HEAD.size):
         kind, size = HEAD.unpack(head)
         job = jobs.read(size)

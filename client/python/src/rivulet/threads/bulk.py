@@ -60,7 +60,7 @@ def score_many(
     score: Callable[[Any], replies.Score], contents: Iterator[Any], at_once: int, patience: Patience
 ) -> Generator[replies.Score | Failure, None, None]:
     running: deque[Future[replies.Score | Failure]] = deque()
-    left = threading.Event()  # nobody wants more results
+    left = threading.Event()  # the caller has stopped iterating
     pool = ThreadPoolExecutor(at_once)
     try:
         while True:

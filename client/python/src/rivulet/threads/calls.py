@@ -35,7 +35,7 @@ class Calls(Connection):
             raise errors.from_call(error, arguments["timeout"]) from None
 
     def reply(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        """The only message of a reply."""
+        """Makes a call with a single reply message, and returns the message."""
         attempts = self._attempts(method, message, options)
         while True:
             begin, arguments = self._prepare(method, message, attempts.options(), attempts.cookie)
@@ -51,7 +51,7 @@ class Calls(Connection):
             attempts.failed(error)
 
     def snapshot(self, request: session_service_pb2.SnapshotSessionRequest, options: requests.CallOptions) -> bytes:
-        """The bytes of a session."""
+        """The bytes of a session's snapshot."""
         attempts = self._attempts("snapshot_session", request, options)
         while True:
             call = self.start("snapshot_session", request, attempts.options(), attempts.cookie)

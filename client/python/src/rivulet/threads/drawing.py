@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def snapshots(
     order: images.Order, model: Callable[..., Model], generate: Callable[..., GenerateStream]
 ) -> Generator[images.Snapshot, None, None]:
-    """Asks for the model, then draws. model, generate: the client's. Errors: ValueError (a model that does not fit), those of
-    model(); while iterating those of generate()."""
+    """Asks for the model, then draws. model, generate: the client's methods. Errors: ValueError (a model that does not fit);
+    the errors of model(); while iterating the errors of generate()."""
     canvas = images.Canvas(order, model(order.model, **order.call_options()))
     return Drawing(generate, canvas).snapshots(order.interval)
 
@@ -30,7 +30,7 @@ class Drawing:
     def __init__(self, generate: Callable[..., GenerateStream], canvas: images.Canvas) -> None:
         self._generate = generate
         self._canvas = canvas
-        self._lock = threading.Lock()  # of everything below, and of the canvas
+        self._lock = threading.Lock()  # guards everything below and the canvas
         self._left = canvas.plan()[::-1]
         self._running: set[GenerateStream] = set()
         self._workers = min(len(self._left), images.REQUESTS_AT_ONCE)
@@ -59,7 +59,7 @@ class Drawing:
                 thread.join()
 
     def _stop(self) -> None:
-        """Ends the requests that run; no other begins. REQUIRES: the lock."""
+        """Ends the running requests; no other request begins. REQUIRES: the lock is held."""
         self._left.clear()
         for stream in self._running:
             stream.close()
@@ -73,7 +73,7 @@ class Drawing:
                 self._ended.set()
 
     def _draw_next(self) -> bool:
-        """Draws what one request brings; False where there is none."""
+        """Draws the images of one request; returns False if no request is left."""
         try:
             with self._lock:
                 if not self._left:
@@ -92,7 +92,7 @@ class Drawing:
                 stream.close()
         except Exception as error:
             with self._lock:
-                self._error = self._error or error  # what comes later was ended by it
+                self._error = self._error or error  # the first error ends the other requests
                 self._stop()
             return False
         return True

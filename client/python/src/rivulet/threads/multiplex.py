@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
-    """Many requests over one stream, from Client.multiplex(). For hundreds at once: one message per step holds the
-    tokens of all of them.
+    """Many requests over one stream, from Client.multiplex(). For hundreds of requests at once: one message per step
+    holds the tokens of all requests.
 
     Iterating yields the parts of all requests as they arrive, and ends when every request started so far has ended;
-    then more may be started. An error of one request ends only that request; it is the `error` of its last part.
-    A request that is lost (Unavailable), alone or with the stream, is resumed as a reply of Client.generate(), over another stream,
-    to which the other requests move, too. Leaving the `with` block cancels open requests. While the program does not iterate, the
+    then more may be started. An error of one request ends only that request: its last part has the `error`. A request that is lost
+    (Unavailable), alone or with the stream, is resumed like a reply of Client.generate(), over another stream. The other
+    requests move to this stream, too. Leaving the `with` block cancels open requests. While the program does not iterate, the
     server pauses the requests.
 
     Thread: one at a time; cancel() and close() may be called from any thread.
-    Errors while iterating: those of the stream, which end all requests: DeadlineExceeded, Cancelled (close()), InvalidArgument
-    (MESSAGE_TOO_LARGE: a request was larger than the server takes at once, before model() has told the client how much that is; later,
-    only that request ends).
+    Errors while iterating: errors of the stream, which end all requests: DeadlineExceeded, Cancelled (close()), InvalidArgument
+    (MESSAGE_TOO_LARGE: a request was larger than the server's limit, and no model() has told the client this limit before; after a
+    model(), only that request ends).
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
         attempts: int,
         too_large: TooLarge,
     ) -> None:
-        """For the client."""
+        """Called by the client only."""
         super().__init__(timeout, attempts, too_large)
         self._start = start
-        self._lock = threading.Lock()  # of _call being replaced and closed, and of requests being sent and cancelled
+        self._lock = threading.Lock()  # guards replacing and closing _call, and sending and cancelling requests
         self._closed = threading.Event()
         self._start_call()
 
@@ -62,7 +62,7 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
                 self._outgoing.put(entry)
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> int:
-        """Starts a request and returns its key, which is in its parts: 0 for the first request, then 1, 2, ...
+        """Starts a request and returns its key, which its parts have: 0 for the first request, then 1, 2, ...
         Arguments: as Client.generate(), without metadata; `timeout` is for this request. Errors: TypeError, ValueError;
         errors of the server are in the request's last part."""
         key = self._begin(prompt, options)
@@ -71,7 +71,7 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
         return key
 
     def cancel(self, key: int) -> None:
-        """Cancels a request: its last part has the error Cancelled. Does nothing if it has ended."""
+        """Cancels a request: its last part has the error Cancelled. Does nothing if the request has ended."""
         with self._lock:
             for entry in self._cancel(key):
                 self._outgoing.put(entry)
@@ -104,7 +104,7 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
         self._outgoing.put(None)
 
     def close(self) -> None:
-        """Ends the stream and its open requests. Does nothing if it has ended."""
+        """Ends the stream and its open requests. Does nothing if the stream has ended."""
         self._closed.set()
         with self._lock:
             self._end_call()
@@ -117,7 +117,7 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
 
 
 def _messages(outgoing: queue.SimpleQueue[Entry | None]) -> Iterator[multiplex_pb2.MultiplexRequest]:
-    """Each message when it is due. Runs on a thread of gRPC."""
+    """Yields each message when it is due. Runs on a thread of gRPC."""
     later: list[Entry] = []  # a heap
     while True:
         try:

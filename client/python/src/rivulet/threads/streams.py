@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 class GenerateStream(StreamHints, Iterator[replies.Part]):
     """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
-    over it, where gRPC's own call ends with its last reference): the server then frees the slot within a step or two.
+    over it, where gRPC's own call ends with its last reference): the server then frees the slot within one or two
+    steps.
 
-    Where a call is lost (Unavailable), another one continues the reply where it was, within the timeout, on any replica behind
-    the target, and the iteration goes on without missing or repeated tokens. `usage` has the times of the last call. Before the
-    first part there are at most `max_attempts` calls (Client); later the reply ends after five calls that bring nothing, with the
-    error of the lost call. resume=False: a reply that has begun ends with the error of its call.
+    If a call is lost (Unavailable), another call continues the reply from the same place, within the timeout, on any replica
+    behind the target. The iteration continues without missing or repeated tokens. `usage` has the times of the last call. Before
+    the first part there are at most `max_attempts` calls (Client); later the reply ends after five calls that bring nothing, with
+    the error of the lost call. resume=False: a reply that has begun ends with the error of its call.
 
     Thread: one at a time iterates; close() may be called from any thread, and the iteration then ends with Cancelled.
     Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
-    Internal; FailedPrecondition (RESUME_MISMATCH: the server that answered a later call would continue otherwise).
+    Internal; FailedPrecondition (RESUME_MISMATCH: the server that answered a later call would continue with other
+    tokens).
     """
 
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
@@ -43,14 +45,14 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         asks: ModelQuestions[model_replies.Model, replies.Text],
         repair: Callable[[errors.RivuletError], bool] | None = None,
     ) -> None:
-        """start: begins a call. repair: tells whether a call that ended with this error may be made again at once."""
+        """start: begins a call. repair: returns whether a call that ended with this error may be repeated at once."""
         self._start = start
         self._repair = repair
         self._reader = reader
         self._asks = asks
-        self._begun = False  # somebody iterates
-        self._lost = False  # there is to be another call
-        self._lock = threading.Lock()  # of _call being replaced and closed
+        self._begun = False  # the program iterates
+        self._lost = False  # another call is needed
+        self._lock = threading.Lock()  # guards replacing and closing _call
         self._closed = threading.Event()
         self._call = start(reader.request())
 
@@ -66,7 +68,8 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
     @property
     def durability(self) -> replies.Durability | None:
-        """Of a reply on a session, at its end; None before, and where the server shares no store of sessions."""
+        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store
+        of sessions."""
         return self._reader.durability
 
     def __next__(self) -> replies.Part:
@@ -91,7 +94,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                 self._lost = True
 
     def _next(self) -> replies.Part:
-        """The next part of this call."""
+        """Returns the next part of this call."""
         while True:
             try:
                 message = next(self._call)
@@ -114,7 +117,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         self._lost = False
 
     def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole reply. Errors: those of iterating, with the received part as
+        """Waits for the end and returns the whole reply. Errors: the errors of iterating, with the received part as
         `partial`; RuntimeError (called after parts were taken)."""
         check_untouched(self._begun)
         parts: list[replies.Part] = []
@@ -126,7 +129,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         return self._reader.collect(parts)
 
     def close(self) -> None:
-        """Ends the call. Does nothing if it has ended."""
+        """Ends the call. Does nothing if the call has ended."""
         self._closed.set()
         with self._lock:
             self._call.cancel()
@@ -139,8 +142,8 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
 
 class SessionStream(GenerateStream):
-    """A reply on a session. As GenerateStream, on the server that has the session, and each part is checked against the session's
-    running hash. After close() the session continues behind the last part that was taken.
+    """A reply on a session. As GenerateStream, but on the server that has the session, and with each part checked against the
+    session's running hash. After close() the session continues after the last part that was taken.
 
     Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
     Cancelled if another call has used the session.

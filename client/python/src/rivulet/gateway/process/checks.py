@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with the options of rivulet-gateway. A start ends with the first of these faults; --check-config prints them all."""
+"""Finds the faults of rivulet-gateway's options. A start ends with the first fault; --check-config prints all faults."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from rivulet.core.connection import check_target
 from rivulet.gateway.process.options import BAD_USAGE, NUMBERS, UNAVAILABLE, Fault, complain, value
 from rivulet.gateway.web.addresses import bind, host_port, named_host
 
-_EMPTY = "the path must not be empty"  # mostly a variable of the shell that is not set
+_EMPTY = "the path must not be empty"  # mostly from a shell variable that is not set
 
 
 def faults(given: argparse.Namespace) -> Iterator[Fault]:
-    """All that would end a start, except the target, to which nothing connects, and an address that another process has.
-    At its end given.chat_template is the text of the file, "" without one: it is read once, because it may be a pipe."""
+    """All faults that would end a start, except an unreachable target (nothing connects to it) and an address that
+    another process has. Sets given.chat_template to the text of the file ("": no file), which is read only once because
+    it may be a pipe."""
     yield from _values(given)
     yield from _tls_files(given)
     yield from _https_files(given)
@@ -79,7 +80,7 @@ def _target(target: str | None) -> Iterator[Fault]:
 
 
 def _read(flag: str, path: str) -> bytes | Fault:
-    """What is in a file, or why there is nothing."""
+    """The content of a file, or the fault that prevents reading it."""
     if not path:
         return Fault(BAD_USAGE, f"{flag}: {_EMPTY}")
     try:
@@ -90,7 +91,7 @@ def _read(flag: str, path: str) -> bytes | Fault:
 
 
 def _pair(given: argparse.Namespace, cert: str, key: str, context: ssl.SSLContext) -> Iterator[Fault]:
-    """Of a certificate and its key, which `context` is to use."""
+    """Checks a certificate and its key, and loads them into `context`."""
     paths = {flag: path for flag in (cert, key) if (path := value(given, flag)) is not None}
     for one, other in ((cert, key), (key, cert)):
         if one in paths and other not in paths:
@@ -107,7 +108,7 @@ def _pair(given: argparse.Namespace, cert: str, key: str, context: ssl.SSLContex
 
 def _tls_files(given: argparse.Namespace) -> Iterator[Fault]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("ALL:@SECLEVEL=0")  # gRPC, which is to use the files, has no rule on the length of keys
+    context.set_ciphers("ALL:@SECLEVEL=0")  # gRPC will use the files, and has no rule on the length of keys
     if given.tls_ca is not None:
         yield from _authorities(given.tls_ca, context)
     yield from _pair(given, "--tls-cert", "--tls-key", context)
@@ -129,7 +130,7 @@ def _https_files(given: argparse.Namespace) -> Iterator[Fault]:
 
 
 def _access_log(path: str) -> Iterator[Fault]:
-    """Makes no file."""
+    """Checks the path of the access log. Creates no file."""
     if path in ("none", "stderr"):
         return
     if not path:
@@ -142,12 +143,12 @@ def _access_log(path: str) -> Iterator[Fault]:
         if error.errno == errno.ENOENT and os.path.isdir(folder):
             if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
                 yield Fault(BAD_USAGE, f"--access-log: {path} cannot be made in {folder}")
-        elif error.errno != errno.ENXIO:  # a pipe that nobody reads yet: a start waits for its reader
+        elif error.errno != errno.ENXIO:  # a pipe without a reader yet: a start waits for the reader
             yield Fault(BAD_USAGE, f"--access-log: {path}: {error.strerror}")
 
 
 def _listen(address: str) -> Iterator[Fault]:
-    """An address that another process has is no fault: it may be the gateway whose next configuration this is."""
+    """An address in use is no fault: the running gateway may have it, whose next configuration this is."""
     try:
         bind(address, shared=False).close()
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of rivulet-gateway. checks.py says what is wrong with their values."""
+"""The flags of rivulet-gateway. checks.py checks their values."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, NamedTuple, NoReturn
 
 from rivulet import TlsOptions, __version__
 
-# Exit codes, as of the `rivulet` command.
+# Exit codes, as in the `rivulet` command.
 BAD_USAGE, UNAVAILABLE = 2, 3
 
 
 class Fault(NamedTuple):
-    """What ends a start: its exit code and its line on stderr."""
+    """A fault that ends a start: its exit code and its line on stderr."""
 
     code: int
     message: str
 
 
 def complain(message: str) -> None:
-    """One line."""
+    """Writes one line to stderr."""
     print("rivulet-gateway:", message.replace("\n", " "), file=sys.stderr)
 
 
@@ -48,7 +48,7 @@ NUMBERS = (
 
 
 def _number(text: str) -> int | str:
-    """The text itself where it is no number, which is then one fault among others."""
+    """The number, or the text itself if it is not a number: checks.py then reports it with the other faults."""
     try:
         return int(text)
     except ValueError:
@@ -56,7 +56,8 @@ def _number(text: str) -> int | str:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Values are not checked. unknown: arguments that are none of ours. A flag without its value ends the process with one line."""
+    """Values are not checked. unknown: arguments that are not flags of this command. A flag without its value ends the process with
+    one line."""
     parser = _Parser("rivulet-gateway", description="Serves OpenAI's HTTP API in front of a rivulet-server.", allow_abbrev=False)
     parser.add_argument("--target", metavar="HOST:PORT", help="the rivulet-server; must be given")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
@@ -79,7 +80,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--check-config", action="store_true",
                         help="check flags, files and the address to listen on as a start would, without the target; print all that is wrong and exit")  # fmt: skip
     parser.add_argument("--version", action="version", version=f"rivulet-gateway {__version__}", help="print the version and exit")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)  # the command starts itself with it: workers.Place
+    parser.add_argument("--worker", help=argparse.SUPPRESS)  # set by the command when it starts itself: workers.Place
     given, given_beside = parser.parse_known_args(arguments)
     given.unknown = given_beside
     return given
@@ -90,7 +91,7 @@ def value(given: argparse.Namespace, flag: str) -> Any:
 
 
 def tls(given: argparse.Namespace) -> TlsOptions | None:
-    """Of the connection to the target."""
+    """The TLS options of the connection to the target."""
     if given.tls_ca is None and given.tls_cert is None:
         return None
     return TlsOptions(root_certs_file=given.tls_ca, client_cert_file=given.tls_cert, client_key_file=given.tls_key)

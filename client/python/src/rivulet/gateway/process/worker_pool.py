@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that do what would hold up the event loop, or would never end there."""
+"""Processes for jobs that would block the event loop, or that might never end."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 from rivulet.gateway import worker
 from rivulet.gateway.worker import Refused
 
-_PARSED_HERE = 64 << 10  # bytes of a body that takes less than it costs to hand it over
-# Seconds for a job that computes for one at most, as the machine may be busy. A prompt is rendered in milliseconds, and others wait
-# for theirs.
+_PARSED_HERE = 64 << 10  # a body up to this size is parsed faster here than in another process
+# Seconds for a job that computes for at most one second: the machine may be busy. Shorter for prompts, which take milliseconds,
+# because other jobs wait.
 _PARSER_PATIENCE, _RENDERER_PATIENCE = 30.0, 5.0
 
-_MOST_TEMPLATES = 32  # whose ends of a turn are kept
+_MOST_TEMPLATES = 32  # templates whose turn ends are kept
 
 
 class _Worker:
     """One process, one job at a time, in the order in which they came. Thread: the event loop's."""
 
     def __init__(self, patience: float) -> None:
-        """patience: seconds after which a job is ended, however little it has computed."""
+        """patience: seconds after which a job is ended, whatever its processor time."""
         self._patience = patience
         self._jobs: asyncio.Queue[tuple[bytes, bytes | bytearray, asyncio.Future[bytes]]] = asyncio.Queue()
         self._process: asyncio.subprocess.Process | None = None
@@ -54,7 +54,7 @@ class _Worker:
     async def _serve(self) -> None:
         while True:
             kind, job, answer = await self._jobs.get()
-            if answer.done():  # whoever asked has left
+            if answer.done():  # the caller has left
                 continue
             try:
                 found = await self._exchange(kind, job)
@@ -74,7 +74,7 @@ class _Worker:
             await self._end()
             raise Refused(*worker.too_hard(kind, worker.TOO_LONG)) from None
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            # It has ended. It is not killed as well: kill() may take its exit status away from wait().
+            # The process has ended. It is not killed as well: kill() could take its exit status away from wait().
             self._process = None
             code = await process.wait()
             if code == -signal.SIGPROF:
@@ -110,9 +110,8 @@ async def _asked(process: asyncio.subprocess.Process, kind: bytes, job: bytes | 
 
 
 async def check(template: str) -> None:
-    """Compiles a chat template under the limits of every other, and tries it. Errors: ValueError with what is wrong with it, and where;
-    OSError."""
-    process = _Worker(_PARSER_PATIENCE)  # nobody waits for their turn
+    """Compiles a chat template under the usual limits, and tries it. Errors: ValueError with the fault and its place; OSError."""
+    process = _Worker(_PARSER_PATIENCE)  # no other job waits
     await process.start()
     try:
         await process.run(worker.TURN_END, json.dumps((template, {})).encode())
@@ -123,7 +122,7 @@ async def check(template: str) -> None:
 
 
 class WorkerPool:
-    """Parses bodies and renders chat templates, each in a process of its own: a template that takes long holds up no body. For
+    """Parses bodies and renders chat templates, each in its own process, so that a slow template does not delay bodies. For
     `async with`."""
 
     def __init__(self) -> None:
@@ -148,7 +147,7 @@ class WorkerPool:
         return found
 
     async def turn_end(self, template: str, special_tokens: Mapping[str, str]) -> str:
-        """As worker.turn_end(); "" also where the template is refused. Errors: OSError."""
+        """As worker.turn_end(); "" also if the template is refused. Errors: OSError."""
         key = hashlib.sha256(pickle.dumps((template, special_tokens))).digest()
         if key not in self._turn_ends:
             if len(self._turn_ends) >= _MOST_TEMPLATES:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that serve one address. Each has a listening socket of its own, between which the kernel divides connections; the
-sockets stay open here, so that connections wait while a process is started again."""
+"""Several processes that serve one address. Each process has its own listening socket; the kernel divides connections between the
+sockets. The sockets stay open here, so that connections wait while a process is started again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _AGAIN_SECONDS = 1.0  # before a process that ended is started again
 
 @dataclass(frozen=True)
 class Place:
-    """What a process inherits: which it is, and descriptors of its listening socket, the memory of meters and the line to its parent."""
+    """The inheritance of a process: its number, and the descriptors of its listening socket, of the meters' memory and of the line to
+    its parent."""
 
     index: int
     listener: int
@@ -45,12 +46,12 @@ class _Worker:
         self._line: socket.socket | None = None  # open as long as the process is wanted
 
     async def ended(self) -> int:
-        """Waits for the end. The exit code, negative where a signal ended it."""
+        """Waits for the end. Returns the exit code, negative if a signal ended the process."""
         assert self.process is not None
         return await self.process.wait()
 
     async def start(self) -> bool:
-        """Whether it serves now; False where it ended before."""
+        """Starts the process. Returns True once it serves, False if it ended before."""
         mine, its = socket.socketpair()
         mine.setblocking(False)
         place = Place(self._index, self._listener.fileno(), self._memory, its.fileno())
@@ -66,7 +67,7 @@ class _Worker:
 
     def stop(self) -> None:
         if self.process is not None and self.process.returncode is None:
-            # terminate() would take the exit code of a process that has just ended away from ended().
+            # If the process has just ended, terminate() would take its exit code away from ended().
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
 
@@ -77,15 +78,15 @@ class Workers:
     def __init__(
         self, arguments: Sequence[str], listeners: Sequence[socket.socket], memory: int, ready: Callable[[], None], ended: Callable[[int, int], None]
     ) -> None:
-        """arguments: of the command, for each process. ready: called once all serve. ended: with pid and exit code of a process that is
-        then started again."""
+        """arguments: the command's arguments, for each process. ready: called once all processes serve. ended: called with pid and exit
+        code of a process, which is then started again."""
         self._workers = [_Worker(arguments, index, listener, memory) for index, listener in enumerate(listeners)]
         self._ready = ready
         self._ended = ended
         self._stopping = asyncio.Event()
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT, or until a process ends before all serve. The exit code."""
+        """Runs until SIGTERM or SIGINT, or until a process ends before all processes serve. Returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -101,7 +102,7 @@ class Workers:
         return max(map(abs, codes), default=0)
 
     async def _serve(self) -> None:
-        """Ends where a process ends before all serve."""
+        """Ends if a process ends before all processes serve."""
         if all(await asyncio.gather(*(worker.start() for worker in self._workers))):
             self._ready()
             await asyncio.gather(*(self._kept(worker) for worker in self._workers))

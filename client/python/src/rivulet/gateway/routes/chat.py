@@ -15,11 +15,11 @@ from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
 
 _MOST_CHOICES = 128
-NAMES = {"prompt": "messages", "prompt.text": "messages", "text": "messages"}  # what the template makes of them
+NAMES = {"prompt": "messages", "prompt.text": "messages", "text": "messages"}  # the template turns messages into a prompt
 
 
 class ChatForm:
-    """texts: for log-probabilities, or None if none are wanted."""
+    """texts: for log-probabilities; None: not requested."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
@@ -104,7 +104,8 @@ def _messages(value: Any) -> list[dict[str, str]]:
 
 
 async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> tuple[str, str]:
-    """The prompt, and what the template writes between an answer and the next question, or "". Errors: Problem; worker.Refused."""
+    """The prompt, and the text that the template writes between an answer and the next question, or "". Errors: Problem;
+    worker.Refused."""
     if not model.chat_template and not isinstance(model.content, TextContent):
         raise invalid("model", f"the content of {model.summary.name} is not text; a chat needs that", "NO_CHAT_TEMPLATE")
     if not model.chat_template:
@@ -118,7 +119,7 @@ async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> t
 
 
 async def prompt_of(call: Call, model: Model, messages: Any) -> str:
-    """What a chat with these messages, the parameter, would be sent as. Errors: Problem; worker.Refused."""
+    """The prompt that a chat with the parameter `messages` would send. Errors: Problem; worker.Refused."""
     prompt, _ = await _prompt(call, model, _messages(messages))
     return prompt
 

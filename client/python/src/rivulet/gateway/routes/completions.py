@@ -19,8 +19,8 @@ _MOST_CHOICES = 1024
 
 
 class CompletionForm:
-    """echo: a text for each choice, which it begins with. prompts: its log-probabilities, for each choice. texts: for
-    log-probabilities. None of what is not wanted."""
+    """echo: for each choice, the text with which it begins. prompts: for each choice, the log-probabilities of this
+    text. texts: for log-probabilities. None: not requested."""
 
     kind = "text_completion"
     chunk_kind = "text_completion"
@@ -73,7 +73,7 @@ class CompletionForm:
         return {**self._choice(index, self._echo[index], None), "logprobs": self._prompts[index] if self._prompts else None}
 
     def alone(self, index: int) -> dict[str, Any]:
-        """A choice to which nothing is generated."""
+        """A choice without generated tokens."""
         choice = self._choice(index, self._echo[index] if self._echo else "", None)
         if self._return_token_ids:
             choice["token_ids"] = []
@@ -94,7 +94,7 @@ class CompletionForm:
 
 
 async def echoed(call: Call, model: str, given: list[Prompt]) -> list[str]:
-    """The texts of prompts. Errors: those of the server, which refuses to decode tokens that are no text."""
+    """The texts of prompts. Errors: the server's errors; it refuses to decode tokens that are not text."""
     found = []
     for prompt in given:
         if not isinstance(prompt, str):
@@ -104,7 +104,7 @@ async def echoed(call: Call, model: str, given: list[Prompt]) -> list[str]:
 
 
 def take_logprobs(call: Call, options: dict[str, Any]) -> bool:
-    """Whether log-probabilities are wanted. Errors: Problem."""
+    """Whether log-probabilities are requested. Errors: Problem."""
     call.names["top_logprobs"] = call.names["logprobs.top_n"] = "logprobs"
     top = call.body.integer("logprobs", 0, 20)
     if top is None:
@@ -114,14 +114,14 @@ def take_logprobs(call: Call, options: dict[str, Any]) -> bool:
 
 
 async def _check(call: Call, options: dict[str, Any]) -> None:
-    """Of an answer to which nothing is generated. The server checks options where it generates: here one token after one. Errors:
-    Problem; those of the server."""
+    """Checks the options of an answer without generated tokens. The server checks options only when it generates: so this
+    generates one token after a prompt of one token. Errors: Problem; the server's errors."""
     one = {**options, "max_tokens": 1, "logprobs": False, "top_logprobs": 0, "cache": None}
     await checked(lambda: call.client.generate([0], **one), call.names).collect()
 
 
 async def _echoes(call: Call, form: CompletionForm, reply: Reply, given: list[Prompt], stream: bool) -> Any:
-    """The answer to max_tokens = 0. Errors: those of the server."""
+    """The answer to max_tokens = 0. Errors: the server's errors."""
     tokens = 0
     for prompt in given:
         ids = (await call.client.tokenize(prompt, model=reply.model, **call.options)).ids if isinstance(prompt, str) else prompt

@@ -31,7 +31,7 @@ async def create(call: Call) -> Any:
     options: ImageOptions = {"model": name, "temperature": body.take("temperature"), "metadata": call.options["metadata"]}
     seed = body.take("seed")
     body.end()
-    checked(lambda: Order("generate_images", count, seed, options), call.names)  # before the server is asked
+    checked(lambda: Order("generate_images", count, seed, options), call.names)  # before any call to the server
     model = await call.client.model(name, **call.options)
     if not isinstance(model.content, ImageContent):
         raise invalid("model", f"{name} does not generate images")
@@ -45,7 +45,7 @@ async def create(call: Call) -> Any:
             pass
     finally:
         await snapshots.aclose()
-    assert snapshot is not None  # the last one is of the finished images
+    assert snapshot is not None  # the last snapshot has the finished images
     pictures = [draw.png(image[None], num_levels=snapshot.num_levels) for image in snapshot.images]
     data = [{"b64_json": base64.b64encode(picture).decode()} for picture in pictures]
     return {"created": int(time.time()), "data": data, "output_format": "png", "size": own}

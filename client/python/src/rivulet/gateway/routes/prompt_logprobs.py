@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probabilities of a prompt, for completions that echo it: those of Score."""
+"""Log-probabilities of a prompt, from Score, for completions that echo the prompt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rivulet.gateway.web.exchange import Call
 
 
 async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt, top: int) -> dict[str, Any]:
-    """OpenAI's object for `prompt`, with the `top` most likely tokens at each position. A token that nothing precedes has null.
-    Errors: those of the server."""
+    """OpenAI's object for `prompt`, with the `top` most likely tokens at each position. A token without a predecessor has null.
+    Errors: the server's errors."""
     name = model.summary.name
     offsets: list[int] = []
     if isinstance(prompt, str):
@@ -36,13 +36,13 @@ async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt,
         positions = range(len(ids) - unscored) if top else None
         score = await call.client.score(ids, model=name, logprobs=True, output_positions=positions, **call.options)
         values = [] if score.logprobs is None else score.logprobs.tolist()
-        # Sorting a whole vocabulary at each position takes long, and numpy lets other threads run meanwhile.
+        # In a thread: sorting a whole vocabulary at each position takes long, and numpy releases the GIL meanwhile.
         rows: Sequence[NDArray[np.float32]] = [] if score.outputs is None else list(score.outputs)
         likeliest = await asyncio.to_thread(lambda: [_likeliest(row, top) for row in rows])
     await texts.prepare([*ids, *(id for entry in likeliest for id, _ in entry)])
     if not isinstance(prompt, str):
         offsets = list(accumulate((texts.length(id) for id in ids[:-1]), initial=0)) if ids else []
-    # The same number in both lists: clients compare them to see whether a token was the likeliest.
+    # The same number is in both lists: clients compare them to see whether a token was the likeliest.
     named = [
         {id: own if id == scored else value for id, value in entry} for own, scored, entry in zip(values, ids[unscored:], likeliest)
     ]
@@ -55,11 +55,11 @@ async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt,
 
 
 def _characters(text: str, begins: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many characters of a text end before each byte of its UTF-8 that is given."""
+    """For each given byte offset in a text's UTF-8: the number of characters that end before it."""
     raw = np.frombuffer(text.encode(), np.uint8)
     continues = (raw & 0xC0) == 0x80
     starts: NDArray[np.int64] = np.append(0, np.cumsum(~continues))  # characters that begin before each byte
-    ended: NDArray[np.int64] = starts - np.append(continues, False)  # the last one may not have ended there
+    ended: NDArray[np.int64] = starts - np.append(continues, False)  # the last character may not have ended there
     return np.take(ended, begins)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies of the server as OpenAI's objects: complete ones, and the chunks of a stream."""
+"""Replies of the server as OpenAI's objects: complete objects, and the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def logprob(value: float) -> float:
 
 
 def ids_of(piece: Piece) -> set[int]:
-    """Of all tokens that its log-probabilities name."""
+    """The ids of all tokens that a part's log-probabilities name."""
     return {*piece.tokens.tolist(), *(id for entry in piece.top_logprobs or () for id in entry.token_ids.tolist())}
 
 
 def durability_of(durability: Durability | None) -> dict[str, Any]:
-    """What an answer says of it."""
+    """A durability as a JSON object of an answer."""
     if durability is None:
         return {}
     told: dict[str, Any] = {"durable": durability.durable, "position": durability.position}
@@ -45,7 +45,7 @@ def durability_of(durability: Durability | None) -> dict[str, Any]:
 
 
 def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
-    """Over all prompts of a request. Errors: Internal."""
+    """The usage over all prompts of a request. Errors: Internal."""
     prompt = completion = cached = 0
     for usage in usages:
         if usage is None:
@@ -60,17 +60,17 @@ def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
 
 
 class Form(Protocol):
-    """How a route writes choices. index: of the choice, over all prompts of the request."""
+    """Writes the choices of a route. index: number of the choice, over all prompts of the request."""
 
     kind: str
     chunk_kind: str
     id_prefix: str
 
     async def prepare(self, piece: Piece) -> None:
-        """Before chunk() and whole(). Errors: those of the server."""
+        """To be called before chunk() and whole(). Errors: the server's errors."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """What a stream sends of a choice before its first part."""
+        """The chunk of a choice before its first part."""
 
     def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
         """A part of a choice; None if it holds nothing to send."""
@@ -88,8 +88,8 @@ class Reply:
     samples: int
     progress: Progress
     include_usage: bool = False
-    session: dict[str, Any] | None = None  # of a reply on a session: its id, its position so far, and its durability at the end
-    _head: bytes = b""  # of an event, up to its choices
+    session: dict[str, Any] | None = None  # of a reply on a session: id, position so far, and at the end durability
+    _head: bytes = b""  # beginning of every event, up to its choices
 
     def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         session = {} if self.session is None else {"session": self.session}
@@ -107,7 +107,7 @@ class Reply:
             self.session.update(durability_of(self.streams[0].durability))
 
     async def complete(self) -> dict[str, Any]:
-        """The whole reply. Errors: those of the server."""
+        """The whole reply. Errors: the server's errors."""
         generations = await _collected(self.streams)
         self._ended()
         for generation in generations:
@@ -121,11 +121,11 @@ class Reply:
         return self._object(self.form.kind, choices, usage=usage_of(one.usage for one in generations))
 
     def given(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole reply where nothing is generated."""
+        """The whole reply without generated tokens."""
         return self._object(self.form.kind, choices, usage=usage)
 
     async def given_events(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-        """The same as chunks, without what its client has."""
+        """The same as chunks, without the part that the client has."""
         for sent, choice in zip(self.progress.choices, choices):
             if not sent.ended:
                 sent.ended = True
@@ -136,7 +136,7 @@ class Reply:
         yield DONE
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The chunks of the reply, without what its client has. The calls to the server end when it is closed."""
+        """The chunks of the reply, without the part that the client has. Closing it ends the calls to the server."""
         begun: set[int] = set()
         groups = together(_interleaved(self.streams))
         try:
@@ -163,7 +163,7 @@ class Reply:
     def _chunks(self, index: int, part: Part) -> Iterator[bytes]:
         old, new = self.progress.split(index, part)
         if old is not None:
-            self.form.chunk(index, old)  # it counts characters
+            self.form.chunk(index, old)  # called because it counts characters
         if new is None:
             yield LEFT_OUT
             return
@@ -181,13 +181,13 @@ class Reply:
         if usage is not None or self.include_usage or self.session is not None:
             more = {"usage": usage} if self.include_usage else {}
             return event(self._object(self.form.chunk_kind, choices, **more), self.progress.line())
-        if not self._head:  # the same in all events
+        if not self._head:  # equal in all events
             self._head = encoded(self._object(self.form.chunk_kind, []))[: -len(b"[]}")]
         return self.progress.line() + b"data: " + self._head + encoded(choices) + b"}\n\n"
 
 
 async def _end(tasks: Iterable[asyncio.Future[Any]], streams: Sequence[AsyncGenerateStream]) -> None:
-    """Ends what reads the streams, and their calls to the server."""
+    """Ends the readers of the streams, and their calls to the server."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
@@ -197,7 +197,7 @@ async def _end(tasks: Iterable[asyncio.Future[Any]], streams: Sequence[AsyncGene
 
 
 async def _collected(streams: Sequence[AsyncGenerateStream]) -> list[Generation]:
-    """All replies; if one fails, the others are ended."""
+    """All replies; if one reply fails, the other calls are ended."""
     tasks = [asyncio.ensure_future(stream.collect()) for stream in streams]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of sampling and stopping, which completions, chats and sessions have in common."""
+"""Parameters of sampling and stopping, for completions, chats and sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rivulet.gateway.web.body import Body
 from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
 
-# Rivulet's own, beside OpenAI's. The client checks their types, the server their ranges.
+# Rivulet's own parameters, besides OpenAI's. The client checks their types, the server their ranges.
 _SAME = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "stop",
     "stop_token_ids", "ignore_eos",
@@ -20,7 +20,7 @@ _HARMLESS = (
 
 
 def take(body: Body) -> dict[str, Any]:
-    """Options of the client's generate(). Errors: Problem."""
+    """Takes the options of the client's generate(). Errors: Problem."""
     options = {name: value for name in _SAME if (value := body.take(name)) is not None}
     bias = body.take("logit_bias")
     if bias is not None:
@@ -30,8 +30,8 @@ def take(body: Body) -> dict[str, Any]:
 
 
 def take_max_tokens(body: Body, name: str, echo: bool | None = None) -> int | None:
-    """echo: of the request, on a route that has it. Errors: Problem. The server's would tell of its own API, where absent is something
-    else."""
+    """echo: the request's `echo`, on a route that has it. Errors: Problem. The server's error would describe its own API, in which an
+    absent max_tokens means something else."""
     value = body.take(name)
     if value is None:
         return None

@@ -87,7 +87,8 @@ async def rewind(call: Call) -> Any:
 
 
 async def _session_of(call: Call, model: str, progress: Progress, position: int | None) -> AsyncSession:
-    """The session, where a lost reply on it began or else where it is. Sets what `progress` says of it."""
+    """The session, at the position where its lost reply began, or else at its end. Sets the session's fields of
+    `progress`."""
     if call.lost is not None:
         return await call.client.session_again(call.path["session_id"], progress.position, progress.sequence_hash, model, **call.options)
     session = await _session(call, model)

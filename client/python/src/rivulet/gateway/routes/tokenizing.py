@@ -15,12 +15,12 @@ from rivulet.gateway.worker import ids, shown
 
 
 async def _model(call: Call, name: str) -> Model:
-    """name: may be "" if the server serves exactly one model. Errors: those of the server."""
+    """name: may be "" if the server serves exactly one model. Errors: the server's errors."""
     return await call.client.model(name, **call.options)
 
 
 async def tokenize(call: Call) -> Any:
-    """Of a prompt, or of a conversation as /v1/chat/completions would send it."""
+    """The tokens of a prompt, or of a conversation as /v1/chat/completions would send it."""
     body = call.body
     model = await _model(call, body.text("model") or "")
     messages, prompt = body.take("messages"), body.take("prompt")
@@ -40,7 +40,7 @@ async def tokenize(call: Call) -> Any:
             raise invalid("prompt", "must be a string")
         text = given
     body.end()
-    # vLLM adds them to a prompt unless told otherwise, and to a conversation only if told so: its template has written them.
+    # As vLLM: the default adds special tokens to a prompt, but not to a conversation, whose template has written them.
     special = messages is None if wants_special is None else bool(wants_special)
     reply = await call.client.tokenize(text, model=model.summary.name, add_special_tokens=special, **call.options)
     tokens = reply.ids.tolist()
@@ -69,7 +69,7 @@ def _tokens(body: Body) -> Sequence[int]:
 
 
 async def tokenizer_info(call: Call) -> Any:
-    """What a client needs to prepare texts by itself. `model`: in the query."""
+    """The data that a client needs to prepare texts by itself. The query has `model`."""
     model = await _model(call, call.query.get("model", ""))
     roles = {role: token.content for token in model.special_tokens for role in token.roles}
     own = {name: roles.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}

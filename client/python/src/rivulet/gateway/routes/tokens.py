@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What single tokens stand for, for log-probabilities and for prompts of token ids."""
+"""Texts of single tokens, for log-probabilities and for prompts of token ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rivulet.core.token_bytes import MOST_ASKED, TokenBytes, learn
 
 
 class TokenTexts:
-    """The texts of a model's tokens. Where tokens are not characters, the server is asked for those that are not known yet."""
+    """The texts of a model's tokens. If tokens are not characters, unknown texts are requested from the server."""
 
     def __init__(self, client: AsyncClient, model: Model, options: CallOptions, known: TokenBytes) -> None:
         self._client = client
@@ -21,7 +21,7 @@ class TokenTexts:
         self._known = known.of(model)
 
     async def prepare(self, ids: Iterable[int]) -> None:
-        """Before the other methods are called with these ids. Errors: those of the server."""
+        """To be called before the other methods are called with these ids. Errors: the server's errors."""
         if self._alphabet or not self._has_text:
             return
         unknown = sorted(set(ids) - self._known.keys())
@@ -31,13 +31,14 @@ class TokenTexts:
             learn(self._known, asked, reply)
 
     def raw(self, id: int) -> bytes:
-        """Nothing for a token without text."""
+        """The bytes of a token; empty for a token without text."""
         if self._alphabet:
             return self._alphabet[id].encode() if 0 <= id < len(self._alphabet) else b""
         return self._known.get(id, b"")
 
     def text(self, id: int) -> str:
-        """Of bytes that are no UTF-8 alone and of tokens without text a name, as OpenAI's and other servers write them."""
+        """The text of a token. For bytes that alone are not UTF-8, and for tokens without text: a name in the form of
+        OpenAI's and other servers."""
         raw = self.raw(id)
         if not raw:
             return f"token_id:{id}"
@@ -47,5 +48,5 @@ class TokenTexts:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def length(self, id: int) -> int:
-        """Characters in the text of a reply."""
+        """Number of characters that a token adds to the text of a reply."""
         return len(self.raw(id).decode("utf-8", "replace"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of replies that are ready together become one: an event costs a gateway that is behind more than the tokens in it."""
+"""Merges parts of replies that are ready together: for a busy gateway, an event costs more than its tokens."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 
 from rivulet import Part
 
-_MOST = 64  # parts of a group, and parts that wait; then the server is read no further, and puts tokens together itself
+_MOST = 64  # most parts of a group, and parts that wait; beyond, the server is not read, and merges tokens itself
 
 Numbered = tuple[int, Part]
 
 
 class _End:
-    """Of the parts, with the error that ended them."""
+    """The end of the parts, with the error that ended them."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 async def together(parts: AsyncGenerator[Numbered, None]) -> AsyncGenerator[list[Numbered], None]:
-    """All parts that are ready, as often as there are some, at least one. A part waits for others only while the event loop has
-    something else to do. Errors: those of `parts`, after what came before."""
+    """Yields groups of at least one part: all parts that are ready. A part waits for other parts only while the event loop has
+    other work. Errors: the errors of `parts`, after the parts before the error."""
     waiting: asyncio.Queue[Union[Numbered, _End]] = asyncio.Queue(_MOST)
 
     async def read() -> None:
@@ -42,10 +42,10 @@ async def together(parts: AsyncGenerator[Numbered, None]) -> AsyncGenerator[list
     try:
         while True:
             found = [await waiting.get()]
-            await asyncio.sleep(0)  # the others that have work come first, among them the reader
-            while not waiting.empty() and len(found) < _MOST:  # a server may always have more
+            await asyncio.sleep(0)  # other tasks with work run first, among them the reader
+            while not waiting.empty() and len(found) < _MOST:  # a server may always have more parts
                 found.append(waiting.get_nowait())
-            # An end is the last of all.
+            # The end comes last.
             ready = [one for one in found if not isinstance(one, _End)]
             if ready:
                 yield ready
@@ -61,7 +61,7 @@ async def together(parts: AsyncGenerator[Numbered, None]) -> AsyncGenerator[list
 
 
 def merged(found: list[Numbered]) -> list[Numbered]:
-    """The same, with the parts of each sample as one, in the order of their first ones."""
+    """Merges the parts of each sample into one part, ordered by the first part of each sample."""
     if len(found) == 1:
         return found
     own: dict[tuple[int, int], list[Part]] = {}

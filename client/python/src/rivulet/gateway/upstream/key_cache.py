@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway's client of the server. It remembers for a while which keys the server knows and what it said of its models."""
+"""The gateway's client of the server. It remembers for a while which keys the server knows, and the descriptions of its
+models."""
 
 from __future__ import annotations
 
@@ -30,13 +31,14 @@ _PATIENCE = 30.0  # seconds for a call that others may wait for, too
 
 
 class Remembered(Generic[T]):
-    """Answers of calls by key. Who asks while the call runs shares it. Errors are not remembered. Thread: the event loop's."""
+    """Answers of calls by key. Callers that ask while a call runs share the call. Errors are not remembered. Thread: the event
+    loop's."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[Hashable, tuple[float, asyncio.Task[T]]] = OrderedDict()  # with the time when it began
+        self._found: OrderedDict[Hashable, tuple[float, asyncio.Task[T]]] = OrderedDict()  # with the time when the call began
 
     async def get(self, key: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer of `ask`, or one that is younger than SECONDS. Errors: those of `ask`."""
+        """The answer of `ask`, or an answer that is younger than SECONDS. Errors: the errors of `ask`."""
         began, task = self._found.get(key, (0.0, None))
         if task is None or time.monotonic() - began > SECONDS:
             task = asyncio.create_task(ask())
@@ -45,7 +47,7 @@ class Remembered(Generic[T]):
             self._found.move_to_end(key)
             if len(self._found) > _MOST:
                 self._found.popitem(last=False)
-        return await asyncio.shield(task)  # the call goes on for the others when one leaves
+        return await asyncio.shield(task)  # if one caller leaves, the call continues for the others
 
     def _ended(self, key: Hashable, task: asyncio.Task[T]) -> None:
         failed = task.cancelled() or task.exception() is not None
@@ -54,25 +56,26 @@ class Remembered(Generic[T]):
 
 
 def _authorization(options: CallOptions) -> bytes:
-    """A hash of the header that a call shows: keys are not kept."""
+    """A hash of a call's authorization header: keys are not kept."""
     value = dict(options.get("metadata", ())).get("authorization", "")
     return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).digest()
 
 
 class _LostSession(AsyncSession):
-    """Its first reply is one that was lost, from the beginning. The server drops what it holds of that."""
+    """A session whose first reply is a lost reply, from its beginning. The server drops the tokens of the lost
+    reply."""
 
     def _reader(self, *given: Any) -> Any:
         reader = super()._reader(*given)
         reader._request.resume.SetInParent()  # nothing was received
-        if not self.sequence_hash:  # not known: not checked
+        if not self.sequence_hash:  # 0: not known, not checked
             reader._request.session.ClearField("sequence_hash")
         return reader
 
 
 class GatewayClient(AsyncClient):
-    """As AsyncClient, for callers that each bring a key as `metadata`. chat_template: of every model of text, in place of its own;
-    empty: none."""
+    """As AsyncClient, for callers that each bring a key as `metadata`. chat_template: replaces the template of every text model;
+    empty: no replacement."""
 
     def __init__(self, *args: Any, chat_template: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
@@ -82,11 +85,11 @@ class GatewayClient(AsyncClient):
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """What tokens stand for: replies with top_logprobs ask for some themselves."""
+        """The bytes of tokens. Replies with top_logprobs ask for some tokens themselves."""
         return self._token_bytes
 
     async def check_key(self, **options: Unpack[CallOptions]) -> None:
-        """Whether the server knows the key of `options`. The server counts this call in no limit of the key. Errors:
+        """Checks that the server knows the key of `options`. This does not count for the key's limits. Errors:
         Unauthenticated; Unavailable and DeadlineExceeded, if the server does not answer."""
         patient: CallOptions = {"timeout": _PATIENCE, **options}
         await self._keys.get(_authorization(options), lambda: self._ask_for_key(patient))
@@ -97,7 +100,7 @@ class GatewayClient(AsyncClient):
         return await self._models.get((_authorization(options), model), lambda: self.model_now(model, **patient))
 
     async def model_now(self, model: str = "", **options: Unpack[CallOptions]) -> Model:
-        """As AsyncClient.model(); a chat template that the gateway was given has the name FROM_FILE."""
+        """As AsyncClient.model(); a chat template from the gateway's file has the name FROM_FILE."""
         found = await super().model(model, **options)
         if not self._chat_template or not isinstance(found.content, TextContent):
             return found
@@ -106,13 +109,14 @@ class GatewayClient(AsyncClient):
     async def session_again(
         self, id: str, position: int, sequence_hash: int, model: str, **options: Unpack[CallOptions]
     ) -> AsyncSession:
-        """As AsyncClient.session(), for a reply on it that was lost and began at the position. sequence_hash: there, or 0."""
+        """As AsyncClient.session(), for a lost reply on the session that began at the position. sequence_hash: hash at the
+        position, or 0."""
         reply = await self._calls.reply("get_session", session_messages.get_request(id, model), options)
         info = replace(replies.session(reply.session), position=position, sequence_hash=sequence_hash)
         return _LostSession(self, info)
 
     async def _ask_for_key(self, options: CallOptions) -> None:
-        """Reflection needs a key, costs the server little, and counts in no limit. It is asked nothing."""
+        """Calls reflection without a question: it needs a key, costs the server little, and counts for no limit."""
         call = self._calls.start("reflection", iter(()), options)
         try:
             async for _ in call:
@@ -122,10 +126,10 @@ class GatewayClient(AsyncClient):
 
 
 def _refuse(error: errors.RivuletError) -> None:
-    """Raises what says that the key is not known, or that no server is there. A server or a proxy may have no reflection: then the
-    call that follows will tell."""
+    """Raises an error that says that the key is not known, or that no server answers. Raises nothing if a server or a proxy has no
+    reflection: then the next call fails if the key is wrong."""
     if isinstance(error, errors.Unauthenticated):
-        # Of reflection, gRPC's own service, the reason begins the message.
+        # Reflection is gRPC's own service: there the reason begins the message.
         reason = re.fullmatch(r"(API_KEY_[A-Z]+): (.*)", error.message, re.DOTALL)
         if reason is None or error.reason:
             raise error

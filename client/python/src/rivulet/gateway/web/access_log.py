@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of JSON for each HTTP request. A thread writes them: a disk or a reader that is slow holds up no request."""
+"""A JSON line for each HTTP request. A thread writes the lines, so that a slow disk or reader delays no request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_WAITING = 8192  # lines
 
 
 def now() -> str:
-    """As the lines of rivulet-server have it."""
+    """The time in the form of rivulet-server's log."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -22,7 +22,7 @@ class AccessLog:
     """Thread: the event loop's. For a `with` statement, whose end waits until all lines are written."""
 
     def __init__(self, path: str) -> None:
-        """path: of a file, which is opened again if it was renamed, or "stderr". Errors: OSError."""
+        """path: a file, which is opened again if it was renamed; or "stderr". Errors: OSError."""
         handler = logging.StreamHandler(sys.stderr) if path == "stderr" else WatchedFileHandler(path)
         self._waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
         self._listener = QueueListener(self._waiting, handler)
@@ -37,7 +37,7 @@ class AccessLog:
         self._handler.close()
 
     def write(self, **fields: object) -> bool:
-        """False where the line is lost, as too many wait."""
+        """Returns False if the line is dropped because too many lines wait."""
         line = json.dumps({"ts": now(), "event": "http", **fields}, separators=(",", ":"))
         try:
             self._waiting.put_nowait(logging.makeLogRecord({"msg": line}))

@@ -9,7 +9,8 @@ import socket
 
 
 def host_port(text: str, least: int = 1) -> tuple[str, int] | None:
-    """None where it is not HOST:PORT, with brackets around an IPv6 address and a port from `least` on."""
+    """Host and port; None if the text is not HOST:PORT, with brackets around an IPv6 address and a port of at least
+    `least`."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or (":" in bare and host != f"[{bare}]"):
@@ -20,13 +21,13 @@ def host_port(text: str, least: int = 1) -> tuple[str, int] | None:
 
 
 def named_host(text: str) -> str | None:
-    """Of HOST or HOST:PORT, as a header Host has it: in lower case, without the dot that may end a name. None where it is neither."""
+    """The host in a Host header (HOST or HOST:PORT): in lower case, without a final dot. None if the header has another form."""
     found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^][:/?#@\s]+?)\.?(?::[0-9]*)?", text.lower())
     return found[1] if found else None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it is localhost or an address of loopback, with or without brackets."""
+    """Whether the host is localhost or a loopback address, with or without brackets."""
     try:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -35,8 +36,8 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(address: str, shared: bool) -> socket.socket:
-    """A socket that does not listen yet. The port may be 0. shared: others will have the same address. Errors: ValueError (it is not
-    HOST:PORT), OSError."""
+    """A socket that does not listen yet. The port may be 0. shared: other sockets will have the same address. Errors: ValueError
+    (not HOST:PORT), OSError."""
     place = host_port(address, least=0)
     if place is None:
         raise ValueError("not HOST:PORT")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every HTTP request passes first, whatever its route: it gets an id, it must name a host that the gateway answers to, it must be
-clear where its body ends, and it is counted and logged."""
+"""The first layer for every HTTP request of any route. The request gets an id, is counted and logged. Its Host must be a host of the
+gateway, and the end of its body must be unambiguous."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rivulet.gateway.web.meters import OTHER, Meters
 from rivulet.gateway.web.problems import Problem, answer_of
 
 _ID_HEADER = b"x-request-id"
-_ID = re.compile(rb"[!#-+\-.-\[\]-~]{1,128}")  # what the server takes for one: visible ASCII without " \ and ,
+_ID = re.compile(rb"[!#-+\-.-\[\]-~]{1,128}")  # ids that the server accepts: visible ASCII without " \ and ,
 
 
 def _id_of(headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The id that the client gave, or a new one where it gave none, two, or what is none."""
+    """The client's id; a new id if the client sent none, two, or an invalid one."""
     given = [value for name, value in headers if name == _ID_HEADER]
     return given[0] if len(given) == 1 and _ID.fullmatch(given[0]) else str(uuid.uuid4()).encode()
 
@@ -30,14 +30,15 @@ _MOST_DISCARDED = 64 << 20  # bytes of a body
 
 
 def _is_bounded(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether what is left of a body is read and thrown away after an answer that comes before its end. A client that writes all of
-    its body before it reads would not see the answer on a connection that is closed."""
+    """Whether the rest of a body is read and discarded after an early answer. A client that writes its whole body before it reads
+    would not see the answer if the connection were closed."""
     return b"transfer-encoding" not in headers and int(headers.get(b"content-length", b"0")) <= _MOST_DISCARDED  # h11 has checked it
 
 
 def _wrong_host(headers: Mapping[bytes, bytes], hosts: frozenset[str] | None) -> Problem | None:
-    """hosts: as of Edge. A web page whose name its owner has pointed to an address of this machine (DNS rebinding) is no foreign page to
-    the browser, but its requests name its own host. Only HTTP/1.0 may come without a Host, and none with two: h11 has checked that."""
+    """hosts: as in Edge. A web page's owner may point its name to an address of this machine (DNS rebinding). To the browser it is then
+    not a foreign page, but its requests name its own host. h11 has checked that only HTTP/1.0 lacks a Host, and that no request has
+    two."""
     given = headers.get(b"host")
     if hosts is None or given is None:
         return None
@@ -49,7 +50,8 @@ def _wrong_host(headers: Mapping[bytes, bytes], hosts: frozenset[str] | None) ->
 
 
 class _Exchange:
-    """One request and its answer, for meters and log. status: 499 until there is one: a client that leaves gets none."""
+    """One request and its answer, for meters and log. status: 499 until there is an answer, because a client that leaves
+    gets none."""
 
     def __init__(self, scope: Any, id: str) -> None:
         self._scope = scope
@@ -81,11 +83,11 @@ class _Exchange:
 
 
 class Edge:
-    """Around an ASGI application, which finds the id as `request.state.request_id`: that of the request's calls to the server, and
-    the header x-request-id of its answer."""
+    """Wraps an ASGI application, which finds the id as `request.state.request_id`. The request's calls to the server have the same
+    id, and so has the header x-request-id of its answer."""
 
     def __init__(self, app: Any, meters: Meters, log: AccessLog | None, hosts: frozenset[str] | None = None) -> None:
-        """hosts: those that requests may name beside loopback's, as named_host() gives them; None: any."""
+        """hosts: hosts that requests may name besides loopback hosts, as named_host() returns them; None: any."""
         self._app = app
         self._hosts = hosts
         self._meters = meters
@@ -113,7 +115,7 @@ class Edge:
                 message = {**message, "headers": [*message.get("headers", ()), *own, *closing]}
             await send(message)
 
-        # RFC 9112, 6.3: h11 reads such a body by one of the two, whoever forwarded it may have by the other.
+        # RFC 9112, 6.3: h11 reads such a body by one of the two headers; a proxy may have read it by the other.
         ambiguous = b"content-length" in headers and b"transfer-encoding" in headers
         refused = _AMBIGUOUS if ambiguous else _wrong_host(headers, self._hosts)
         self._meters.add("running")

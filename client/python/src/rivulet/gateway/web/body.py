@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON object of a request, read parameter by parameter. What is left over at the end is refused by name."""
+"""The JSON object of a request, read parameter by parameter. Parameters that are left at the end are refused by
+name."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any, Union
 from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
 
-_MOST_SESSION_IDS = 1 << 15  # the client hashes them, one by one; a session takes more with the next call
+_MOST_SESSION_IDS = 1 << 15  # the client hashes ids one by one; a session takes more ids in the next call
 
 Prompt = Union[str, Sequence[int]]
 
 
 def encodable(name: str, value: str) -> str:
-    """JSON can spell out halves of surrogate pairs, which are no text. Errors: Problem."""
+    """Refuses halves of surrogate pairs, which JSON can write but UTF-8 cannot encode. Errors: Problem."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -25,7 +26,7 @@ def encodable(name: str, value: str) -> str:
 
 
 class Body:
-    """The parameters that worker.parse() gives. One that is null counts as absent. Every method takes the parameter out. Errors:
+    """The parameters from worker.parse(). A parameter that is null counts as absent. Every method removes its parameter. Errors:
     Problem."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -36,7 +37,7 @@ class Body:
         return self._left.pop(name, None)
 
     def text(self, name: str, path: str = "") -> str | None:
-        """path: of the object, for errors."""
+        """A text parameter. path: path of the object, for errors."""
         value, full = self.take(name), f"{path}.{name}" if path else name
         if value is not None and not isinstance(value, str):
             raise invalid(full, f"must be a string; got {shown(value)}")
@@ -63,7 +64,7 @@ class Body:
         return value
 
     def number(self, name: str, most: float) -> float | None:
-        """Of 0 to `most`."""
+        """A number from 0 to `most`."""
         value = self.take(name)
         if value is None:
             return None
@@ -72,19 +73,19 @@ class Body:
         return float(value)
 
     def ignore(self, *names: str) -> None:
-        """Parameters that do not change the result."""
+        """Takes parameters that do not change the result."""
         for name in names:
             self.take(name)
 
     def only(self, name: str, *allowed: Any) -> None:
-        """A parameter of which the gateway has only these values."""
+        """Takes a parameter of which the gateway supports only these values."""
         value = self.take(name)
         if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
             choices = " or ".join(shown(one) for one in allowed)
             raise invalid(name, f"only {choices} is supported; got {shown(value)}", "UNSUPPORTED_PARAMETER")
 
     def end(self, path: str = "") -> None:
-        """Refuses what was not read: it could change the result. path: before the names."""
+        """Refuses parameters that were not read, because they could change the result. path: prefix of the names."""
         for name in self._left:
             raise invalid(path + name, "the parameter is not supported", "UNSUPPORTED_PARAMETER")
 

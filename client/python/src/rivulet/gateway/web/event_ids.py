@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ids of a stream's events. A client that lost the stream sends the last one with the same request (Last-Event-ID), to any
-gateway. That one generates the reply again, with the same seed, and leaves out what the client has."""
+"""The ids of a stream's events. A client that lost the stream sends its last id with the same request (Last-Event-ID), to any
+gateway. This gateway generates the reply again, with the same seed, and leaves out the part that the client has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rivulet import Part
 from rivulet.errors import FailedPrecondition
 from rivulet.gateway.web.problems import Problem
 
-_MOST_CHOICES = 128  # of a stream with ids: a server may limit a header to 8 KiB
+_MOST_CHOICES = 128  # of a stream with ids, because a server may limit a header to 8 KiB
 _HEAD = struct.Struct(">8sQ12sQQQ?H")
 _CHOICE = struct.Struct(">??III")
 _SUM = struct.Struct(">I")
@@ -25,7 +25,8 @@ _SUM = struct.Struct(">I")
 
 @dataclass
 class Sent:
-    """What a client has of a choice. opened: what comes before its first part. checksum: CRC-32 of the tokens."""
+    """The part of a choice that a client has. opened: the chunk before the first part was sent. checksum: CRC-32 of
+    the tokens."""
 
     opened: bool = False
     ended: bool = False
@@ -45,10 +46,10 @@ class Sent:
 
 @dataclass
 class Progress:
-    """What is drawn for a reply, and what its client has of it.
+    """The seed of a reply, and the part of the reply that its client has.
 
-    request: a digest of the HTTP request. fingerprints: of the server's reply to each prompt; 0 while unknown. seed: of the first
-    prompt, where the body has none. position, sequence_hash: of the session, where the reply begins; hash 0: unknown.
+    request: a digest of the HTTP request. fingerprints: of the server's reply to each prompt; 0: not known yet. seed: of the
+    first prompt, if the body has none. position, sequence_hash: of the session at the beginning of the reply; hash 0: unknown.
     """
 
     request: bytes
@@ -60,19 +61,19 @@ class Progress:
     position: int = 0
     sequence_hash: int = 0
     usage_sent: bool = False
-    _again: dict[int, Sent] = field(default_factory=dict)  # what has been generated again of choices, until nothing more is left out
+    _again: dict[int, Sent] = field(default_factory=dict)  # parts of choices generated again, until the client's part is complete
     _can_continue: bool = True
 
     def begins(self, number: int, part: Part) -> None:
-        """Takes the first part of the reply to a prompt. A server that says no fingerprint may continue otherwise: then there are no
-        ids. Errors: FailedPrecondition."""
+        """Takes the first part of the reply to a prompt. Without a fingerprint another server may continue differently: then there
+        are no ids. Errors: FailedPrecondition."""
         if self.fingerprints[number] not in (0, part.proto.fingerprint):
             raise _mismatch()
         self.fingerprints[number] = part.proto.fingerprint
         self._can_continue = self._can_continue and part.proto.fingerprint != 0
 
     def split(self, index: int, part: Part) -> tuple[Part | None, Part | None]:
-        """What the client has of a part, and what it does not have. Errors: FailedPrecondition."""
+        """Splits a part: the piece that the client has, and the rest. Errors: FailedPrecondition."""
         again, has = self._again.get(index), self.choices[index]
         if again is None:
             return None, part
@@ -86,7 +87,7 @@ class Progress:
         return old, None if has.ended else new
 
     def line(self) -> bytes:
-        """The line of an event that is sent now; nothing where the stream cannot be continued."""
+        """The id line of the event to send now; empty if the stream cannot be continued."""
         if len(self.choices) > _MOST_CHOICES or not self._can_continue:
             return b""
         raw = _HEAD.pack(
@@ -99,7 +100,7 @@ class Progress:
 
 
 def read(values: Iterable[str]) -> Progress:
-    """What line() wrote, from the values of the header, for a reply that is generated again. Errors: Problem."""
+    """Reads a line of line() from the values of the header, for a reply that is generated again. Errors: Problem."""
     match = re.fullmatch(r"v1\.([\w-]+={0,2})", ", ".join(values), re.ASCII)
     try:
         return _decoded(base64.urlsafe_b64decode(match.group(1) if match else ""))
@@ -130,7 +131,7 @@ def _mismatch() -> FailedPrecondition:
 
 
 def _cut(part: Part, tokens: int, characters: int) -> tuple[Part, Part]:
-    """The beginning of a part, and its rest."""
+    """Cuts a part in two: its beginning, and the rest."""
 
     def piece(which: slice, text: str) -> Part:
         logprobs = None if part.logprobs is None else part.logprobs[which]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP request: its body, who sent it, and how its answer is sent, until the client leaves."""
+"""One HTTP request: its body, its sender, and the sending of its answer until the client leaves."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """names: parameters of the route that the server calls otherwise; a handler may add to it. digest: of route and body. lost: what the
-    client has of a stream that is to be continued."""
+    """names: parameters of the route that have another name in the server's API; a handler may add entries. digest: hash of route and
+    body. lost: Last-Event-ID of a stream to continue."""
 
     client: GatewayClient
     worker_pool: WorkerPool
@@ -51,7 +51,7 @@ class Call:
         return TokenTexts(self.client, model, self.options, self.client.token_bytes)
 
     def progress(self, prompts: int, samples: int) -> Progress:
-        """Of the reply to this request: `samples` choices for each prompt. Errors: Problem."""
+        """The Progress of the reply to this request: `samples` choices for each prompt. Errors: Problem."""
         if self.lost is None:
             return Progress(self.digest, [0] * prompts, [Sent() for _ in range(prompts * samples)])
         if (len(self.lost.fingerprints), len(self.lost.choices)) != (prompts, prompts * samples):
@@ -67,15 +67,16 @@ def _authorization(request: Request) -> str:
 
 
 def _traced(request: Request) -> dict[str, str]:
-    """The request's id and its header traceparent, as metadata. A traceparent that gRPC cannot carry, or a second one, is as good as
-    none."""
+    """The request's id and its header traceparent, as metadata. A traceparent that gRPC cannot carry, or a second one, is
+    ignored."""
     values = request.headers.getlist("traceparent")
     parent = {"traceparent": values[0]} if len(values) == 1 and re.fullmatch(r"[!-~]+", values[0]) else {}
     return {"x-request-id": request.state.request_id, **parent}
 
 
 def _salt(authorization: str) -> str:
-    """Callers with different keys share no cached prompts. Not the hash that a server compares keys by."""
+    """Gives callers with different keys different salts, so that they share no cached prompts. This is not the hash
+    by which a server compares keys."""
     if not authorization:
         return ""
     return hashlib.sha256(b"rivulet-gateway prompt cache\n" + authorization.encode()).hexdigest()[:32]
@@ -86,7 +87,8 @@ def _too_large(most: int) -> Problem:
 
 
 async def _read_body(request: Request, digest: Any, most: int) -> bytearray:
-    """Of at most `most` bytes. digest: a hash, which gets the body. Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
+    """Reads a body of at most `most` bytes. digest: a hash object that is updated with the body. Errors: Problem. The content type must
+    be JSON, which a form of a foreign web page cannot send."""
     length = int(request.headers.get("content-length", 0))  # h11 has checked it
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and (length or "transfer-encoding" in request.headers):
@@ -112,7 +114,8 @@ def _lost(request: Request, digest: bytes) -> Progress | None:
 
 
 async def _call(request: Request, names: dict[str, str]) -> Call:
-    """Of a request, whose key is known to the server before its body is read. Errors: Problem; Refused; RivuletError."""
+    """The Call of a request. The server checks the key before the body is read. Errors: Problem; Refused;
+    RivuletError."""
     state, authorization = request.app.state, _authorization(request)
     key = {"authorization": authorization} if authorization else {}
     options: CallOptions = {"metadata": key | _traced(request)}
@@ -140,7 +143,7 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def unless_gone(work: Coroutine[Any, Any, T], receive: Callable[[], Awaitable[Any]]) -> T:
-    """The result of `work`, which is cancelled when the client leaves. Errors: ClientGone."""
+    """The result of `work`, which is cancelled if the client leaves. Errors: ClientGone."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -152,8 +155,8 @@ async def unless_gone(work: Coroutine[Any, Any, T], receive: Callable[[], Awaita
 
 
 class EventStream:
-    """An answer as server-sent events, the first of which is there already. When the client leaves, the events end, and with
-    them their calls to the server. An error of the server is the last event."""
+    """An answer as server-sent events; the first event is ready. When the client leaves, the events and their calls to the
+    server end. An error of the server is the last event."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -> None:
         self._first = first
@@ -169,7 +172,7 @@ class EventStream:
             await self._events.aclose()
 
     async def _send(self, send: Callable[[Any], Awaitable[None]]) -> None:
-        # no-transform and the last one: a proxy in between must not hold events back.
+        # no-transform and X-Accel-Buffering: a proxy in between must not hold events back.
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache, no-transform"),
             (b"x-accel-buffering", b"no"),
@@ -185,7 +188,7 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps() would make one for each event
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps() would make one each time
 
 
 def encoded(value: Any) -> bytes:
@@ -194,12 +197,12 @@ def encoded(value: Any) -> bytes:
 
 
 def event(value: Any, id: bytes = b"") -> bytes:
-    """id: the line of it, or nothing."""
+    """id: the id line, or empty."""
     return id + b"data: " + encoded(value) + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
-LEFT_OUT = b":\n\n"  # a comment in place of an event that the client has: no proxy must take the stream for dead
+LEFT_OUT = b":\n\n"  # a comment instead of an event that the client has, so that no proxy closes an idle stream
 
 
 async def begun(events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -> EventStream:
@@ -215,7 +218,7 @@ Handler = Callable[[Call], Coroutine[Any, Any, Any]]
 
 
 def endpoint(handler: Handler, path: str) -> Callable[[Request], Awaitable[Any]]:
-    """A route's function of one that takes a Call and returns a value for JSON, or an EventStream."""
+    """Makes a route's function from a function that takes a Call and returns a value for JSON, or an EventStream."""
 
     async def respond(request: Request) -> Any:
         request.state.route = path  # for logs and meters

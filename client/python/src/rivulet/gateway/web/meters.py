@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gateway counts, in memory that its processes share, and the page GET /metrics."""
+"""The gateway's counters, in memory that its processes share, and the page GET /metrics."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rivulet.gateway.web.problems import Problem, answer_of
 
 STATUSES = (200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 429, 499, 500, 501, 503, 504)  # any other: "other"
 BOUNDS = (0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # seconds
-CLOSED = ("request", "reader")  # why connections are closed: the time for a request, or for reading an answer, is over
+CLOSED = ("request", "reader")  # reasons of closed connections: timeout of a request, or of reading an answer
 OTHER = "other"  # the page, the documentation, and requests that no route takes
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_MOST_BYTES, _PATIENCE = 16 << 20, 2.0  # of the replica's page; seconds
+_MOST_BYTES, _PATIENCE = 16 << 20, 2.0  # limit of the replica's page; seconds to wait for it
 
 
 class Meters:
-    """Numbers of one process, in its row of the memory. Thread: the event loop's."""
+    """The numbers of one process, in its row of the shared memory. Thread: the event loop's."""
 
     def __init__(self, routes: tuple[str, ...], memory: mmap.mmap | bytearray | None = None, process: int = 0, processes: int = 1) -> None:
         """memory: size() bytes for each process."""
@@ -32,7 +32,7 @@ class Meters:
         raw = bytearray(8 * len(self._index)) if memory is None else memory
         self._all = np.frombuffer(raw, np.float64, processes * len(self._index)).reshape(processes, -1)
         self._own = self._all[process]
-        for name in ("running", "connections"):  # of a process that was here before
+        for name in ("running", "connections"):  # may be left from an earlier process
             self._own[self._index[name]] = 0
 
     @staticmethod
@@ -54,7 +54,7 @@ class Meters:
         self.add(f"below {next((bound for bound in BOUNDS if seconds <= bound), '+Inf')}")
 
     def page(self) -> str:
-        """In the text format of Prometheus, over all processes."""
+        """The numbers over all processes, in the text format of Prometheus."""
         totals = self._all.sum(axis=0)
         found: list[str] = []
 
@@ -104,7 +104,8 @@ def _fetched(address: str) -> bytes:
 
 
 async def show(request: Request) -> Response:
-    """The server's metrics as they are now, and the gateway's own. A page without the server's would look like an idle server."""
+    """The server's current metrics, and the gateway's own. Fails without the server's metrics, because the page would look like
+    an idle server."""
     address, meters = request.app.state.metrics_target, request.app.state.meters
     try:
         found = await asyncio.to_thread(_fetched, address)

@@ -15,24 +15,24 @@ from starlette.responses import JSONResponse, Response
 from rivulet.errors import RivuletError
 from rivulet.gateway.worker import Refused
 
-# client/cli/batch/batch_result.cc reads the same tables. HTTP statuses by code of gRPC (any other: 500), and by reason, which goes
-# first; types of errors by status; the names of paths in rivulet.v1, and of the client's arguments, in HTTP requests.
+# client/cli/batch/batch_result.cc reads the same tables: HTTP statuses by gRPC code (any other: 500), and by reason, which takes
+# precedence; error types by status; names in HTTP requests for paths of rivulet.v1 and for the client's arguments.
 _TABLES = json.loads(Path(__file__).with_name("problems.json").read_text())
 _STATUSES: dict[str, int] = _TABLES["statuses"]
 _REASONS: dict[str, int] = _TABLES["reasons"]
 _TYPES: dict[str, str] = _TABLES["types"]
 _NAMES: dict[str, str] = _TABLES["names"]
 
-_MOST_CHARACTERS = 2000  # of a message, which may quote what was sent
+_MOST_CHARACTERS = 2000  # of a message, which may quote the request
 
 
 def _text(said: str) -> str:
-    """What UTF-8 can encode: names of parameters may hold halves of surrogate pairs, which JSON can spell out."""
+    """A text that UTF-8 can encode: names of parameters may hold halves of surrogate pairs, which JSON can write."""
     return said[:_MOST_CHARACTERS].encode(errors="backslashreplace").decode()
 
 
 class Problem(Exception):
-    """An answer that is an error. param: the parameter that is wrong, if one is. code: as `reason` of a RivuletError."""
+    """An error answer. param: the wrong parameter, if any. code: as `reason` of a RivuletError."""
 
     def __init__(
         self, status: int, message: str, code: str | None, param: str | None = None, headers: Mapping[str, str] | None = None
@@ -64,7 +64,7 @@ def renamed(path: str, names: Mapping[str, str]) -> str:
 
 
 def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
-    """The answer for an error of the server. `names`: parameters that this route calls otherwise."""
+    """The answer for an error of the server. `names`: parameters that have another name on this route."""
     status, code = _REASONS.get(error.reason) or _STATUSES.get(error.code.name, 500), error.reason or error.code.name
     headers = {}
     if error.retry_delay is not None:
@@ -73,7 +73,7 @@ def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     param, message = renamed(error.field, names) if error.field else None, error.message
-    if param and (rest := message.removeprefix(error.field)).startswith((" ", ":")):  # the server names its own field
+    if param and (rest := message.removeprefix(error.field)).startswith((" ", ":")):  # the path in rivulet.v1
         message = param + rest
     elif param == "messages":
         message = f"messages, as the chat template writes them: {message}"
@@ -81,7 +81,7 @@ def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
 
 
 def of_refused(refused: Refused) -> Problem:
-    """The answer for what the worker refuses."""
+    """The answer for a refusal of the worker."""
     said = f"{refused.param}: {refused.message}" if refused.param else refused.message
     return Problem(413 if refused.code == "BODY_TOO_LARGE" else 400, said, refused.code, refused.param)
 

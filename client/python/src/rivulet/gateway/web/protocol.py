@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How uvicorn reads connections, and what a client may hold of the gateway with them."""
+"""Reads connections for uvicorn, and limits the resources that a client can hold with them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _READ_BYTES = 8 << 10
 
 @dataclass(frozen=True)
 class Limits:
-    """connections: at once. request: seconds for a whole request to arrive. reader: seconds in which a client may take nothing of
-    an answer that waits for it."""
+    """connections: maximum number at once. request: seconds for a whole request to arrive. reader: seconds for which a client may
+    read nothing of a waiting answer."""
 
     connections: int = 1000
     request: float = 60.0
@@ -26,7 +26,7 @@ class Limits:
 
 
 def _refusal(limit: int) -> bytes:
-    """An answer to whatever a connection beyond the limit will ask."""
+    """The answer to every request of a connection beyond the limit."""
     problem = Problem(503, f"the gateway has {limit} connections, as many as it accepts", "TOO_MANY_CONNECTIONS", None, {"retry-after": "1"})
     answer = answer_of(problem)
     headers = b"".join(name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
@@ -34,8 +34,8 @@ def _refusal(limit: int) -> bytes:
 
 
 class Protocol(H11Protocol):
-    """h11 parses all that one read has brought, in Python, before the loop does anything else. Of chunks that hold a byte each, the 256
-    KiB that asyncio reads at once take half a second."""
+    """h11 parses all bytes of one read, in Python, before the event loop does anything else. With chunks of one byte, the 256 KiB that
+    asyncio reads at once take half a second."""
 
     limits: Limits
     meters: Meters
@@ -43,7 +43,7 @@ class Protocol(H11Protocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._refused = False
-        self._arriving: asyncio.TimerHandle | None = None  # until a request is there
+        self._arriving: asyncio.TimerHandle | None = None  # until a request has arrived
         self._unread: asyncio.TimerHandle | None = None  # until the client reads
 
     def connection_made(self, transport: Any) -> None:
@@ -75,7 +75,7 @@ class Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.cycle.response_complete and self.cycle.more_body:  # the next request was here already, in part
+        if not self.cycle.response_complete and self.cycle.more_body:  # a part of the next request had arrived already
             self._await_request()
 
     def pause_writing(self) -> None:
@@ -100,11 +100,11 @@ class Protocol(H11Protocol):
         self._arriving = self._unread = None
 
     def _close(self, why: str) -> None:
-        """What waits to be written is dropped: nobody reads it."""
+        """Drops the bytes that wait to be written, because nobody reads them."""
         self.meters.add(f"closed {why}")
         self.transport.abort()
 
 
 def limited(limits: Limits, meters: Meters) -> type[Protocol]:
-    """uvicorn makes its protocols itself."""
+    """Returns a protocol class with these limits, because uvicorn makes its protocols itself."""
     return type("LimitedProtocol", (Protocol,), {"limits": limits, "meters": meters})
