@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of arguments. Each returns its value, or throws a TypeError (a wrong type) or a RangeError
-// (a value that its field cannot hold), which names the argument and states the value. The server
-// checks everything else.
+// (a value that the field cannot hold). The error names the argument and states the value. The
+// server checks everything else.
 import { inspect } from 'node:util';
 
 const shown = (value: unknown): string => inspect(value, { breakLength: Infinity, maxStringLength: 200 });
@@ -67,8 +67,8 @@ export function list<T>(name: string, value: unknown, check: (name: string, valu
 }
 
 /**
- * An object of options with no other keys than `keys`: a misspelt option must not be ignored. Those
- * of every call are checked here.
+ * An object of options with no other keys than `keys`: a misspelt option must not be ignored.
+ * Checks the options of every call.
  */
 export function options<T extends object>(call: string, value: T | undefined, keys: readonly string[]): T {
   if (value === undefined) return {} as T;

@@ -40,7 +40,7 @@ import * as requests from './requests';
 import { Session } from './session';
 import { GenerateStream } from './stream';
 
-const CHUNK_BYTES = 1 << 20; // the most that RestoreSession takes in a message
+const CHUNK_BYTES = 1 << 20; // the most that RestoreSession accepts in a message
 
 const modelName = (name: string | undefined): string => check.text('model', name ?? '');
 
@@ -49,7 +49,7 @@ const modelName = (name: string | undefined): string => check.text('model', name
  * schemes, such as "dns:///HOST:PORT" or "unix:PATH". It connects with the first call.
  *
  * Every call takes `timeoutMs`, `signal` and `metadata` among its options. Calls may run
- * concurrently. Errors: TypeError and RangeError (arguments, which they name); calls throw
+ * concurrently. Errors: TypeError and RangeError, which name the wrong argument; calls throw
  * RivuletError.
  */
 export class RivuletClient {
@@ -74,15 +74,15 @@ export class RivuletClient {
   }
 
   /**
-   * How likely a text or a sequence of token ids is. With a bos every token is scored; without a
-   * bos, all but the first of each window.
+   * Returns how likely a text or a sequence of token ids is. With a bos every token is scored;
+   * without a bos, all but the first of each window.
    */
   async score(content: string | readonly number[] | Int32Array, options?: ScoreOptions): Promise<Score> {
     const request = requests.score(content, options);
     return score((await this.#connection.unary(Inference.score, request, options ?? {})).reply);
   }
 
-  /** A text as tokens of the model, with the bytes that each stands for. */
+  /** Converts a text to tokens of the model; tells which bytes of the text each stands for. */
   async tokenize(text: string, options?: TokenizeOptions): Promise<Tokens> {
     const request = requests.tokenize(text, options);
     return tokens((await this.#connection.unary(Inference.tokenize, request, options ?? {})).reply);
@@ -104,8 +104,9 @@ export class RivuletClient {
   }
 
   /**
-   * One model; the name may be empty if the server serves exactly one. From then on a request that is
-   * larger than limits.maxMessageBytes fails with MESSAGE_TOO_LARGE before it is sent.
+   * One model; the name may be empty if the server serves exactly one model. After this call, a
+   * request that is larger than limits.maxMessageBytes fails with MESSAGE_TOO_LARGE before it is
+   * sent.
    */
   async model(name = '', options: CallOptions = {}): Promise<Model> {
     check.options('model', options, requests.CALL);

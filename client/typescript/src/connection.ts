@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection: target, TLS, retries, keepalive, and calls as promises and async iterators. The
-// settings are those of the C++ and Python clients.
+// settings equal those of the C++ and Python clients.
 import { Readable } from 'node:stream';
 
 import * as grpc from '@grpc/grpc-js';
@@ -11,7 +11,7 @@ import type { CallMetadata, CallOptions } from './options';
 
 /** Certificates of the server and of this client: PEM, as text or bytes. */
 export interface TlsOptions {
-  /** Authorities that may have signed the server's certificate; absent: those of Node.js. */
+  /** Authorities that may have signed the server's certificate; absent: the roots of Node.js. */
   ca?: string | Uint8Array;
   /** This client's certificate and key, for mutual TLS: both or neither. */
   cert?: string | Uint8Array;
@@ -25,8 +25,8 @@ export interface ClientOptions {
   /** Absent: plaintext, for loopback and for networks that are protected by other means. */
   tls?: TlsOptions;
   /**
-   * Sent with every call as "authorization: Bearer ...": an API key of the server, or what a proxy
-   * asks for. Without `tls` everybody on the way can read it.
+   * Sent with every call as "authorization: Bearer ...": an API key of the server, or a token for a
+   * proxy. Without `tls` everybody on the network path can read it.
    */
   bearerToken?: string;
   /** Sent with every call. */
@@ -35,8 +35,8 @@ export interface ClientOptions {
   tenant?: string;
   /**
    * Attempts of a call that is UNAVAILABLE, 1 to 5; absent: 4, with waits of 0.1 s to 2 s between
-   * them. Of generate() those before the first part count. Calls that create a session are not tried
-   * again, because they could create two.
+   * them. For generate(): the attempts before the first part. Calls that create a session are not
+   * tried again, because they could create two.
    */
   maxAttempts?: number;
   /** Calls wait until the server is reachable, up to their timeoutMs, instead of failing. */
@@ -55,10 +55,10 @@ const OPTIONS = [
   'maxReceiveBytes',
 ];
 
-const LONGEST_TIMER_MS = 2 ** 31 - 1; // Node.js makes 1 ms of more
+const LONGEST_TIMER_MS = 2 ** 31 - 1; // Node.js turns a longer time into 1 ms
 
-// Names that gRPC resolves itself. Anything else must be HOST:PORT: gRPC would take port 443 for a
-// host alone.
+// Names that gRPC resolves itself. Any other target must be HOST:PORT: gRPC would use port 443 for
+// a host alone.
 const SCHEMES = ['dns:', 'ipv4:', 'ipv6:', 'unix:', 'unix-abstract:'];
 
 function checkTarget(target: unknown): string {
@@ -100,7 +100,7 @@ function credentials(tls: TlsOptions | undefined): grpc.ChannelCredentials {
   }
 }
 
-// A session's calls name its position, so that a repetition changes nothing.
+// A session's calls name its position, so that a repetition has no further effect.
 const REPEATABLE = [
   'Append',
   'RewindSession',
@@ -123,7 +123,7 @@ function serviceConfig(maxAttempts: number): string {
   return JSON.stringify({
     methodConfig: [
       { name: [{ service: 'rivulet.v1.InferenceService' }, ...names], retryPolicy },
-      // Without a policy, and the longer name wins: RepeatedReply repeats it.
+      // Generate has no policy here, because RepeatedReply repeats it; the longer name wins.
       { name: [{ service: 'rivulet.v1.InferenceService', method: 'Generate' }] },
     ],
     retryThrottling: { maxTokens: 10, tokenRatio: 0.1 },
@@ -137,9 +137,9 @@ export interface Method<Request, Reply> {
   readonly responseDeserialize: (bytes: Buffer) => Reply;
 }
 
-/** What can be ended early. */
+/** A call that can be ended early. */
 export interface Cancellable {
-  /** Does nothing if it has ended. */
+  /** Does nothing if the call has ended. */
   cancel(): void;
 }
 
@@ -149,7 +149,7 @@ export interface Messages<Reply> extends AsyncIterable<Reply>, Cancellable {
   cookie(): string;
 }
 
-/** A reply, and the cookies that a balancer set with it: which replica holds its session; or "". */
+/** A reply, and its cookies (or ""), by which a balancer finds the session's replica. */
 export interface Answer<Reply> {
   reply: Reply;
   cookie: string;
@@ -168,7 +168,7 @@ export function deadlineOf({ timeoutMs }: CallOptions): number {
 
 export class Connection {
   readonly maxAttempts: number;
-  /** Of a request, as GetModel has said; 0: not known. */
+  /** Limit of a request, from GetModel; 0: not known. */
   maxMessageBytes = 0;
   readonly #client: grpc.Client;
   readonly #metadata: [string, string | Uint8Array][];
@@ -189,7 +189,7 @@ export class Connection {
       this.#metadata.push(['rivulet-tenant', tenant]);
     }
     if (options.bearerToken !== undefined) {
-      // A secret, so the error does not state it.
+      // The value is a secret, so the error does not state it.
       if (!/^[!-~]+$/.test(check.text('bearerToken', options.bearerToken))) {
         throw new RangeError('bearerToken: must be printable ASCII without spaces');
       }
@@ -250,10 +250,10 @@ export class Connection {
   }
 
   /**
-   * A call on a session that exists, to the replica to which `cookie` leads. Where that drains or the
-   * session has moved, the call is made once more without the cookie; if `repeats`, also where it is
-   * lost. If that replica does not know the session, the first error counts. In the answer, the
-   * cookie is that with which the next call finds the session.
+   * A call on an existing session, to the replica to which `cookie` leads. If this replica drains
+   * or the session has moved, the call is made once more without the cookie; if `repeats`, also if
+   * the call is lost. If the second replica does not know the session, the first error is thrown.
+   * The returned cookie leads the next call to the session.
    */
   async onSession<R>(
     options: CallOptions,
@@ -279,7 +279,7 @@ export class Connection {
     }
   }
 
-  /** The reply of a method to which the client streams. `requests` is read as fast as it can be sent. */
+  /** The reply of a client-streaming method. `requests` is read as fast as it can be sent. */
   async upload<Q, R>(method: Method<Q, R>, requests: Iterable<Q>, options: CallOptions): Promise<Answer<R>> {
     const { path, requestSerialize, responseDeserialize } = method;
     const { metadata, callOptions } = this.#arguments(options, '');
@@ -292,7 +292,7 @@ export class Connection {
         callOptions,
         done,
       );
-      // The types of pipe() know bytes alone; the call takes objects.
+      // The types of pipe() allow only bytes; the call takes objects.
       Readable.from(requests).pipe(call as unknown as NodeJS.WritableStream);
       return call;
     });
@@ -325,7 +325,7 @@ export class Connection {
     });
   }
 
-  /** The reply of a method that streams. The call ends when its iteration is left. */
+  /** The reply of a server-streaming method. The call ends when the iteration is left. */
   download<Q, R>(
     method: Method<Q, R>,
     request: Q,
@@ -345,7 +345,7 @@ export class Connection {
       callOptions,
     );
     const stop = this.#follow(call, options.signal);
-    // A call that is cancelled after its reader left has an error that nobody waits for.
+    // If a call is cancelled after its reader left, nobody waits for its error.
     call.on('error', () => undefined);
     let given = '';
     call.on('metadata', (headers: grpc.Metadata) => {
@@ -365,7 +365,7 @@ export class Connection {
     return { [Symbol.asyncIterator]: read, cancel: () => call.cancel(), cookie: () => given };
   }
 
-  /** A wait between two calls. `ended` fails with CANCELLED where a call would. */
+  /** A wait between two calls. `ended` fails with CANCELLED when a call would. */
   pause(ms: number, { signal }: CallOptions): Cancellable & { ended: Promise<void> } {
     this.#refuseEnded(signal);
     let cancel = (): void => undefined;
@@ -399,7 +399,7 @@ export class Connection {
     if (signal?.aborted) throw aborted(signal);
   }
 
-  /** Cancels the call when the signal is aborted or the client closed. The result ends that. */
+  /** Cancels the call when the signal aborts or the client closes. The result undoes this. */
   #follow(call: Cancellable, signal: AbortSignal | undefined): () => void {
     const cancel = (): void => call.cancel();
     this.#running.add(call);
@@ -410,7 +410,7 @@ export class Connection {
     };
   }
 
-  /** What a failed call throws. */
+  /** The error that a failed call throws. */
   #failure(error: unknown, { signal, timeoutMs }: CallOptions): unknown {
     if (!(error instanceof Error) || !('code' in error) || typeof error.code !== 'number') return error;
     const { code, details, metadata } = error as grpc.ServiceError;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The error that a failed call throws. A mistake that the client itself can see (a wrong type, a
+// The error that a failed call throws. A mistake that the client itself can detect (a wrong type, a
 // number that does not fit its field) is a TypeError or RangeError instead, thrown before anything
 // is sent.
 import type { Metadata } from '@grpc/grpc-js';
@@ -7,7 +7,7 @@ import type { Metadata } from '@grpc/grpc-js';
 import { BadRequest, ErrorInfo, RequestInfo, RetryInfo } from './gen/google/rpc/error_details';
 import { Status } from './gen/google/rpc/status';
 
-/** The codes of gRPC, by their numbers. */
+/** The status codes of gRPC, with their numbers. */
 export enum Code {
   CANCELLED = 1,
   UNKNOWN = 2,
@@ -27,11 +27,11 @@ export enum Code {
   UNAUTHENTICATED = 16,
 }
 
-/** Whether the replica says that another one is to be asked: it drains, or the session has moved. */
+/** Whether the error refers the call to another replica: DRAINING, or the session has moved. */
 export const leavesReplica = (error: RivuletError): boolean =>
   error.reason === 'DRAINING' || error.reason === 'SESSION_MOVED';
 
-/** What an error says beside code and text; each as in RivuletError, absent where there is none. */
+/** Details of an error besides code and text, as in RivuletError; absent: none. */
 export interface ErrorFields {
   reason?: string;
   field?: string;
@@ -46,7 +46,7 @@ export class RivuletError extends Error {
   override readonly name = 'RivuletError';
   /** The gRPC status. */
   readonly code: Code;
-  /** The text of the error alone; it may change from release to release. */
+  /** Only the text of the error; it may change from release to release. */
   readonly details: string;
   /**
    * UPPER_SNAKE_CASE and stable, for programs to decide by, for example "TOKEN_OUT_OF_RANGE"; "" if
@@ -64,8 +64,8 @@ export class RivuletError extends Error {
   readonly requestId: string;
   /**
    * Further details by name. For an error that ends a reply, where to continue: "session_id" and
-   * "session_position" on a session, else "sent_tokens": how many tokens of each sample were sent,
-   * separated by commas.
+   * "session_position" on a session, else "sent_tokens": for each sample, the number of tokens that
+   * were sent, separated by commas.
    */
   readonly metadata: Readonly<Record<string, string>>;
 
@@ -121,7 +121,7 @@ export function fromStatus(code: number, details: string, metadata?: Metadata): 
     try {
       fields = fieldsOf(packed);
     } catch {
-      // Something on the way wrote details of its own; code and text still hold.
+      // A proxy wrote its own details; code and text still hold.
     }
   }
   // Our servers attach details to each of their errors, so a balancer or the network ended this call.

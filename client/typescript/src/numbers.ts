@@ -25,7 +25,7 @@ export function toNumber(value: bigint): number {
   return number;
 }
 
-/** A copy of a message with numbers in place of bigints. Errors: those of toNumber. */
+/** A copy of a message with numbers in place of bigints. Errors: the errors of toNumber. */
 export function plain<T>(message: T): Plain<T>;
 export function plain(message: unknown): unknown {
   if (typeof message === 'bigint') return toNumber(message);
@@ -39,7 +39,7 @@ export function durationMs(duration: Duration | undefined): number {
   return duration === undefined ? 0 : toNumber(duration.seconds) * 1000 + duration.nanos / 1e6;
 }
 
-/** The duration of milliseconds, to a microsecond. */
+/** Milliseconds as a duration, rounded to a microsecond. */
 export function duration(ms: number): Duration {
   const micros = Math.round(ms * 1000);
   const seconds = Math.floor(micros / 1e6);

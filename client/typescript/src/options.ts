@@ -16,8 +16,8 @@ export type Priority = 'low' | 'normal' | 'high';
 /** Options of every call. */
 export interface CallOptions {
   /**
-   * Milliseconds for the whole call, with streaming and every repetition; then DEADLINE_EXCEEDED.
-   * Absent: no limit.
+   * Milliseconds for the whole call, with streaming and every repetition; after it,
+   * DEADLINE_EXCEEDED. Absent: no limit.
    */
   timeoutMs?: number;
   /** Ends the call when it is aborted: CANCELLED, with the signal's reason as `cause`. */
@@ -26,7 +26,7 @@ export interface CallOptions {
   metadata?: CallMetadata;
 }
 
-/** Lets requests with a common prefix feed it once. This changes time only, not the tokens. */
+/** Lets requests with a common prefix feed the prefix once. Changes only time, not the tokens. */
 export interface PromptCache {
   /** States are shared only with requests of the same salt, at most 64 bytes. */
   salt?: string;
@@ -37,14 +37,14 @@ export interface PromptCache {
   positions?: readonly number[];
 }
 
-/** Options of calls that take a text. They concern strings alone. */
+/** Options of calls that take a text. They have no effect on token ids. */
 export interface TextOptions extends CallOptions {
   /**
-   * With the tokens with which the tokenizer begins and ends a text. Absent: where the text begins a
+   * Adds the tokens with which the tokenizer begins and ends a text. Absent: if the text begins a
    * sequence, and always in tokenize().
    */
   addSpecialTokens?: boolean;
-  /** Control tokens that the text spells out are those tokens; absent: true. */
+  /** Names of control tokens in the text become these tokens; absent: true. */
   parseSpecialTokens?: boolean;
 }
 
@@ -69,8 +69,8 @@ export interface SamplingOptions extends TextOptions {
   /** Token id to a bias in [-100, 100]. */
   logitBias?: Readonly<Record<number, number>>;
   /**
-   * 0 to 2^64 - 1; above 2^53 - 1 as a bigint. Absent: the client draws one (GenerateStream.seed); in
-   * a session, the session's.
+   * 0 to 2^64 - 1; above 2^53 - 1 as a bigint. Absent: the client draws a seed
+   * (GenerateStream.seed); in a session, the session's seed.
    */
   seed?: number | bigint;
   /** Ends a sample when its text would contain one of these. */
@@ -88,7 +88,7 @@ export interface SamplingOptions extends TextOptions {
   /** Shares states of the prompt with other requests; true is the same as {}. */
   cache?: boolean | PromptCache;
   priority?: Priority;
-  /** Continues a reply that has begun where its call is lost; absent: true. */
+  /** Continues a reply that has begun if its call is lost; absent: true. */
   resume?: boolean;
 }
 
@@ -152,7 +152,7 @@ export interface ModelOptions extends CallOptions {
 
 /** Options of RivuletClient.detokenize(). */
 export interface DetokenizeOptions extends ModelOptions {
-  /** Control tokens have no text. */
+  /** Leaves out the text of control tokens. */
   skipSpecialTokens?: boolean;
 }
 

@@ -5,41 +5,41 @@ import type { Durability } from './replies';
 import { knownTokens } from './requests';
 import { hashTokens } from './sequence';
 
-/** What a request gives. */
+/** The content of a request. */
 export type Given = Partial<
   Pick<AppendRequest, 'content' | 'addSpecialTokens' | 'parseSpecialTokens'>
 >;
 
-/** Tokens `begin` to `end` of the session, or none and a mark that was set there. */
+/** Tokens `begin` to `end` of the session, or no tokens and a mark at that position. */
 interface Piece {
   begin: number;
   end: number;
-  // The session's at `begin`, if it is known.
+  // The session's hash at `begin`, if it is known.
   hash: bigint | undefined;
-  // Else `text`, whose tokens only the server knows.
+  // Absent: `text` is set, whose tokens only the server knows.
   tokens?: number[];
   text?: Given;
   mark: string;
 }
 
 /**
- * What was given and received after the position that is known to be durable, to be given again if
- * its replica is lost. Empty after each reply where no store is shared.
+ * The given and received tokens after the last durable position, to be given again if the replica
+ * is lost. Empty after each reply if no store is shared.
  */
 export class Pending {
   #pieces: Piece[] = [];
-  #shared = false; // a reply has told its durability
+  #shared = false; // a reply has had `durability`
 
   get empty(): boolean {
     return !this.#shared || this.#pieces.length === 0;
   }
 
-  /** All is durable. */
+  /** Called when everything is durable. */
   clear(): void {
     this.#pieces = [];
   }
 
-  /** Drops what comes after a position. Of a text nothing is left where a part of it goes. */
+  /** Drops everything after a position. If a part of a text is dropped, the whole text is. */
   cut(position: number): void {
     for (const piece of this.#pieces) {
       if (piece.tokens === undefined || piece.begin >= position || piece.end <= position) continue;
@@ -59,7 +59,7 @@ export class Pending {
     return undefined;
   }
 
-  /** `given` has brought the session from `begin`, where it has this hash, to `end`. */
+  /** Adds `given`, which brought the session from `begin`, where it has this hash, to `end`. */
   add(begin: number, end: number, hash: bigint | undefined, given: Given): void {
     if (end <= begin) return;
     const { content, addSpecialTokens, parseSpecialTokens } = given;
@@ -69,7 +69,7 @@ export class Pending {
     this.#pieces.push({ begin, end, hash, ...what, mark: '' });
   }
 
-  /** These tokens were generated. */
+  /** Adds generated tokens. */
   extend(begin: number, hash: bigint | undefined, tokens: readonly number[]): void {
     const last = this.#pieces.at(-1);
     if (last?.tokens === undefined || last.hash === undefined || last.mark !== '' || last.end !== begin) {
@@ -80,7 +80,7 @@ export class Pending {
     last.end += tokens.length;
   }
 
-  /** A request has ended at a position and set the mark, if that is not empty. */
+  /** Called when a request has ended at a position and set the mark, if not empty. */
   ended(position: number, hash: bigint, mark: string, durability: Durability | undefined): void {
     if (mark !== '') this.#pieces.push({ begin: position, end: position, hash, tokens: [], mark });
     if (durability === undefined) {
@@ -88,14 +88,14 @@ export class Pending {
       return;
     }
     this.#shared = true;
-    const at = durability.position; // where a mark may not be durable yet
+    const at = durability.position; // a mark at this position may not be durable yet
     this.#pieces = this.#pieces.filter(({ end, mark: name }) => end > at || (end === at && name !== ''));
   }
 
   /**
-   * What brings the session from position `found` to `target`, one after another; each has its mark
-   * and no position. Empty: that is not known, or nothing is missing. Neither position may be within
-   * a text.
+   * The requests, in order, that bring the session from position `found` to `target`. Each has its
+   * mark and no position. Empty: the tokens are not known, or nothing is missing. Neither position
+   * may be within a text.
    */
   missing(found: number, target: number): AppendRequest[] {
     const requests: AppendRequest[] = [];

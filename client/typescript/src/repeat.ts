@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is sent again where the call of a reply is lost: "Lost replies" of client/README.md.
+// Continues a reply whose call is lost: "Lost replies" in client/README.md.
 import { Code, leavesReplica, RivuletError } from './errors';
 import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
 import { broken, part, type Part } from './replies';
 
-const FIRST_WAIT_MS = 100; // doubled; the number of calls keeps it below the 2 s of the rules
-const LOSSES_WITH_COOKIE = 2; // in a row; then another replica is asked
-const EMPTY_CALLS = 5; // in a row, once the reply has begun
+const FIRST_WAIT_MS = 100; // doubled; too few calls to reach the 2 s of the rules
+const LOSSES_WITH_COOKIE = 2; // lost calls in a row; then another replica is asked
+const EMPTY_CALLS = 5; // calls in a row that bring nothing, once the reply has begun
 
-/** What has come of a reply, and the call that continues it. Sends and receives nothing itself. */
+/** The received part of a reply, and the call that continues it. No input or output. */
 export class RepeatedReply {
   readonly #request: GenerateRequest;
   readonly #resume: boolean;
   readonly #maxAttempts: number;
   readonly #numSamples: number;
-  // By sample: the tokens that have come, and which have ended.
+  // By sample: the received tokens, and whether the sample has ended.
   readonly #tokens = new Map<number, number[]>();
   readonly #ended = new Set<number>();
   #fingerprint: bigint | undefined;
   #begun = false;
   #complete = false; // the usage has come
   #repeated = false;
-  // Since something came. The first says why the reply was lost.
+  // Lost calls, from the last one that brought something. The first error says why it was lost.
   #losses = 0;
   #loss: RivuletError | undefined;
   #cookie = '';
-  #dropsCookie = false; // the next call is made without it ...
-  #keepsCookie = false; // ... which is not done again: the session is known only there
+  #dropsCookie = false; // the next call is made without the cookie ...
+  #keepsCookie = false; // ... no more: only the cookie's replica knows the session
 
   /** `request`: of the first call, with a seed or a session. */
   constructor(request: GenerateRequest, resume: boolean, maxAttempts: number) {
@@ -36,12 +36,12 @@ export class RepeatedReply {
     this.#numSamples = request.numSamples ?? 1;
   }
 
-  /** Of the next call; "" for none. */
+  /** The cookie of the next call; "": none. */
   get cookie(): string {
     return this.#dropsCookie ? '' : this.#cookie;
   }
 
-  /** That of the session, before the first call and where one has brought another. */
+  /** Sets the session's cookie: before the first call, and when a call has brought a new one. */
   set cookie(cookie: string) {
     this.#cookie = cookie;
   }
@@ -51,14 +51,14 @@ export class RepeatedReply {
     return this.#fingerprint !== undefined;
   }
 
-  /** Whether a call after the first was made or is due. */
+  /** Whether a second call was made or is due. */
   get repeated(): boolean {
     return this.#repeated;
   }
 
   /**
-   * The part that a message holds; undefined if it holds none, or one that has come before. Errors:
-   * RivuletError INTERNAL (a gap, or tokens again).
+   * The part that a message holds; undefined if it holds no part, or a part that has come before.
+   * Errors: RivuletError INTERNAL (a gap, or tokens again).
    */
   take(message: GenerateReply): Part | undefined {
     this.#fingerprint ??= message.fingerprint;
@@ -90,12 +90,12 @@ export class RepeatedReply {
     return { ...this.#request, resume: { fingerprint: this.#fingerprint, samples } };
   }
 
-  /** Whether nothing is missing where a call ends with `error`. */
+  /** Whether the reply is complete although a call ended with `error`. */
   hasEnded(error: unknown): boolean {
     return this.#complete && error instanceof RivuletError && error.code === Code.UNAVAILABLE;
   }
 
-  /** Milliseconds from a failed call to the next one. Errors: the one with which the reply ends. */
+  /** Milliseconds from a failed call to the next one. Errors: the error that ends the reply. */
   waitMs(error: unknown): number {
     if (!(error instanceof RivuletError && this.#isLost(error))) throw error;
     if (this.#losses === 0) this.#loss = error;
@@ -112,7 +112,7 @@ export class RepeatedReply {
     return lost || (this.#repeated && refusedForNow) || this.#isUnknownThere(error);
   }
 
-  /** Whether another replica than that of the cookie does not know the session. */
+  /** Whether a replica that was reached without the cookie does not know the session. */
   #isUnknownThere(error: RivuletError): boolean {
     return this.#dropsCookie && error.reason === 'SESSION_NOT_FOUND';
   }
@@ -123,7 +123,7 @@ export class RepeatedReply {
     this.#dropsCookie = leaves && this.#cookie !== '' && !this.#keepsCookie;
   }
 
-  /** How many calls may follow before another part comes. */
+  /** Maximum number of further calls before another part comes. */
   #mostLosses(): number {
     if (!this.#begun) return this.#maxAttempts - 1;
     return this.#resume && this.#fingerprint !== undefined ? EMPTY_CALLS : 0;

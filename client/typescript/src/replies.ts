@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results of calls, and how they are read from messages.
+// The results of calls, and functions that read them from messages.
 import { Code, RivuletError } from './errors';
 import {
   FinishReason as FinishNumber,
@@ -22,7 +22,8 @@ export type { TopLogprobs };
 
 /**
  * Why a sample ended. "length": maxTokens, or the model's last position. "stop_token": the model's
- * eos or one of stopTokenIds was sampled. "unknown": a reason of a server newer than this client.
+ * eos or one of stopTokenIds was sampled. "unknown": a reason from a server that is newer than this
+ * client.
  */
 export type FinishReason = 'length' | 'stop_token' | 'stop_string' | 'unknown';
 
@@ -62,7 +63,7 @@ export interface Part {
 export interface Usage {
   promptTokens: number;
   completionTokens: number;
-  /** How many of promptTokens were not fed, because a kept state included them. */
+  /** The part of promptTokens that was not fed, because a kept state included it. */
   cachedPromptTokens: number;
   /** To the first slot. */
   queueMs: number;
@@ -72,20 +73,20 @@ export interface Usage {
 }
 
 /**
- * Whether the store that the replicas share has what a request did to its session, so that it
- * outlives the replica.
+ * Whether the effect of a request on its session is in the store that the replicas share, so that
+ * the effect outlives the replica.
  */
 export interface Durability {
   /**
-   * If false, the store did not confirm it in time. The server continues to write it, and the Session keeps
-   * the tokens that are missing.
+   * If false, the store did not confirm it in time. The server continues to write the tokens, and
+   * the Session keeps the missing ones.
    */
   durable: boolean;
-  /** Up to where the session's tokens are known to be in the store. */
+  /** The session's tokens before this position are known to be in the store. */
   position: number;
   /**
-   * The replica took the session over from one with this numerics id, which is not its own, and
-   * computed it again.
+   * The replica took the session over from a replica with this numerics id, which differs from its
+   * own, and fed its tokens again.
    */
   otherNumericsId?: string;
 }
@@ -100,7 +101,7 @@ export interface Generation {
   samples: Sample[];
   seed: bigint;
   usage: Usage;
-  /** Of a reply on a session whose server shares a store of sessions with others. */
+  /** For a reply on a session, if the server shares a store of sessions with other servers. */
   durability?: Durability;
   /** The text of sample 0. */
   text: string;
@@ -123,29 +124,30 @@ export interface Score {
 export interface Tokens {
   ids: number[];
   /**
-   * ids[i] stands for the bytes begins[i] to ends[i] - 1 of the text's UTF-8: the whole code points of
-   * which it holds a part, so that neighbours may overlap. An added token stands for none.
+   * ids[i] stands for the bytes begins[i] to ends[i] - 1 of the text's UTF-8: all code points of
+   * which the token holds at least a part. So the ranges of neighbours may overlap. An added token
+   * has an empty range.
    */
   begins: number[];
   ends: number[];
 }
 
-/** What tokens stand for. */
+/** Tokens as text. */
 export interface DetokenizedText {
   /**
-   * The text of a sequence that begins with the tokens: `rawBytes` with U+FFFD for what is no UTF-8,
-   * and without the space that some tokenizers put before a text.
+   * The text of a sequence that begins with the tokens: `rawBytes`, with U+FFFD for bytes that are
+   * not UTF-8, and without the space that some tokenizers put before a text.
    */
   text: string;
-  /** What the tokens stand for, one after another. */
+  /** The bytes of the tokens, one token after another. */
   rawBytes: Uint8Array;
 }
 
-/** What append() did. */
+/** The result of append(). */
 export interface Appended extends Score {
   /** Tokens that were not fed, because a kept state included them. */
   cachedTokens: number;
-  /** Where the server shares a store of sessions with others. */
+  /** Present if the server shares a store of sessions with other servers. */
   durability?: Durability;
 }
 
@@ -155,13 +157,13 @@ export type ModelSummary = Plain<ModelSummaryMessage>;
 export type Model = Plain<GetModelReply>;
 /** Capacity and load of a model. */
 export type ModelLoad = Omit<Plain<ModelLoadMessage>, 'oldestWait'> & {
-  /** How long the oldest request that waits for slots has waited; 0 if none waits. */
+  /** Time that the oldest request has waited for slots; 0 if none waits. */
   oldestWaitMs: number;
 };
 /** Connections and refusals since the server started. */
 export type ServerLoad = Plain<ServerLoadMessage>;
 
-/** What the server knows of a session. */
+/** The server's description of a session. */
 export interface SessionInfo {
   id: string;
   model: string;
@@ -174,7 +176,7 @@ export interface SessionInfo {
   idleTimeoutMs: number;
   idleMs: number;
   busy: boolean;
-  /** Memory of its states, and bytes of those that are only in files. */
+  /** Memory of its states, and bytes of the states that are only in files. */
   stateBytes: number;
   stateDiskBytes: number;
 }
@@ -243,7 +245,7 @@ function sample(index: number, parts: readonly Part[]): Sample {
   return { ...joined, finish: end };
 }
 
-/** The whole reply of the parts of RepeatedReply. Errors: RivuletError INTERNAL (a sample without an end). */
+/** The whole reply from RepeatedReply's parts. Errors: RivuletError INTERNAL (unended sample). */
 export function generation(
   parts: readonly Part[],
   numSamples: number,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From arguments to the messages of rivulet.v1. Errors: TypeError and RangeError of checks.ts.
+// Converts arguments to the messages of rivulet.v1. Errors: TypeError and RangeError of checks.ts.
 import { randomBytes } from 'node:crypto';
 
 import * as check from './checks';
@@ -69,7 +69,7 @@ function content(name: string, value: Prompt): Content {
   return { $case: 'tokens', value: { ids: check.list(name, value, check.int32) } };
 }
 
-/** The result of `convert` for an option that is there. */
+/** The result of `convert` for an option that is given. */
 function optional<T, R>(
   name: string,
   value: T | undefined,
@@ -160,7 +160,7 @@ function sampled(options: SamplingOptions): GenerateRequest {
 export function generate(prompt: Prompt, asked: GenerateOptions | undefined): GenerateRequest {
   const options = check.options('generate', asked, [...SAMPLING, 'model', 'numSamples']);
   const request = sampled(options);
-  // So that another call can continue the reply.
+  // A seed is needed so that another call can continue the reply.
   request.sampling!.seed ??= randomBytes(8).readBigUInt64LE();
   request.model = optional('model', options.model, check.text) ?? '';
   request.prompt = content('prompt', prompt);

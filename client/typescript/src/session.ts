@@ -33,7 +33,7 @@ import { append, CALL, knownTokens, sessionGenerate } from './requests';
 import { hashTokens } from './sequence';
 import { GenerateStream } from './stream';
 
-// The server says these before it has changed anything.
+// The server returns these errors before it changes anything.
 const UNCHANGED = [
   Code.INVALID_ARGUMENT,
   Code.NOT_FOUND,
@@ -45,14 +45,14 @@ const UNCHANGED = [
   Code.ABORTED,
 ];
 
-// Where the session has moved, what it generated before may be there.
+// After SESSION_MOVED the session may have new tokens.
 const unchanged = (error: unknown): boolean =>
   error instanceof RivuletError && UNCHANGED.includes(error.code) && error.reason !== 'SESSION_MOVED';
 
-// How the server says that the session is shorter than its object knows it.
+// Reasons with which the server says that the session is shorter than its object knows.
 const BEHIND = ['SESSION_HASH_MISMATCH', 'POSITION_OUT_OF_RANGE', 'MARK_NOT_FOUND'];
 
-/** What a session adds to what the server says of it. */
+/** Data of a session besides the server's description. */
 export interface SessionExtras {
   cookie: string;
   sameNumerics?: boolean;
@@ -61,20 +61,22 @@ export interface SessionExtras {
 /**
  * A session, from RivuletClient.openSession(), session() and restoreSession(), or fork().
  *
- * The object counts the tokens that it gave and received, and continues after them. What the server
- * generated beyond that, in a reply that was left early or lost, is dropped by the next call.
- * Replies are checked against the server's running hash; a difference is DATA_LOSS. The hash of
- * given text is taken over, because the server tokenizes it.
+ * The object counts the tokens that it gave and received, and continues after them. The next call
+ * drops tokens that the server generated beyond these, in a reply that was left early or lost.
+ * Replies are checked against the server's running hash; a difference is DATA_LOSS. After given
+ * text the object takes over the server's hash, because the server tokenizes the text.
  *
  * Where replicas share a store of sessions, the object keeps the tokens that the store did not have at
- * the end of a reply or append() (Durability). If their replica is lost and the session is found
- * without them, the next call gives them again, with their marks, and then takes effect. All tokens
- * that are given again count as given: for penalties, and for `position` of generate(). They are not
- * given again if the session was cut within a text, or if another object has used it.
+ * the end of a reply or append() (Durability). If the replica is lost and the session is found
+ * without these tokens, the next call gives them again, with their marks, and then takes effect.
+ * All tokens that are given again count as given tokens: for penalties, and for `position` of
+ * generate(). They are not given again if the session was cut within a text, or if another object
+ * has used it.
  *
  * Calls take effect in the order in which they are made, and a call ends a reply that still runs.
- * Only one object at a time should use a session. If another one has used it, calls throw
- * FAILED_PRECONDITION (SESSION_HASH_MISMATCH); RivuletClient.session() continues from there.
+ * Only one object at a time should use a session. If another object has used it, calls throw
+ * FAILED_PRECONDITION (SESSION_HASH_MISMATCH); RivuletClient.session() continues from the new
+ * position.
  */
 export class Session {
   readonly #connection: Connection;
@@ -89,7 +91,7 @@ export class Session {
   #running: GenerateStream | undefined;
   #last: Promise<unknown> = Promise.resolve();
 
-  /** For RivuletClient. */
+  /** Called by RivuletClient only. */
   constructor(connection: Connection, info: SessionInfo, extras: SessionExtras) {
     this.#connection = connection;
     this.#info = info;
@@ -131,7 +133,7 @@ export class Session {
     return this.#info.idleTimeoutMs;
   }
 
-  /** By which a balancer finds the session's replica, for RivuletClient.session(); or "". */
+  /** Cookie by which a balancer finds the session's replica (RivuletClient.session()); or "". */
   get cookie(): string {
     return this.#extras.cookie;
   }
@@ -178,8 +180,8 @@ export class Session {
     let begun = false;
     let goesBack = false;
     let givenAgain = false;
-    // Nothing has come: the server may have dropped what the hash of the first call was of. With a
-    // fingerprint it does not look at the hash.
+    // No part has come: the first call may have dropped tokens of its hash, so the next call has no
+    // hash. With a fingerprint the server ignores the hash.
     const again = (later: GenerateRequest): GenerateRequest =>
       goesBack && later.session
         ? { ...later, session: { ...later.session, sequenceHash: undefined } }
@@ -227,7 +229,7 @@ export class Session {
     return stream;
   }
 
-  /** Opens sessions that continue from this one, which does not change: all of them or none. */
+  /** Opens sessions that continue from this one, which does not change. Opens all or none. */
   async fork(options: ForkOptions = {}): Promise<Session[]> {
     const { count, seed, position } = check.options('fork', options, [...CALL, 'count', 'seed', 'position']);
     const request = ForkSessionRequest.fromPartial({
@@ -258,7 +260,7 @@ export class Session {
     return this.#inOrder(options, () => this.#rewind(to, options), false);
   }
 
-  /** The session as bytes for RivuletClient.restoreSession(). They outlive the server. */
+  /** The session as bytes for RivuletClient.restoreSession(). The bytes outlive the server. */
   async snapshot(options: SnapshotOptions = {}): Promise<Uint8Array> {
     const { position } = check.options('snapshot', options, [...CALL, 'position']);
     const asked = position === undefined ? undefined : check.int64('position', position);
@@ -282,7 +284,7 @@ export class Session {
     );
   }
 
-  /** Closes the session and ends the requests on it. Does nothing if it is closed. */
+  /** Closes the session and ends its requests. Does nothing if the session is closed. */
   async close(options: CallOptions = {}): Promise<void> {
     check.options('close', options, CALL);
     return this.#inOrder(
@@ -299,8 +301,9 @@ export class Session {
   }
 
   /**
-   * Runs `action` after the calls before it, without a reply that still runs: if nobody reads it,
-   * it would delay every other call. `settled`: only once the server holds what this object knows.
+   * Runs `action` after the earlier calls. Ends a running reply first, because a reply that nobody
+   * reads would delay every other call. `settled`: first drops tokens that this object does not
+   * know.
    */
   #inOrder<T>(options: CallOptions, action: () => Promise<T>, settled = true): Promise<T> {
     const result = this.#last.then(async () => {
@@ -313,12 +316,12 @@ export class Session {
     return result;
   }
 
-  /** Drops what the server may hold beyond what this object knows. */
+  /** Drops tokens on the server that this object does not know. */
   async #settled(options: CallOptions): Promise<void> {
     if (this.#ahead) await this.#rewind({ $case: 'position', value: BigInt(this.#position) }, options);
   }
 
-  /** `repeats`: two of them are as good as one. */
+  /** `repeats`: a repetition has no further effect. */
   #call<Q, R>(method: Method<Q, R>, request: Q, options: CallOptions, repeats = true): Promise<R> {
     return this.#onSession(options, repeats, (cookie, deadline) =>
       this.#connection.unary(method, request, options, cookie, deadline),
@@ -343,7 +346,7 @@ export class Session {
     this.#settle(sessionInfo(session));
   }
 
-  /** What `call` returns. If the session has lost tokens, it is made again once they are given again. */
+  /** Returns call(). If the session has lost tokens, gives them again and repeats the call. */
   async #orGivenAgain<T>(options: CallOptions, call: () => Promise<T>): Promise<T> {
     try {
       return await call();
@@ -354,8 +357,8 @@ export class Session {
   }
 
   /**
-   * After a call that ended with `error`: gives the tokens up to a position that were not durable and
-   * are lost. Returns the session's hash there; undefined if there are none.
+   * Called after a call that ended with `error`: gives lost tokens (that were not durable) again,
+   * up to a position. Returns the session's hash there; undefined if no tokens are lost.
    */
   async #giveAgain(error: unknown, to: number, options: CallOptions): Promise<bigint | undefined> {
     if (!(error instanceof RivuletError && BEHIND.includes(error.reason)) || this.#pending.empty)
@@ -377,7 +380,7 @@ export class Session {
     return hash;
   }
 
-  /** Around a call that changes the session: records whether its result is known. */
+  /** Surrounds a call that changes the session: records whether the call's result is known. */
   async #changing<T>(call: () => Promise<T>): Promise<T> {
     try {
       const result = await call();
@@ -397,18 +400,18 @@ export class Session {
     this.#position = info.position;
     this.#hash = info.sequenceHash;
     this.#marks = new Map(Object.entries(info.marks));
-    this.#pending.clear(); // a call that opens or rewinds a session succeeds only if that is durable
+    this.#pending.clear(); // opening and rewinding succeed only if they are durable
   }
 
-  /** A request has ended well. */
+  /** Called when a request has succeeded. */
   #ended(mark: string, durable: Durability | undefined): void {
     if (mark !== '') this.#marks.set(mark, this.#position);
     this.#pending.ended(this.#position, this.#hash, mark, durable);
   }
 
   /**
-   * The session continued from `begin` with what a request gave, and with generated tokens. Errors:
-   * RivuletError DATA_LOSS (the server holds other tokens).
+   * Notes that the session continued from `begin` with a request's content and with generated
+   * tokens. Errors: RivuletError DATA_LOSS (the server holds other tokens).
    */
   #advance(
     progress: SessionProgress | undefined,
@@ -429,7 +432,7 @@ export class Session {
         );
       }
     }
-    // The hash of an earlier position that is durable is not kept.
+    // The hash of an earlier durable position is not kept.
     const hash = begin === this.#position ? this.#hash : this.#pending.hashAt(begin);
     const known = given !== undefined && hash !== undefined ? hashTokens(given, hash) : undefined;
     if (known !== undefined) checkHash(position, progress.sequenceHash, hashTokens(generated, known));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reply that streams, over several calls if one is lost.
+// A reply that streams, over several calls if a call is lost.
 import * as check from './checks';
 import { deadlineOf, type Cancellable, type Connection } from './connection';
 import { Code, RivuletError } from './errors';
@@ -12,30 +12,30 @@ import type { SamplingOptions } from './options';
 import { RepeatedReply } from './repeat';
 import { durability, generation, usage, type Durability, type Generation, type Part, type Usage } from './replies';
 
-/** What a session adds to a stream. */
+/** The functions that a session adds to a stream. */
 export interface ReplyHooks {
-  /** By which a balancer finds the session's replica. */
+  /** The cookie by which a balancer finds the session's replica. */
   cookie?(): string;
-  /** Runs before the first call, and may complete its request. */
+  /** Runs before the first call, and may complete the call's request. */
   begin?(): Promise<void>;
-  /** A message has come, with a cookie by which the balancer finds the session's replica. */
+  /** Called when a message has come, with the cookie for the session's replica. */
   moved?(cookie: string): void;
-  /** The request of a call after the first of which nothing has come. */
+  /** The request of the call after a first call that has brought nothing. */
   again?(request: GenerateRequest): GenerateRequest;
-  /** Sees every message before its part is given out. May throw. */
+  /** Gets every message before its part is returned. May throw. */
   received?(message: GenerateReply): void;
-  /** Whether a call that ended with this error is to be made again at once. */
+  /** Whether a call that ended with this error must be repeated at once. */
   repaired?(error: unknown): Promise<boolean>;
-  /** Sees the error that ends the reply. `repeated`: there was more than one call. */
+  /** Gets the error that ends the reply. `repeated`: there was more than one call. */
   failed?(error: unknown, repeated: boolean): void;
 }
 
 /**
- * The parts of a reply as they arrive: `for await (const part of stream)`. The call begins with the
- * first part that is asked for. It ends when the loop is left; the server then frees the slot
- * within a step or two.
+ * The parts of a reply as they arrive: `for await (const part of stream)`. The call begins when the
+ * first part is requested. It ends when the loop is left; the server then frees the slot within one
+ * or two steps.
  *
- * Where a call is lost, another one continues the reply, on any server behind the target, without
+ * If a call is lost, another call continues the reply, on any server behind the target, without
  * missing or repeated tokens (option `resume`). `usage` has the times of the last call.
  *
  * Errors while iterating: RivuletError; FAILED_PRECONDITION (RESUME_MISMATCH): the server of a later
@@ -55,7 +55,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
   #usage: Usage | undefined;
   #durability: Durability | undefined;
 
-  /** For RivuletClient and Session. */
+  /** Called by RivuletClient and Session only. */
   constructor(
     connection: Connection,
     request: GenerateRequest,
@@ -81,7 +81,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     return this.#usage;
   }
 
-  /** Of a reply on a session, at its end, where the server shares a store of sessions with others. */
+  /** For a reply on a session, at its end, if the server shares a store with other servers. */
   get durability(): Durability | undefined {
     return this.#durability;
   }
@@ -108,8 +108,8 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
   }
 
   /**
-   * Waits for the end and returns the whole reply. Errors: those of iterating; Error (parts were
-   * taken before).
+   * Waits for the end and returns the whole reply. Errors: the errors of iterating; Error (parts
+   * were taken before).
    */
   async collect(): Promise<Generation> {
     if (this.#begun) throw new Error('collect() must be called before any part is taken');
@@ -157,7 +157,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
         this.#reply.cookie = cookie;
         this.#hooks.moved?.(cookie);
       }
-      // A part that arrived meanwhile must not be given out: a session has stopped counting.
+      // A part that arrived meanwhile must not be returned: a session has stopped counting.
       this.#refuseCancelled();
       this.#seed ??= message.seed;
       this.#hooks.received?.(message);
@@ -170,7 +170,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     }
   }
 
-  /** Until the call that follows a failed one. Errors: the one with which the reply ends. */
+  /** Waits until the call after a failed call. Errors: the error that ends the reply. */
   async #wait(error: unknown, deadline: number): Promise<void> {
     const ms = this.#reply.waitMs(error);
     if (Date.now() + ms >= deadline) {
