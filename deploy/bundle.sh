@@ -27,7 +27,7 @@ while (($#)); do
   esac
   shift
 done
-# Of the build: what it lacks to have the programs of the kit; nothing where it has them.
+# Prints what the build lacks for the programs of the kit; nothing if it has them.
 lacks_kit() {
   local settings=$build/CMakeCache.txt
   if ! command -v nvcc >/dev/null; then echo "this machine has no nvcc"
@@ -66,15 +66,15 @@ fi
 for program in "${programs[@]}"; do
   cp "$program" "$bundle/bin/"
   strip "$bundle/bin/${program##*/}"
-  # The C library and its loader must be those of the machine that runs it.
+  # The C library and its loader must come from the machine that runs the bundle.
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
     grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv))\.so' |
     while read -r library; do cp -nL "$library" "$bundle/lib/"; done
 done
-if $gpu_tests; then strip "$bundle"/lib/librivulet_*; fi  # the others are as their packages have them
+if $gpu_tests; then strip "$bundle"/lib/librivulet_*; fi  # other libraries stay as in their packages
 cp LICENSE "$bundle/"
 if ! $gpu_tests; then cp -r "$build/share" "$bundle/"; fi
-# What the distribution made travels with its licence: the libraries, and what is compiled into the programs.
+# Adds the licences of the distribution's code: of the libraries, and of the code that is compiled into the programs.
 pack_licences() {
   local owner
   mkdir "$bundle/licenses"
@@ -104,7 +104,7 @@ if [[ -n $outside ]]; then
 fi
 "$bundle/bin/rivulet" --version >/dev/null
 mkdir -p "$(dirname "$output")"
-# Programs of one source are alike: a dictionary that spans several finds what they share.
+# Programs of one source have common parts: a dictionary larger than a program finds them.
 export XZ_OPT="--lzma2=preset=6,dict=128MiB"
 tar -C "$staging" -caf "$output" rivulet-bundle  # compressed as its name says
 echo "$output: $(du -h "$output" | cut -f1)"

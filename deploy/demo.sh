@@ -22,14 +22,14 @@ if command -v nvcc >/dev/null; then
   fi
 fi
 unity=()
-[[ -e build/release/CMakeCache.txt ]] || unity=(-DRIVULET_UNITY=ON)  # half the time, where nothing is built yet
+[[ -e build/release/CMakeCache.txt ]] || unity=(-DRIVULET_UNITY=ON)  # takes half the time if nothing is built yet
 mkdir -p build
 if ! { cmake --preset release -DRIVULET_TESTS=OFF "${unity[@]}" -DRIVULET_CUDA="$cuda" && cmake --build --preset release --target rivulet-server rivulet; } >"$log" 2>&1; then
   tail -n 30 "$log" >&2
   echo "demo.sh: the build failed, see $log" >&2
   exit 1
 fi
-# Whoever builds here again gets what the preset says.
+# A later build here gets the preset's setting.
 [[ $cuda == ON ]] || cmake -URIVULET_CUDA build/release >>"$log" 2>&1
 bin=build/release/bin
 

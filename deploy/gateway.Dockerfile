@@ -38,5 +38,5 @@ STOPSIGNAL SIGTERM
 # Healthy while the server behind it is: /health answers 503 otherwise.
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8000/health', timeout=5)"]
-# Arguments of `docker run`, of which --target is needed, follow.
+# The arguments of `docker run` follow; --target is required.
 ENTRYPOINT ["rivulet-gateway", "--listen", "0.0.0.0:8000"]

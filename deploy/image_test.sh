@@ -92,7 +92,7 @@ build() {
 }
 # The Dockerfile's compiler cache begins with this machine's, which holds most of the objects where the release preset was
 # built before: same compiler, same flags. ccache.conf makes paths relative there, as deploy/test.sh does here.
-# What compilers write at this moment, in the cache's folder tmp, stays here.
+# Leaves out the cache's folder tmp, to which compilers may be writing.
 printf '%s = %s\n' hash_dir false sloppiness time_macros base_dir /rivulet >"$work/ccache.conf"
 if cache=$(ccache --get-config cache_dir 2>/dev/null) && [[ -d $cache ]]; then
   mkdir -p "$work/empty"
@@ -103,7 +103,7 @@ fi
 build rivulet
 build rivulet-mnist --target with-model --build-arg MODEL=model/zoo/mnist-linear
 
-# The gateway's packages, as this machine's pip finds them; the RUN steps see them as a folder.
+# Downloads the gateway's packages with this machine's pip; the RUN steps see them as a folder.
 wheels=$work/wheels
 mkdir -p "$wheels"
 build/venv/bin/python - client/python/pyproject.toml >"$work/packages.txt" <<'END'
@@ -120,7 +120,7 @@ printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$work/pip.conf"
 build rivulet-gateway --file deploy/gateway.Dockerfile --ignorefile deploy/gateway.Dockerfile.dockerignore \
   --volume "$wheels:/wheels:ro" --volume "$work/pip.conf:/etc/pip.conf:ro"
 
-# The wheel of this machine's programs, where Python is all that was added to Debian.
+# Tests the wheel of this machine's programs on Debian with only Python added.
 mkdir -p "$work/wheel"
 rm -f "$work"/wheel/*.whl
 cp "$(RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD build/venv/bin/python tests/e2e/support/server_wheel.py)" "$work/wheel/"
@@ -138,8 +138,8 @@ END
 context=$work/wheel build rivulet-wheel
 
 # The build stage with CUDA=ON, which fails without a working nvcc: the stage `packages` as its base, with this machine's
-# toolkit mounted where CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay
-# untested.
+# toolkit mounted where CUDA base images hold theirs. Everything else in those images, and their
+# runtime variants, stays untested.
 toolkit=/usr/local/cuda
 if [[ -x $toolkit/bin/nvcc ]]; then
   build rivulet-packages --target packages

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
-# Without an option: what building the server and the command needs, and jinja2, with which the command renders chat
-# templates. --tests: also what deploy/test.sh needs.
-# --tests also makes build/venv (tests/requirements.txt; where nvcc is, tests/requirements-cuda.txt too, and build/gpu-peer of
-# tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript (client/typescript).
-# Does nothing where everything is there; otherwise needs root, or sudo.
+# Installs the packages that a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
+# Without an option: the packages for building the server and the command, and jinja2, with which the command renders chat
+# templates. --tests: also the packages for deploy/test.sh.
+# --tests also makes build/venv (tests/requirements.txt; if nvcc is installed, tests/requirements-cuda.txt too, and
+# build/gpu-peer from tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript
+# (client/typescript). Does nothing if everything is installed; otherwise needs root, or sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +25,7 @@ case "${1:-}" in
   "") ;;
   --tests)
     packages+=("${test_packages[@]}")
-    # Any Node.js will do: Debian's packages clash with those of its makers.
+    # Any Node.js will do: Debian's packages conflict with NodeSource's.
     command -v npm >/dev/null || packages+=(nodejs npm)
     ;;
   *) echo "setup.sh: unknown option '$1'; usage: deploy/setup.sh [--tests]" >&2; exit 2 ;;
@@ -33,7 +33,7 @@ esac
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# logged <command...>: says nothing unless the command fails.
+# logged <command...>: prints nothing unless the command fails.
 logged() {
   if ! "$@" >"$log" 2>&1; then
     tail -n 20 "$log" >&2
@@ -59,7 +59,7 @@ install_packages() {
   logged "${root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# unchanged <stamp> <file...>: the files are those that the stamp was made of.
+# unchanged <stamp> <file...>: whether the files are the same as when the stamp was made.
 unchanged() { sha256sum "${@:2}" | cmp -s - "$1"; }
 
 install_venv() {
@@ -71,7 +71,7 @@ install_venv() {
   sha256sum "$requirements" >"$venv/stamp"
 }
 
-# Some toolkits are the compiler alone: their disassemblers and cuBLAS come from the package index.
+# Some toolkits have only the compiler: their disassemblers and cuBLAS come from the package index.
 install_cuda_tools() {
   local requirements=tests/requirements-cuda.txt venv=build/venv toolkit missing=()
   command -v nvcc >/dev/null && ! unchanged "$venv/stamp-cuda" "$requirements" || return 0
@@ -87,7 +87,7 @@ install_cuda_tools() {
   sha256sum "$requirements" >"$venv/stamp-cuda"
 }
 
-# The peer of our kernels on a GPU travels there with the kit (deploy/bundle.sh --gpu-tests).
+# The library that our kernels are compared with on a GPU goes there with the kit (deploy/bundle.sh --gpu-tests).
 install_gpu_peer() {
   local requirements=tests/requirements-gpu.txt folder=build/gpu-peer
   command -v nvcc >/dev/null && ! unchanged "$folder.stamp" "$requirements" || return 0

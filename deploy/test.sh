@@ -40,7 +40,7 @@ for stage in "${stages[@]}"; do
   preset=$stage
   [[ $stage != ci && $stage != image ]] || preset=release  # tests of that build
   options=()
-  # Our libraries in half the time where nothing is built yet; the other presets do that always.
+  # Builds our libraries in half the time if nothing is built yet; the other presets always do so.
   [[ $preset != release || -e build/release/CMakeCache.txt ]] || options=(-DRIVULET_UNITY=ON)
   mkdir -p "build/$preset"
   quietly "build/$preset/configure.log" cmake --preset "$preset" "${options[@]}"

@@ -34,11 +34,11 @@ cp -r deploy/wheel "$project"
 mkdir "$project/rivulet_server/lib"
 mv "$bundle/bin" "$bundle/share" "$project/rivulet_server/"
 mv "$bundle/LICENSE" "$bundle/licenses" "$project/"
-# auditwheel adds the libraries, except for those that every system is said to have. These are added here: a system may
-# have older ones.
+# auditwheel adds the libraries, except libraries that every system is said to have. Those are added here, because a system may
+# have older versions.
 mv "$bundle"/lib/lib{gcc_s,stdc++,z}.so.* "$project/rivulet_server/lib/"
 
-# quietly <command...>: its output goes to the terminal if it fails.
+# quietly <command...>: the command's output goes to the terminal if it fails.
 quietly() {
   if ! "$@" >"$staging/log" 2>&1; then
     cat "$staging/log" >&2
@@ -49,7 +49,7 @@ quietly() {
 version=$("$project/rivulet_server/bin/rivulet-server" --version)
 export RIVULET_VERSION=${version#rivulet-server }
 quietly "$python" -m build --wheel --no-isolation --outdir "$staging/plain" "$project"
-# Fails where a program needs a newer C library than the tag says.
+# Fails if a program needs a newer C library than the tag says.
 mkdir -p "$output"
 quietly "$python" -m auditwheel repair --only-plat --plat "manylinux_2_36_$(uname -m)" --wheel-dir "$staging/wheel" "$staging"/plain/*.whl
 wheel=$(basename "$staging"/wheel/*.whl)

@@ -4,8 +4,8 @@
 
     python3 deploy/haproxy/health_check.py
 
-Each line is one argument of `tcp-check send-binary`. Frames are those of RFC 9113: length (3 bytes), type, flags, stream
-(4 bytes), payload. Header names are indices into the static table of RFC 7541, or spelled out; nothing enters the dynamic
+Each line is one argument of `tcp-check send-binary`. Frames as in RFC 9113: length (3 bytes), type, flags, stream (4
+bytes), payload. Header names are indices into the static table of RFC 7541, or spelled out; nothing enters the dynamic
 table and nothing is Huffman-coded, so the bytes are the same for every replica.
 """
 

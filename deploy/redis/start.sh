@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts Redis with redis.conf and users.acl of this script's folder. The password of the user "rivulet" is the first
-# line of a file, the one that --session-store-password-file gets. Usage: start.sh PASSWORD_FILE [option of redis-server...]
+# Starts Redis with redis.conf and users.acl of this script's folder. The password of the user "rivulet" is the first line of
+# PASSWORD_FILE, which --session-store-password-file also names. Usage: start.sh PASSWORD_FILE [option of redis-server...]
 set -eu
 folder=$(dirname "$0")
 password=$(head -n 1 "$1" | tr -d '\r\n')
