@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Actions: what simulated clients do: send requests, read, cancel.
+// Actions: the actions of simulated clients: they send requests, read and cancel.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace rivulet::simulated {
 // Thread: one.
 class Actions {
  public:
-  // Where the results of requests go.
+  // The judges of the results of requests.
   struct Judges {
     StatusJudge* status;
     ResultJudge* results;
@@ -37,7 +37,7 @@ class Actions {
   // Sends a request of any kind.
   void Ask();
   void CancelSomething();
-  // Somebody reads; everybody does.
+  // One client reads; all clients read.
   void Read();
   void ReadAll();
   void CloseAll();
@@ -45,7 +45,7 @@ class Actions {
  private:
   void Generate(bool in_session);
   bool CanResume(const Asked& asked, const GenerateSpec& spec) const;
-  // Makes `spec` the continuation of a lost reply; returns what the client has of it.
+  // Makes `spec` the continuation of a lost reply; returns the samples that the client has of it.
   std::vector<SeenSample> Resume(const Client* client, GenerateSpec* spec);
   void Score();
   void Append();
@@ -57,7 +57,7 @@ class Actions {
   void List();
   void TakeSnapshot();
   void Restore();
-  // The request is in flight, or was refused for a good reason.
+  // Checks that the request is in flight, or was refused for a valid reason.
   void Accepted(Asked* asked, const absl::StatusOr<RequestId>& id);
 
   Choices* const choices_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks: what must hold after each turn, and when nothing runs: limits, and that nothing is
-// leaked.
+// Checks: the conditions that must hold after each turn and when nothing runs: limits, and no
+// leaks.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,18 @@ class Checks {
          Requests* requests, Journal* journal)
       : clock_(clock), engine_(engine), clients_(clients), requests_(requests), journal_(journal) {}
 
-  // After a turn whose ends were told. `idle`: nothing could happen in it; `holders`: requests that
-  // may have held a kept state when the engine noted its load; `tokens_seen`: by all clients.
+  // After a turn whose ends were delivered. `idle`: nothing could happen in the turn; `holders`:
+  // number of requests that may have held a kept state when the engine noted its load;
+  // `tokens_seen`: by all clients.
   void AfterTurn(bool idle, int64_t holders, int64_t tokens_seen);
-  // Every request has ended, and the disk has nothing left to do.
+  // When every request has ended, and the disk has no work left.
   void AtRest();
 
  private:
   void CheckRequests();
-  // Whoever must have ended by now has ended.
+  // Checks that the request has ended, if it must have by now.
   void CheckEnd(const Asked& asked);
-  // What waits for its reader is within the limit, and does not wait for ever.
+  // Checks that tokens that wait for a reader are within the limit, and do not wait for ever.
   void CheckReader(Asked* asked);
   void CheckLoad(bool idle, int64_t holders, int64_t tokens_seen);
   void CheckSessions(const EngineLoad& load);

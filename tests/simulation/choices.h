@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices: where a schedule's decisions come from, a seed or the bytes of a fuzzer.
+// Choices: the decisions of a schedule, from a seed or from a fuzzer's bytes.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace rivulet {
 class Choices {
  public:
   explicit Choices(uint64_t seed) : random_(seed) {}
-  // Zeros once the bytes are used up.
+  // Returns 0 once the bytes are used up.
   Choices(const uint8_t* data, size_t size) : data_(data), left_(size) {}
 
-  // False: the bytes are used up. A seed never is.
+  // False: the bytes are used up. A seed is never used up.
   bool more() const { return data_ == nullptr || left_ > 0; }
 
   // 0 to n - 1. REQUIRES: 1 <= n <= 65536.
@@ -27,7 +27,7 @@ class Choices {
     return static_cast<int>(value % static_cast<uint32_t>(n));
   }
   int Between(int low, int high) { return low + Below(high - low + 1); }
-  // Bytes that are used up say no.
+  // Returns false once the bytes are used up.
   bool OneIn(int n) { return Below(n) == n - 1; }
 
  private:

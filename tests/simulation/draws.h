@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws: the parts of what simulated clients ask for, each drawn from choices.
+// Draws: the parts of simulated requests, each drawn from choices.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ class Draws {
   std::string Mark();
   Priority AnyPriority();
   absl::Time Deadline();
-  uint64_t Seed(int64_t near = 0);  // `near`: what may be added to it
+  uint64_t Seed(int64_t near = 0);  // `near`: a number that may be added to it
   std::vector<int32_t> Tokens(int most);
-  // One of several begins as others do.
+  // One of several begins like other prompts.
   std::vector<int32_t> Prompt();
   PromptCacheSpec Cache(int64_t longest);
-  // Mostly an open session, sometimes one that is gone, is another tenant's, or never was. `asked`
-  // is told which.
+  // Mostly an open session, sometimes one that is gone, belongs to another tenant, or never
+  // existed. Notes the session in `asked`.
   SessionRef Session(Asked* asked);
-  // What the client believes that the session, or its tokens before the position, are: mostly that
-  // of one state in which it may be.
+  // Sets the hash that the client expects of the session, or of its tokens before the position:
+  // mostly the hash of one of its possible states.
   void Hash(const Asked& asked, SessionRef* ref);
   GenerateSpec Generate();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineUnderTest: the engine of a schedule, with its backend and its disk, and what was done to
-// all of it: drained, stopped, failed.
+// EngineUnderTest: the engine of a schedule, with its backend and its disk, and whether it was
+// drained or stopped, or its backend failed.
 #pragma once
 
 #include <cstdint>
@@ -34,16 +34,16 @@ class EngineUnderTest {
   }
 
   const World& world() const { return world_; }
-  SteppedEngine* get() { return engine_.get(); }  // null: it was stopped
+  SteppedEngine* get() { return engine_.get(); }  // null: the engine was stopped
   EngineLoad load() const { return engine_->GetLoad(); }
   const FakeProbe& probe() const { return *probe_; }
   const FaultyDisk* disk() const { return disk_ ? &*disk_ : nullptr; }  // null: none
 
-  // Before each turn, which is `turn`.
+  // Called before each turn; `turn`: its number.
   void BeginTurn(int turn) {
     if (BackendFailed() && !failed_at_turn_) failed_at_turn_ = turn;
   }
-  // Does up to so many pieces of the disk's work; false: there was none.
+  // Does up to the given number of the disk's work items; false: there was none.
   bool WorkOnDisk(int pieces) {
     int done = 0;
     while (disk_ && done < pieces && disk_->DoOne()) ++done;
@@ -62,12 +62,12 @@ class EngineUnderTest {
   }
 
   bool draining() const { return draining_; }
-  bool ended_rest() const { return ended_rest_; }  // a drain with a deadline in the past
+  bool ended_rest() const { return ended_rest_; }  // there was a drain with a deadline in the past
   bool stopping() const { return stopping_; }
   bool BackendFailed() const {
     return world_.fake.fail_at_call >= 0 && probe_->calls() > world_.fake.fail_at_call;
   }
-  // The backend had failed when this turn began.
+  // Whether the backend had failed when this turn began.
   std::optional<int> failed_at_turn() const { return failed_at_turn_; }
 
  private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of 64 bits that clients send and nobody means: where sums, negations and conversions go
-// wrong.
+// Extreme 64-bit numbers that clients may send: sums, negations and conversions of them overflow.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +13,8 @@
 
 namespace rivulet {
 
-// `near`: what it may be added to. Never a position, count or limit that an engine of the
-// simulation allows.
+// `near`: a number that the result may be added to. The result is never a position, count or limit
+// that an engine of the simulation allows.
 inline int64_t DrawExtreme(Choices* choices, int64_t near) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
@@ -32,13 +31,13 @@ inline int64_t DrawExtreme(Choices* choices, int64_t near) {
   return extremes[choices->Below(static_cast<int>(std::size(extremes)))];
 }
 
-// The same for a field of 32 bits.
+// The same for a 32-bit field.
 inline int DrawExtreme32(Choices* choices) {
   return static_cast<int>(std::clamp<int64_t>(DrawExtreme(choices, 0), INT32_MIN, INT32_MAX));
 }
 
-// Put one into a request now and then. Return the reason for which it must be refused at once;
-// empty: none.
+// Put an extreme number into a request now and then. Return the reason with which the request must
+// be refused at once; empty: none.
 inline std::string Spoil(Choices* choices, GenerateSpec* spec) {
   if (!choices->OneIn(30)) return "";
   switch (choices->Below(3)) {

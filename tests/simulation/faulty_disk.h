@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FaultyDisk: a disk tier in memory whose work is done when the simulation likes, and which fails
-// as disks do: EIO, no space (with a part written), writes that are lost or damaged and said to be
-// well, reads that fail, come short, with a wrong bit, or are another file's.
+// FaultyDisk: a disk tier in memory. The simulation decides when its work is done. It fails as
+// disks do: EIO; no space (with a part written); writes that report success but are lost or
+// damaged; reads that fail, are short, have a wrong bit, or return another file.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ namespace rivulet {
 class FaultyDisk {
  public:
   struct Faults {
-    int writes_one_in = 0, reads_one_in = 0;  // one of so many fails; 0: none
-    int max_files = 1000;                     // beyond, writes fail
-    bool slow = false;                        // its work is seldom done
+    int writes_one_in = 0, reads_one_in = 0;  // one in this number fails; 0: none
+    int max_files = 1000;                     // beyond this number, writes fail
+    bool slow = false;                        // its work is done rarely
   };
   // `choices` is borrowed.
   FaultyDisk(Choices* choices, const Faults& faults) : choices_(choices), to_come_(faults) {}
 
   DiskTier Tier() { return {std::make_unique<Files>(this), std::make_unique<Queue>(this)}; }
-  // Does the next piece of work; false: there is none.
+  // Does the next work item; false: there is none.
   bool DoOne() {
     auto& next = reads_.empty() ? others_ : reads_;
     if (next.empty()) return false;
@@ -44,7 +44,7 @@ class FaultyDisk {
   int64_t faults() const { return faults_; }
   int64_t reads() const { return num_reads_; }
   int64_t reads_to_come() const { return static_cast<int64_t>(reads_.size()); }
-  // Of the files that were to be written and have not been removed since.
+  // Bytes of the files that were to be written and have not been removed since.
   int64_t bytes() const {
     int64_t bytes = 0;
     for (const auto& [number, file] : files_) bytes += file.wanted;
@@ -70,7 +70,7 @@ class FaultyDisk {
       if (how == 0) disk_->files_.erase(number);
       if (how == 1 || how == 2) file.content = disk_->Part(bytes);
       if (how == 3) file.content = disk_->Flipped(std::string(bytes));
-      if (how > 1) return absl::OkStatus();  // so it says
+      if (how > 1) return absl::OkStatus();  // reports success
       return absl::UnavailableError("the disk of the simulation takes no more");
     }
     absl::StatusOr<std::string> Read(uint64_t number) override {

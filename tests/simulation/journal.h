@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Journal: what happened in a schedule: the first broken promise, counts, and notes for its reader.
+// Journal: the record of a schedule: the first broken promise, counts, and notes for its reader.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Journal {
   // `clock` is borrowed. Notes are kept only with `trace`.
   Journal(const TurnClock& clock, bool trace) : clock_(clock), keeps_trace_(trace) {}
 
-  // `what`: what absl::StrCat takes, statuses and tokens; becomes text only if it is kept.
+  // `what`: arguments of absl::StrCat, statuses and tokens; converted to text only if kept.
   template <typename... What>
   void Note(const What&... what) {
     if (!keeps_trace_) return;
@@ -35,7 +35,7 @@ class Journal {
     if (broken_.empty()) broken_ = absl::StrCat(Text(what)...);
   }
   void Count(const std::string& what) { ++counts_[what]; }
-  // Instead of what was counted.
+  // Replaces a count.
   void SetCount(const std::string& what, int64_t count) {
     if (count > 0) {
       counts_[what] = count;
@@ -45,7 +45,7 @@ class Journal {
   }
 
   bool ok() const { return broken_.empty(); }
-  const std::string& broken() const { return broken_; }  // the first; empty: none
+  const std::string& broken() const { return broken_; }  // the first broken promise; empty: none
   const std::vector<std::string>& trace() const { return trace_; }
   const std::map<std::string, int64_t>& counts() const { return counts_; }
   int64_t Counted(const std::string& what) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader: the listener of one simulated Generate; takes what comes, or lets it wait.
+// Reader: the listener of one simulated Generate; takes its tokens, or lets them wait.
 #pragma once
 
 #include <functional>
@@ -16,18 +16,18 @@ namespace rivulet {
 class Reader final : public ReplyListener {
  public:
   using Ended = std::function<void(const SeenReply& seen, const Usage& usage)>;
-  // `samples`: what it has of each before the reply.
+  // `samples`: the part of each sample that it has before the reply.
   Reader(bool eager, std::vector<SeenSample> samples) : eager_(eager) {
     seen_.samples = std::move(samples);
   }
 
-  // Before the first OnReady. `ended` may destroy this.
+  // Called before the first OnReady. `ended` may destroy this object.
   void Start(std::shared_ptr<Reply> reply, Ended ended) {
     reply_ = std::move(reply);
     ended_ = std::move(ended);
   }
   void Take();
-  // What broke the rules of a reply's stream; empty: nothing.
+  // The first violation of the rules of a reply's stream; empty: none.
   const std::string& broken() const { return broken_; }
 
   void OnReady() override {

@@ -2,11 +2,10 @@
 // Replicas: several engines that share a store of sessions, and their clients, on one thread. A
 // schedule drawn from a seed decides which replica takes a turn, which call of the store happens
 // when and how, which replica is killed or stopped, and what the store loses.
-//
-// What must hold, whatever happens:
-// - Every token that a client gets is that of a lone run of its session.
-// - What a reply called durable is never lost, unless the store lost what it had acknowledged.
-// - A client that repeats its request is answered in the end, and every request ends.
+// These always hold:
+// - Every token that a client gets equals the token of a lone run of its session.
+// - Tokens that a reply called durable are never lost, unless the store lost acknowledged writes.
+// - A client that repeats its request gets an answer in the end, and every request ends.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +35,9 @@ class Replicas {
   Replicas(uint64_t seed, const ReplicasOptions& options);
   ~Replicas();
 
-  // Runs the schedule. The first promise that was broken; empty: none.
+  // Runs the schedule. Returns the first broken promise; empty: none.
   std::string Run();
-  // How often what happened.
+  // Number of events by name.
   const std::map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
@@ -71,11 +70,11 @@ class Replicas {
   MemoryStoreServer server_;
   const std::shared_ptr<MemoryStateArchive> archive_ = std::make_shared<MemoryStateArchive>();
   std::vector<Replica> replicas_;
-  std::vector<Replica> killed_;  // their calls of the store may still happen
+  std::vector<Replica> killed_;  // their calls to the store may still take effect
   std::vector<std::unique_ptr<Client>> clients_;
-  std::optional<MemoryStoreImage> image_;  // what a failover goes back to
+  std::optional<MemoryStoreImage> image_;  // the image to which a failover goes back
   int harm_ = 0;                           // percent of the store's calls that are lost
-  int lossy_ = 0;                          // how often the store lost what it had acknowledged
+  int lossy_ = 0;                          // times that the store lost acknowledged writes
   SessionLimits limits_;                   // of each replica and of all
   std::string broken_;
   std::map<std::string, int64_t> counts_;

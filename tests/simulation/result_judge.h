@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ResultJudge: what Generate, Score and Append brought, against the reference model; how long they
-// waited; what they found in the prefix cache.
+// ResultJudge: compares the results of Generate, Score and Append with the reference model, and
+// checks their waiting times and their hits in the prefix cache.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class ResultJudge {
   void Generate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen, const Usage& usage);
   void Append(Asked* asked, const AppendSpec& spec, const absl::StatusOr<ScoreResult>& seen);
   void Score(Asked* asked, const ScoreSpec& spec, const absl::StatusOr<ScoreResult>& seen);
-  // What only all ends together tell.
+  // Checks that need the ends of all requests.
   void AllEnded();
   int64_t tokens_seen() const { return tokens_seen_; }
 
@@ -30,9 +30,9 @@ class ResultJudge {
   void JudgeUsage(const Asked& asked, const GenerateSpec& spec, const SeenReply& seen,
                   const Usage& usage);
   void JudgeWait(const Asked& asked, absl::Time admitted);
-  // What it found of others' work, and what it may leave for others. `given`: all that it goes on
-  // from, of which `appended` tokens were its own; it says that `cached` of these were not fed, and
-  // `most` can be.
+  // Judges the states that the request took from other requests, and notes the states that it may
+  // leave for others. `given`: the session before the reply, of which `appended` tokens were the
+  // request's own. It reports that `cached` of these were not fed; at most `most` can be.
   void JudgeReplicated(const Asked& asked, const PromptCacheSpec& cache, const SessionState& given,
                        int64_t appended, int64_t cached, int64_t most);
 

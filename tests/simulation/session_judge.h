@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionJudge: what calls on sessions brought: open, close, fork, rewind, list, snapshot, restore.
+// SessionJudge: judges the results of session calls: open, close, fork, rewind, list, snapshot,
+// restore.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ class SessionJudge {
   // `beyond`: the page after the last.
   void List(Asked* asked, bool beyond, const absl::StatusOr<SessionPage>& seen);
   void TakeSnapshot(Asked* asked, const SessionRef& ref, const absl::StatusOr<SessionImage>& seen);
-  // `tenant` and `seed`: those of the snapshot.
+  // `tenant` and `seed`: of the snapshot.
   void Restore(Asked* asked, const std::string& tenant, uint64_t seed,
                const absl::StatusOr<SessionInfo>& seen);
 

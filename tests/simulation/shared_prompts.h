@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SharedPrompts: whose work a request can have gone on from. Where it did not feed all of its
-// tokens itself, somebody of the same tenant and salt that began alike must have come before its
-// end, or the operator loaded such a state for all.
+// SharedPrompts: explains the hits of the prefix cache. If a request did not feed all of its
+// tokens, then a request with the same tenant, salt and beginning must have arrived before its end,
+// or the operator loaded such a state for all tenants.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace rivulet {
 // Thread: one.
 class SharedPrompts {
  public:
-  // Names tenant and salt.
+  // A key for tenant and salt.
   static std::string Scope(const std::string& tenant, const std::string& salt) {
     return absl::StrCat(tenant.size(), ":", tenant, salt);
   }
@@ -26,11 +26,12 @@ class SharedPrompts {
     offers_.push_back({number, turn, std::move(scope), std::move(tokens)});
   }
   void OfferToAll(std::vector<int32_t> tokens) { of_all_.push_back(std::move(tokens)); }
-  // Request `number`, which ended in turn `turn`, went on after `tokens`.
+  // Request `number`, which ended in turn `turn`, continued from a state after `tokens`.
   void Hit(int number, int turn, std::string scope, std::vector<int32_t> tokens) {
     hits_.push_back({number, turn, std::move(scope), std::move(tokens)});
   }
-  // Once every request has ended: a hit that nobody can have left a state for; empty: none.
+  // Called when every request has ended. Returns a hit that no request and no operator explains;
+  // empty: none.
   std::string Unexplained() const {
     for (const Entry& hit : hits_) {
       const bool loaded = std::any_of(of_all_.begin(), of_all_.end(), [&](const auto& tokens) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulation: an engine, its clients, its clock and its faults on one thread, a schedule of what
-// happens drawn from Choices, and after each turn a look at everything that the engine promises.
-// The same choices give the same schedule.
-//
-// Invariants (messages name them): I1 each reply is a prefix of what its session draws alone,
-// complete if it ended well; I4 nothing depends on anybody else; I5 what failed changed nothing; I6
-// queues, pending tokens, parked and kept states stay within their limits; I7 a failed backend is
-// said to have failed; I8 every request ends, and its error is one of those in docs/api.md for a
-// cause that there was; I9 sessions, places and slots are conserved; I10 free slots are zero,
-// messages hold no pointer and no path.
+// Simulation: an engine, its clients, its clock and its faults on one thread. The schedule of
+// events is drawn from Choices; after each turn all promises of the engine are checked. The same
+// choices give the same schedule.
+// Invariants (messages name them): I1 each reply is a prefix of the tokens that its session draws
+// alone, complete if it ended well; I4 no result depends on other requests; I5 a failed request
+// changed nothing; I6 queues, pending tokens, parked and kept states stay within their limits; I7 a
+// failed backend is reported; I8 every request ends, and its error is in docs/api.md and has its
+// documented cause; I9 sessions, places and slots are conserved; I10 free slots are zero, messages
+// hold no pointer and no path.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +23,10 @@ namespace rivulet {
 struct SimulationOptions {
   Mutant mutant = Mutant::kNone;
   int max_actions = 500;
-  bool trace = false;  // keep what happened, to be printed
+  bool trace = false;  // keep notes of all events, to be printed
 };
 
-// Time: what happens next. Thread: one.
+// Runs the schedule: chooses each next event. Thread: one.
 class Simulation {
  public:
   Simulation(Choices choices, const SimulationOptions& options);
@@ -37,7 +36,7 @@ class Simulation {
   std::string Run();
 
   const std::vector<std::string>& trace() const { return journal_.trace(); }
-  // By what happened.
+  // Number of events by name.
   const std::map<std::string, int64_t>& counts() const { return journal_.counts(); }
 
  private:
@@ -63,7 +62,7 @@ class Simulation {
   simulated::SessionJudge sessions_;
   simulated::Checks checks_;
   simulated::Actions actions_;
-  bool quiet_ = false;  // nobody disturbs any more
+  bool quiet_ = false;  // no more faults and cancellations
 };
 
 }  // namespace rivulet

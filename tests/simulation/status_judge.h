@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StatusJudge: every request ends well, or with a documented error for a cause that there was.
+// StatusJudge: checks that every request ends well, or with a documented error whose cause
+// occurred.
 #pragma once
 
 #include <string>
@@ -17,12 +18,12 @@ class StatusJudge {
               Clients* clients, Journal* journal)
       : clock_(clock), engine_(engine), requests_(requests), clients_(clients), journal_(journal) {}
 
-  // A request of any kind has ended. True: it reached its session, if any, and was not ended from
-  // outside.
+  // A request of any kind has ended. Returns true if it reached its session, if any, and was not
+  // ended from outside.
   bool End(Asked* asked, const absl::Status& status);
-  // It ended with this error, or was refused with it.
+  // The request ended with this error, or was refused with it.
   void Error(const Asked& asked, const absl::Status& status);
-  // Its message is one printable line, without a pointer or a path.
+  // Checks that the message is one printable line, without a pointer or a path.
   void Message(const absl::Status& status);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Truth: what the engine promises, said without slots, runs, checkpoints, tiers or threads. A
-// session is the sequence of its tokens; a token is FakeBackend's pure function of what was fed
-// before it. It stays short, so that it can be read against server/engine/README.md.
+// Truth: the reference model of the engine, without slots, runs, checkpoints, tiers or threads. A
+// session is the sequence of its tokens; a token is FakeBackend's pure function of the tokens fed
+// before it. It is short, so that a reader can compare it with server/engine/README.md.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ struct SessionState {
   std::vector<int32_t> tokens;
   std::vector<bool> generated;  // [tokens]
   std::map<std::string, int64_t> marks;
-  std::optional<int64_t> abandoned_from;  // where a cancelled Generate began that came last
+  std::optional<int64_t> abandoned_from;  // where the last Generate began, if it was cancelled
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   uint64_t hash() const;
   void Append(int32_t token, bool was_generated);
-  void Cut(int64_t size);  // with the marks beyond
+  void Cut(int64_t size);  // drops the marks beyond, too
   bool operator==(const SessionState&) const = default;
 };
 
@@ -53,7 +53,7 @@ struct SeenSample {
 struct SeenReply {
   absl::Status status;
   std::vector<SeenSample> samples;
-  // Of session requests: tokens seen, and where the session was then.
+  // For session requests: number of tokens seen, and the session's progress then.
   std::vector<std::pair<int64_t, SessionProgress>> progress;
 };
 
@@ -70,26 +70,28 @@ class Truth {
   // What `spec` draws after `from`, which holds its prompt.
   Drawn Draw(const SessionState& from, const GenerateSpec& spec, uint32_t sample) const;
 
-  // Goes to the position of `ref` and gives `tokens` there; `appended` says how many were not there
-  // before. Returns the reason of the error that this must be, which changes nothing; empty: none.
+  // Goes to the position of `ref` and gives `tokens` there; `appended`: the number of tokens that
+  // were not there before. Returns the reason of the error that the request must get, which changes
+  // nothing; empty: none.
   std::string Extend(const SessionRef& ref, std::span<const int32_t> tokens, SessionState* session,
                      int64_t* appended) const;
 
-  // How many sessions a tenant may have that has `own` of `all`.
+  // Maximum number of sessions of a tenant that has `own` of `all` sessions.
   int64_t MostSessions(int all, int own) const;
 
-  // Empty: `seen` is what a Generate from an empty state may bring; else what is wrong.
+  // Returns the fault in `seen`, the reply to a Generate from an empty state; empty: none.
   std::string Judge(const GenerateSpec& spec, const SeenReply& seen) const;
-  // The state of the session after a request that ended as seen; nothing where a session in this
-  // state could not have brought that. More than one: the client cannot tell. An error that is not
-  // about the request itself (cancelled, say) is taken as it is.
+  // The possible states of the session after a request that ended as seen; none if a session in
+  // this state could not have given this result. Several: the client cannot tell which. An error
+  // with a cause outside the request (for example cancelled) is not judged.
   std::vector<SessionState> After(const SessionState& session, uint64_t seed,
                                   const GenerateSpec& spec, const SeenReply& seen) const;
   std::vector<SessionState> After(const SessionState& session, uint64_t seed,
                                   const AppendSpec& spec,
                                   const absl::StatusOr<ScoreResult>& seen) const;
 
-  // What a Score must bring; nothing: NON_FINITE_OUTPUT. Its output_positions ascend.
+  // The result that a Score must have; nullopt: NON_FINITE_OUTPUT. REQUIRES: output_positions
+  // ascend.
   std::optional<ScoreResult> Score(const ScoreSpec& spec) const;
 
  private:
@@ -105,14 +107,14 @@ class Truth {
   const World& world_;
 };
 
-// All but the progress of a session.
+// Compares everything except the progress of the session.
 inline bool SameScore(const ScoreResult& want, const ScoreResult& seen) {
   return seen.nll_nats == want.nll_nats && seen.num_scored == want.num_scored &&
          seen.logprobs == want.logprobs && seen.outputs == want.outputs;
 }
-// The machine-readable reason of an error; empty where there is none.
+// The machine-readable reason of an error; empty: none.
 inline std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status).reason; }
-// It ended for a cause outside the request: cancel, deadline, close, drain, failed backend.
+// Whether the request ended for a cause outside it: cancel, deadline, close, drain, failed backend.
 inline bool EndedFromOutside(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
          ReasonOf(status) == "READER_TOO_SLOW" || absl::IsUnavailable(status);

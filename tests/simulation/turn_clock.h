@@ -20,27 +20,27 @@ class TurnClock {
   int turn() const { return static_cast<int>(began_.size()) - 1; }  // turns begun
   bool went_back() const { return went_back_; }
   absl::Time began(int turn) const { return began_[static_cast<size_t>(turn)]; }
-  // When the last turn began whose ends were all told.
+  // Beginning of the last turn whose ends were all delivered.
   absl::Time told() const { return began(told_turn_); }
 
   void Move(absl::Duration by) {
     now_ += by;
     went_back_ |= by < absl::ZeroDuration();
   }
-  // `runs`: those of the backend so far.
+  // `runs`: number of the backend's runs so far.
   void BeginTurn(int64_t runs) {
-    now_ += absl::Microseconds(1);  // so that what happened in different turns has different times
+    now_ += absl::Microseconds(1);  // so that events of different turns have different times
     latest_ = std::max(latest_, now_);
     began_.push_back(now_);
     runs_.push_back(runs);
   }
-  // All that was published by the end of this turn is told.
+  // Everything published by the end of this turn has been delivered.
   void Told() { told_turn_ = turn(); }
 
-  // Whether a turn can have found, or must have found, that `time` has come.
+  // Whether a turn may have seen, or must have seen, that `time` has come.
   bool MayHavePassed(absl::Time time) const { return went_back_ || latest_ >= time; }
   bool HasPassed(absl::Time time) const { return !went_back_ && latest_ >= time; }
-  // The backend's runs before the turn in which it was `time`. REQUIRES: !went_back().
+  // Number of the backend's runs before the turn that contains `time`. REQUIRES: !went_back().
   int64_t RunsBefore(absl::Time time) const {
     const auto after = std::upper_bound(began_.begin(), began_.end(), time);
     return runs_[static_cast<size_t>(after - began_.begin() - 1)];
@@ -49,9 +49,9 @@ class TurnClock {
  private:
   absl::Time now_ = Start();
   std::vector<absl::Time> began_{now_};  // [turn]
-  std::vector<int64_t> runs_{0};         // [turn] before it
+  std::vector<int64_t> runs_{0};         // [turn] runs before it
   int told_turn_ = 0;
-  absl::Time latest_ = now_;  // that any turn began
+  absl::Time latest_ = now_;  // latest beginning of any turn
   bool went_back_ = false;
 };
 

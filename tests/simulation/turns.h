@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns: who got slots when, and whether that was fair. It follows from the times that the engine
-// tells, so it is of no use once the clock went back.
+// Turns: when each request got slots, and whether that was fair. Uses the times that the engine
+// reports, so it is useless once the clock went back.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Served {
   std::string tenant;
   Priority priority = Priority::kNormal;
   int slots = 1;
-  bool waits_at_once = false;  // for slots: for no session, and for no state
+  bool waits_at_once = false;  // waits only for slots: for no session and no state
   bool first = false;          // no request of its tenant could get slots before it
   bool holds = false;          // at least one slot from its admission to its end
   absl::Time arrival, admitted, ended;
@@ -31,7 +31,8 @@ class Turns {
  public:
   void Note(const Served& served) { served_.push_back(served); }
 
-  // What was unfair; empty: nothing. `preempted`: some were; `room`: for all that wanted to begin.
+  // Returns an unfairness; empty: none. `preempted`: some requests were; `room`: there was memory
+  // for all that wanted to begin.
   std::string Unfair(bool preempted, bool room) const {
     for (const Served& waited : served_) {
       if (!waited.waits_at_once) continue;
@@ -50,14 +51,14 @@ class Turns {
                               waited.number, ", whose tenant held none");
         }
       }
-      // Such a one is its tenant's oldest, in one of eight turns. One that needs more slots may
-      // have been chosen before.
+      // In one of eight turns a less urgent request gets slots as its tenant's oldest. A request
+      // that needs more slots may have been chosen before.
       if (less_urgent > 1 + before[waited.tenant] / 4) {
         return absl::StrCat(less_urgent, " less urgent ones got slots while #", waited.number,
                             " waited");
       }
-      // A tenant that holds nothing is next, except for those that hold nothing either and have
-      // waited for longer.
+      // A tenant that holds nothing is next, after other tenants that hold nothing and have waited
+      // for longer.
       if (!waited.first || (preempted && !room)) continue;
       for (const auto& [tenant, turns] : before) {
         if (turns <= 1 || tenant == waited.tenant) continue;
@@ -69,12 +70,12 @@ class Turns {
   }
 
  private:
-  // A tenant's request that came later and is no more urgent.
+  // Whether a later request of the tenant that is no more urgent got slots earlier.
   static bool Overtakes(const Served& later, const Served& waited) {
     return later.number > waited.number && later.waits_at_once &&
            later.priority >= waited.priority && later.admitted < waited.admitted;
   }
-  // Its tenant held slots already when it got its own.
+  // Whether the request's tenant held other slots when the request got its own.
   bool HoldsMore(const Served& served) const {
     return std::any_of(served_.begin(), served_.end(), [&served](const Served& other) {
       return other.tenant == served.tenant && other.holds && other.admitted < served.admitted &&

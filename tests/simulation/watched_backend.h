@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WatchedBackend: a FakeBackend whose every call is an occasion for other threads to do something,
-// and which can break its contract as real backends did: the simulation must notice each of that.
+// WatchedBackend: a FakeBackend during each of whose calls other threads may act. It can break its
+// contract as real backends did: the simulation must detect each such fault.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ enum class Mutant : uint8_t {
   kSkipsZeroing,     // every tenth ZeroSlots does nothing
   kSwapsRows,        // the first two rows of every tenth run get each other's records
   kPaddingAdvances,  // a prompt of odd length is padded, and the padding is fed
-  kLosesRecords,     // every 40th is not reported
-  kDoublesRecords,   // every 40th is reported twice
+  kLosesRecords,     // every 40th record is not reported
+  kDoublesRecords,   // every 40th record is reported twice
   kEndsEarly,        // a run counts as complete before its last records
   kCopiesNeighbour,  // CopySlot takes the state of the slot before
   kWritesDamage,     // every third WriteParts has one wrong value
-  kReadsStale,       // ReadPart brings what the slot held at the ReadPart before
+  kReadsStale,       // ReadPart returns the slot's content at the previous ReadPart
   kKeepsSampler,     // SetSampler leaves the seed of the slot's last user
-  kForgetsHistory,   // SetSampler drops the counts of what was fed before
+  kForgetsHistory,   // SetSampler drops the counts of tokens fed before
   kHidesFailure,     // Submit and Poll say OK after a device error
 };
 std::string MutantName(Mutant mutant);
@@ -36,7 +36,7 @@ std::string MutantName(Mutant mutant);
 // Thread: as Backend.
 class WatchedBackend final : public Backend {
  public:
-  // `on_call` comes before each call takes effect.
+  // `on_call` runs before each call takes effect.
   WatchedBackend(const ModelConfig& config, const FakeBackendOptions& options,
                  std::shared_ptr<FakeProbe> probe, Mutant mutant, std::function<void()> on_call);
 
@@ -51,7 +51,7 @@ class WatchedBackend final : public Backend {
   absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
 
  private:
-  // Tells of a call; true if `mutant` strikes, which it does at each `every`th call.
+  // Reports a call; returns true if `mutant` acts, which it does at each `every`th call.
   bool Strikes(Mutant mutant, int every);
 
   FakeBackend fake_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// World: what the engine of a schedule is made from, and the tokens that its clients know.
+// World: the configuration of a schedule's engine, and the tokens that its clients know.
 #pragma once
 
 #include <array>
@@ -26,24 +26,24 @@ struct World {
   EngineOptions options;
   std::optional<FaultyDisk::Faults> disk;      // absent: no disk tier
   int letters = 26;                            // tokens that clients give: 0 to letters - 1
-  std::array<std::vector<int32_t>, 2> common;  // that prompts begin with
+  std::array<std::vector<int32_t>, 2> common;  // with which prompts begin
   std::vector<WarmState> warm;                 // loaded for all tenants
 
   static constexpr int kTenants = 3;
   int64_t bos() const { return config.has_bos() ? 1 : 0; }
   int64_t warm_bytes() const;
-  // Of any state, at most.
+  // Maximum size of a state.
   int64_t state_bytes() const { return static_cast<int64_t>(fake.limits.bytes_per_slot); }
   StateSize state_size() const { return fake.limits.state_size(); }
   bool grows() const { return fake.limits.state.per_block > 0; }
   StateMemory state_memory() const { return StateMemoryOf(options.max_host_bytes, fake.limits); }
-  // That every tenant may begin as much as there are slots.
+  // Whether every tenant has memory to begin a request in each slot.
   bool room_for_all() const {
     return state_memory().begun >= kTenants * int64_t{fake.limits.num_slots};
   }
 };
 
-// With small limits, so that all of them are met.
+// Draws small limits, so that all of them are reached.
 World DrawWorld(Choices* choices);
 
 }  // namespace rivulet

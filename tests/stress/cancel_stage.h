@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CancelStage: an engine without threads, on which one request is cancelled at a chosen point while
-// others run; and what must be true of everybody afterwards.
+// CancelStage: an engine without threads. One request (the victim) is cancelled at a chosen point
+// while other requests run; afterwards all requests are checked.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 
 namespace rivulet {
 
-// A reply that is read at once, or only when asked; `on_ready` comes first.
+// A reply that is read at once, or only in Take(); `on_ready` is called first.
 class StageReply final : public ReplyListener {
  public:
   void OnReady() override;
   void Take();
 
   GenerateSpec spec;
-  std::vector<int32_t> after;  // the sequence that it goes on from; its prompt follows
+  std::vector<int32_t> after;  // the sequence that it continues; its prompt follows
   RequestId id = 0;
   std::shared_ptr<Reply> reply;
   std::function<void()> on_ready;
@@ -42,30 +42,30 @@ class CancelStage {
   explicit CancelStage(uint32_t seed);
   ~CancelStage();
 
-  // The cast, new for every trial: a session with five tokens of its own, another in the middle of
-  // a reply, a third at rest.
+  // Begins a trial with new sessions: one with five tokens of its own, one in the middle of a
+  // reply, one at rest.
   void Begin();
 
-  // The victim. One of these, and one cancellation:
+  // Starts the victim: one of these, and one cancellation:
   void Generate(GenerateSpec spec);  // `spec.session` and `spec.sampling.seed` are filled in
   void Score(int64_t tokens, int64_t window);
   void Append(int64_t tokens);
   void Snapshot();
   void Fork();
   void Restore();
-  // Right before the backend's n-th call of this kind from now on; n = 1 is the next.
+  // Cancels right before the backend's n-th call of this kind from now on; n = 1 is the next.
   void CancelAt(BackendCall call, int n);
   void Cancel() { engine_->Cancel(victim_id_); }
 
-  // Everything that can happen, or one turn of the loop with or without telling the listeners.
+  // Runs until nothing is left to do; or runs one turn of the loop; or notifies the listeners.
   void Settle();
   void Turn() { engine_->Turn(); }
   void Emit() { engine_->Emit(); }
-  // Until the victim has its end, and nobody waits for his.
+  // Runs until the victim has ended, and no other request waits.
   void SettleVictim();
-  // Replies that take every slot that is left, and `more` that wait.
+  // Starts replies that take every free slot, and `more` replies that wait.
   void FillSlots(int more);
-  // A reply on the victim's session that comes before it.
+  // Starts a reply on the victim's session before the victim.
   void OccupySession();
   void CloseSession();
   void Drain() { engine_->Drain(absl::InfiniteFuture()); }
@@ -74,7 +74,7 @@ class CancelStage {
   StageReply& victim() { return victim_; }
   bool hit() const { return hit_; }  // the armed point was reached
 
-  // How the victim must have ended. What it left behind is checked against that.
+  // The expected end of the victim. Check() compares the engine's state with it.
   struct Outcome {
     absl::StatusCode code = absl::StatusCode::kCancelled;
     int64_t min_tokens = 0, max_tokens = 1 << 30;  // of a reply
@@ -97,7 +97,7 @@ class CancelStage {
   void CheckReply(const StageReply& reply);
   void CheckVictimsSession(const Outcome& outcome);
   int Below(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
-  // Ends the victim that is not a reply.
+  // A callback for the end of a victim that is not a reply.
   std::function<void(absl::Status)> Ender();
 
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
@@ -107,7 +107,7 @@ class CancelStage {
   std::shared_ptr<HostileProbe> probe_ = std::make_shared<HostileProbe>();
   std::unique_ptr<SteppedEngine> engine_;
 
-  // Of this trial.
+  // State of this trial.
   std::vector<std::unique_ptr<Spectator>> spectators_;
   std::vector<std::unique_ptr<StageReply>> crowd_;
   SessionRef session_;           // the victim's
@@ -116,7 +116,7 @@ class CancelStage {
   bool on_session_ = false;
   StageReply victim_;
   RequestId victim_id_ = 0;
-  int ends_ = 0;  // calls of Ender
+  int ends_ = 0;  // calls of the callback of Ender()
   absl::Status end_;
   size_t sessions_before_ = 0;
   BackendCall armed_ = BackendCall::kPoll;

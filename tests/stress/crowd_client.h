@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CrowdClient: one of the threads that do everything at random to many sessions of one engine. Of
-// each session it keeps what a client can know, the tokens that it gave and got, and compares every
-// reply with what that sequence draws alone.
+// CrowdClient: one of several threads that make random calls on many sessions of one engine. For
+// each session it keeps the tokens that it gave and got, and compares every reply with the tokens
+// that the same sequence draws alone.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace rivulet {
 
-// Of all clients together.
+// Counts over all clients.
 struct CrowdTally {
   std::atomic<int64_t> tokens{0};  // compared
   std::atomic<int64_t> wrong{0};   // replies that differ
@@ -31,22 +31,22 @@ struct CrowdTally {
 
 struct CrowdLimits {
   int sessions = 250;     // of this client
-  int in_flight = 40;     // requests at once, each on a session of its own or right behind another
-  int64_t longest = 160;  // sequences beyond are rewound
+  int in_flight = 40;     // requests at once; several may be on one session
+  int64_t longest = 160;  // longer sequences are rewound
 };
 
-// Thread: one. Failures are GoogleTest's, and name the seed.
+// Thread: one. Failures are reported to GoogleTest, and name the seed.
 class CrowdClient {
  public:
-  // All are borrowed but `alone`. `tenant`: sessions of other clients are others' sessions.
+  // All are borrowed except `alone`. `tenant`: different for each client.
   CrowdClient(Engine* engine, std::unique_ptr<Backend> alone, const std::string& tenant,
               uint32_t seed, const CrowdLimits& limits, CrowdTally* tally);
 
-  // Goes on until the tally's tokens reach `target`, or anything fails; then closes everything.
+  // Runs until the tally's tokens reach `target` or a check fails; then closes all sessions.
   void Run(int64_t target);
 
  private:
-  // What a client knows of a session.
+  // A session as its client knows it.
   struct Known {
     SessionId id;
     uint64_t seed = 0;
@@ -85,7 +85,7 @@ class CrowdClient {
   void Compare(const CollectedSample& got, const DrawnTokens& want, const GenerateSpec& spec);
   void Resync(Known* known);
 
-  void Disturb();  // one call that waits, on a session without a reply
+  void Disturb();  // one blocking call, on a session without a reply
   void Append(Known* known);
   void Fork(const Known& known);
   void Rewind(Known* known);
