@@ -24,9 +24,10 @@ class Generation {
  public:
   Generation(Backend* backend, const ModelConfig& config, int rows, int steps);
 
-  // All sessions anew, with seeds of their own for every `round`.
+  // Restarts all sessions, with different seeds for every `round`.
   void Restart(uint64_t round, bool logprobs = false);
-  // The same, and each has seen the same `tokens` tokens, also once the sequence is full.
+  // The same, but each session has been fed the same `tokens` tokens, also after a restart at a
+  // full sequence.
   void RestartBehind(int tokens);
   // Submit, then Await.
   void Run();
@@ -43,7 +44,7 @@ class Generation {
   std::vector<int32_t> tokens_;
   rivulet::Run run_;
   std::vector<Record> records_;
-  int64_t position_ = 0, behind_ = 0;  // the latter: after a full sequence
+  int64_t position_ = 0, behind_ = 0;  // behind_: position after a full sequence
 };
 
 }  // namespace rivulet::bench

@@ -21,7 +21,7 @@ namespace rivulet {
 
 class ServerProcess {
  public:
-  // `flags` beside --listen. Ends this process where the server does not start.
+  // `flags`: besides --listen. Ends this process if the server does not start.
   explicit ServerProcess(std::vector<std::string> flags) {
     flags.insert(flags.begin(), {ProgramPath("rivulet-server"), "--listen", "127.0.0.1:0"});
     int log[2];
@@ -74,7 +74,7 @@ class ServerProcess {
     }
     return -1;
   }
-  // Of all its threads, so far.
+  // Processor time of all its threads so far.
   double CpuSeconds() const {
     clockid_t clock = 0;
     timespec time{};

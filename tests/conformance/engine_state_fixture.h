@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine on a HostileBackend over a tested one, and the same backend alone as the truth.
+// An engine on a HostileBackend over a tested backend, and the tested backend alone as the
+// reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
   HostileOptions hostile_;
 
   void Start() {
-    if (BundledModelsAreTooLarge()) config_.num_layers = 1;  // an emulated step takes its time
+    if (BundledModelsAreTooLarge()) config_.num_layers = 1;  // an emulated step is slow
     ASSERT_TRUE(WriteRandomModel(directory_.path(), config_, 3).ok());
     const auto model = Model::Load(directory_.path());
     ASSERT_TRUE(model.ok()) << model.status();
@@ -48,7 +49,7 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
     return *std::move(backend);
   }
 
-  // What the first sample of `spec` is when nobody else is there; its prompt follows `tokens`.
+  // The first sample of `spec` without other requests; its prompt follows `tokens`.
   Sample Alone(const GenerateSpec& spec, std::vector<int32_t> tokens = {},
                std::vector<bool> generated = {}, uint32_t sample_index = 0) {
     tokens.insert(tokens.end(), spec.prompt.begin(), spec.prompt.end());
@@ -57,7 +58,7 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
     return {drawn.tokens, drawn.logprobs};
   }
 
-  // What the engine makes of it, which must end well.
+  // The engine's reply to it, which must end well.
   Sample Drawn(const GenerateSpec& spec) {
     ReplyCollector reply;
     EXPECT_EQ(reply.Start(engine_.get(), spec), absl::OkStatus());
@@ -68,7 +69,7 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
     return {reply.sample(sample).tokens, reply.sample(sample).logprobs};
   }
 
-  // Every slot is free and zeroed, and nothing broke the backend's rules.
+  // Checks that every slot is free and zeroed, and that the engine kept the backend's rules.
   void ExpectAtRest() {
     EXPECT_TRUE(engine_->Drain(absl::InfiniteFuture()));
     EXPECT_EQ(engine_->GetLoad().slots_used, 0);
@@ -80,7 +81,7 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
   std::shared_ptr<const Model> model_;
   std::shared_ptr<HostileProbe> probe_ = std::make_shared<HostileProbe>();
   std::optional<LoneSession> alone_;
-  std::deque<ReplyCollector> replies_;  // outlive the engine, whatever a test returns from
+  std::deque<ReplyCollector> replies_;  // outlive the engine, even if a test returns early
   std::unique_ptr<Engine> engine_;
   std::optional<SessionClient> client_;
 };

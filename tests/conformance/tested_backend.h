@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backend a conformance program tests. The tests of the seam are written once; each program
-// links them with one of tested_cpu.cc and cuda_tested.cc.
+// The backend that a conformance program tests. The tests are written once for the interface; each
+// program links them with tested_cpu.cc or cuda_tested.cc.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
 // limits. A backend is used and destroyed before the next factory is called.
 struct TestedBackend {
   std::string name;
-  double least_output_tolerance = 0;  // where it is not the one of OutputTolerance()
+  double least_output_tolerance = 0;  // least tolerance, if above OutputTolerance()
   std::vector<BackendFactory> same_bits;
   bool softmax = false;  // with models of softmax attention
   int window = 0;
@@ -32,25 +32,25 @@ struct TestedBackend {
 };
 
 std::vector<TestedBackend> TestedBackends();
-// The same, and each with softmax attention where it has that.
+// The same, and each with softmax attention if the backend has it.
 std::vector<TestedBackend> TestedAttention();
-// The same with weights that are rounded: of these the bits alone are promised.
+// The same with rounded weights, for which only equal bits are promised.
 std::vector<TestedBackend> RoundedBackends();
 
-// True where every step takes milliseconds (emulated, or under a sanitizer): sweeps shrink, and the
-// bundled models are left out where `BundledModelsAreTooLarge`.
+// Whether every step takes milliseconds (emulated, or under a sanitizer): sweeps shrink, and the
+// bundled models are left out if BundledModelsAreTooLarge().
 bool StepsAreSlow();
 bool BundledModelsAreTooLarge();
 // Whether the backend has softmax attention (tests/conformance/softmax).
 bool HasSoftmaxAttention();
 
-// Directories with a golden.json: those of the tests and the bundled ones.
+// Directories with a golden.json: the tests' and the bundled directories.
 std::vector<std::string> GoldenDirectories();
 
-// `path`'s last part and `suffix`, as a name for a test.
+// The last part of `path`, and `suffix`, as the name of a test.
 std::string TestName(const std::string& path, const std::string& suffix);
 
-// Polls until the outstanding run is complete; test failures where it ends in an error.
+// Polls until the outstanding run is complete; a test failure if it ends in an error.
 std::vector<Record> PollAll(Backend& backend);
 
 }  // namespace rivulet::testing

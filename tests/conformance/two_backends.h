@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two backends that do the same operations in the same order, drawn at random, and must tell the
-// same: a reference and the one under test.
+// Two backends, a reference and the backend under test. They do the same random operations in the
+// same order, and must give the same results.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace rivulet::testing {
 
-// How far results may lie apart; all 0: the same bits.
+// Tolerances between the results; all 0: the same bits.
 struct BackendTolerance {
   double outputs = 0, logprobs = 0;
   double states = 0;  // relative to 1 + |value|
@@ -21,14 +21,14 @@ struct BackendTolerance {
 
 class TwoBackends {
  public:
-  // Both have `slots` slots at least, and the limits that a run of all of them with up to 7 tokens
-  // a row and 6 steps needs.
+  // Both have at least `slots` slots, and limits for a run of all slots with up to 7 tokens per row
+  // and 6 steps.
   TwoBackends(std::shared_ptr<const Model> model, std::unique_ptr<Backend> reference,
               std::unique_ptr<Backend> tested, int slots, const BackendTolerance& tolerance,
               uint32_t seed);
 
-  // Zeroes all slots, does `operations` operations, compares all records on the way and all states
-  // at the end. Failures are those of the running test.
+  // Zeroes all slots, does `operations` operations, and compares all records on the way and all
+  // states at the end. Differences fail the running test.
   void Compare(int operations);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzz target does when a promise is broken: say which, and end the process so that the
-// fuzzer keeps the input.
+// Reports a broken promise of a fuzz target, and ends the process so that the fuzzer keeps the
+// input.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline void Promise(bool kept, const char* what) {
   std::abort();
 }
 
-// An error is one line of printable text.
+// Checks that an error is one line of printable text.
 inline void PromiseOneLine(const absl::Status& status) {
   Promise(!status.message().empty(), "an error has a message");
   for (const char c : status.message()) {

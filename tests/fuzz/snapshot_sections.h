@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A snapshot whose frame is right around payloads of any content.
+// A snapshot with a valid frame and payloads of any content.
 #pragma once
 
 #include <isa-l/crc.h>
@@ -10,8 +10,8 @@
 
 namespace rivulet::fuzz {
 
-// `bytes` is cut into payloads: a length of two bytes, then as many bytes; the sections' types
-// count up as in a snapshot with one chunk of state.
+// Cuts `bytes` into payloads: a length n of two bytes, then n bytes. The sections' types count up
+// as in a snapshot with one chunk of state.
 inline std::string SnapshotFromPayloads(const std::string& bytes, uint32_t version) {
   std::string out = "RVLTSNAP";
   const auto number = [&out](auto value) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a StateArchive keeps, of bytes that are there.
+// The content of a StateArchive entry, from given bytes.
 #pragma once
 
 #include <cstdint>

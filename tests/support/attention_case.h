@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer of linear attention with its numbers, for the tests of the CPU's kernel and of CUDA's.
+// One layer of linear attention with its data, for the tests of the CPU kernel and the CUDA kernel.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct AttentionShape {
   uint32_t seed = 1;
 };
 
-// A layer, with inputs for some token rows.
+// A layer, with inputs for several token rows.
 struct AttentionCase {
   AttentionCase(const AttentionShape& shape, int token_rows) : s(shape), rows(token_rows) {
     map.kind = s.kind;
@@ -51,7 +51,7 @@ struct AttentionCase {
   int LdOut() const { return (s.heads * s.value_dim + 3) / 4 * 4 + 4; }
   size_t y_size() const { return size_t(rows * LdOut()); }
 
-  // `count` tokens of a head from a row on; `slot`: the state of its sequence.
+  // `count` tokens of a head from a row on; `slot`: holds the state of the sequence.
   LinearAttentionArgs HeadArgs(int first_row, int count, float* out, float* slot,
                                int head = 0) const {
     LinearAttentionArgs args;
@@ -109,7 +109,7 @@ inline const std::vector<AttentionShape>& AttentionShapes() {
   return shapes;
 }
 
-// States of `slots` sessions as they have them after a while.
+// States of `slots` sessions after some tokens.
 inline std::vector<float> StatesOf(const AttentionCase& c, int slots) {
   std::vector<float> states = RandomFloats(size_t(slots) * c.layout.floats_per_slot(), 9, 0, 1);
   for (int slot = 0; slot < slots; ++slot) {

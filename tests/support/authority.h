@@ -17,7 +17,7 @@ class Authority {
   struct Identity {
     std::string cert, key;  // PEM
   };
-  // `names`: what the certificate is for, as OpenSSL writes it: "DNS:localhost,IP:127.0.0.1".
+  // `names`: the certificate's names, in OpenSSL's form: "DNS:localhost,IP:127.0.0.1".
   Identity Issue(const std::string& names) const;
   const std::string& pem() const { return pem_; }
 

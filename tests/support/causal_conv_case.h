@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One causal convolution with its numbers, for the tests of the CPU's kernel and of CUDA's.
+// One causal convolution with its data, for the tests of the CPU kernel and the CUDA kernel.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace rivulet::kernels {
 
 // `slots` sequences of `tokens` rows each. Rows of x and y are wider than the channels: the
-// convolution reads a part of a product's output. A sequence's state has `before` floats in front.
+// convolution reads a part of a product's output. `before` floats precede a sequence's state.
 struct CausalConvCase {
   CausalConvCase(int taps, int count, int length, bool with_bias, bool with_silu, int sequences = 1,
                  int floats_before = 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of CUDA kernels share. They run on the emulator (tests/parity) or, the same sources,
+// Shared helpers for tests of CUDA kernels. The same tests run on the emulator (tests/parity) and
 // on a GPU (tests/gpu).
 #pragma once
 
@@ -23,9 +23,10 @@ namespace rivulet::kernels {
 
 #define RIVULET_EXPECT_CUDA(call) EXPECT_EQ(cudaSuccess, (call))
 
-// Calls f(launch) several times where order can vary: on the emulator with threads and blocks in
-// order and shuffled, and as for a machine that overlaps launches; on a GPU with and without
-// overlap where it can. f launches on launch.stream; everything has run when the next call comes.
+// Calls f(launch) several times, with varying order: on the emulator with threads and blocks in
+// order and shuffled, and as on a machine that overlaps launches; on a GPU with and without
+// overlap, if it supports overlap. f launches on launch.stream; all launches have ended before the
+// next call.
 template <class F>
 void ForEachOrder(const F& f) {
   CudaLaunch launch;
@@ -37,7 +38,7 @@ void ForEachOrder(const F& f) {
   for (int order = 0; order < 3; ++order) {
 #if defined(RIVULET_CUDA_EMULATED)
     cuda_emulator::Options options;
-    // For a hunt: RIVULET_EMULATOR_SEED=n takes other shuffles.
+    // For bug hunting: RIVULET_EMULATOR_SEED=n takes other shuffles.
     const char* seed = std::getenv("RIVULET_EMULATOR_SEED");
     options.seed =
         static_cast<uint64_t>(order) * (seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10));
@@ -51,7 +52,7 @@ void ForEachOrder(const F& f) {
 }
 
 // Device memory between red zones, filled with 0xFF (NaN, -1) or a copy of host values. 256-byte
-// aligned. Reports a touched red zone when it goes.
+// aligned. The destructor reports a touched red zone.
 template <class T>
 class DeviceArray {
  public:
@@ -85,7 +86,7 @@ class DeviceArray {
     // A copy from pageable memory may return before it has arrived.
     RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
   }
-  // Waits for all that was launched.
+  // Waits for all launches.
   std::vector<T> Copy() const {
     RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
     std::vector<T> values(n_);
@@ -102,7 +103,8 @@ class DeviceArray {
   unsigned char* memory_ = nullptr;
 };
 
-// `halves` are the `values` in F16 where written(i), elsewhere what a DeviceArray begins with.
+// Checks that `halves` are the `values` in F16 where written(i), and elsewhere the initial content
+// of a DeviceArray.
 template <class F>
 ::testing::AssertionResult Rounded(const std::vector<uint16_t>& halves,
                                    const std::vector<float>& values, const F& written) {

@@ -35,7 +35,7 @@ inline CudaAttentionArgs CudaArgsOf(const AttentionCase& c,
   return args;
 }
 
-// By the reference, from StatesOf(c, slots) and outputs of 7 on.
+// Result of the reference, from StatesOf(c, slots) and outputs of 7.
 inline RowsAndStates ExpectedOf(const AttentionCase& c, const std::vector<CudaSegment>& segments,
                                 int slots) {
   RowsAndStates result = {std::vector<float>(c.y_size(), 7.0f), StatesOf(c, slots)};
@@ -50,7 +50,7 @@ inline RowsAndStates ExpectedOf(const AttentionCase& c, const std::vector<CudaSe
   return result;
 }
 
-// A layer whose outputs begin as 7.
+// A layer whose outputs are initially 7.
 struct DeviceAttention {
   DeviceAttention(const AttentionCase& c, const std::vector<CudaSegment>& list,
                   const std::vector<float>& before)

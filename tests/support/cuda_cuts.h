@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences whose tokens are given in one launch or in several, for the tests of CUDA kernels that
-// carry a state from token to token.
+// Sequences whose tokens are given in one launch or in several launches, for the tests of CUDA
+// kernels with a recurrent state.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace rivulet::kernels {
 // Sequence i has slot i and token rows from i kCutTokens on. Sequence 1 has no tokens.
 constexpr int kCutTokens = 11, kCutSlots = 3, kCutBefore = 4, kCutRows = kCutSlots * kCutTokens;
 
-// `launch(args)` for each `chunk` tokens, at most, of the sequences of a pass of `rows` rows. With
-// chunks of 3, a piece begins with the last of 16 rows.
+// Calls `launch(args)` for every `chunk` tokens (or fewer) of the sequences in a pass of `rows`
+// rows. With chunks of 3, a piece begins with the last of 16 rows.
 template <class Args, class Case, class Launch>
 RowsAndStates RunCuts(const Case& c, int chunk, int rows, const Launch& launch) {
   const RowsAndStates start = Start(c);
@@ -39,13 +39,13 @@ RowsAndStates RunCuts(const Case& c, int chunk, int rows, const Launch& launch) 
     args.states = states.data();
     args.floats_per_slot = c.floats_per_slot();
     args.offset = size_t(c.before);
-    EXPECT_EQ(launch(args), cudaSuccess);  // `segments` waits for its end
+    EXPECT_EQ(launch(args), cudaSuccess);  // ~DeviceArray of `segments` waits for it
   }
   return {y.Copy(), states.Copy()};
 }
 
-// `run(launch, chunk, rows)` returns RowsAndStates. y is `expected` within `tolerance`, the states
-// are exactly. Pieces of any size have the bits of one launch, and so have passes of so many `rows`
+// `run(launch, chunk, rows)` returns RowsAndStates. y equals `expected` within `tolerance`, the
+// states exactly. Pieces of any size give the bits of one launch; so do passes with enough `rows`
 // that blocks take rows instead of segments.
 template <class F>
 void ExpectTheSameInEveryCut(const RowsAndStates& expected, double tolerance, const F& run) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of a product as tests of CUDA kernels need them.
+// Weights of a matrix product, for tests of CUDA kernels.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 namespace rivulet::kernels {
 
-// The choice of tiles is the kernels' own again in the end.
+// Restores the kernels' own choice of tiles at the end.
 class TileGuard {
  public:
   ~TileGuard() {
@@ -28,7 +28,7 @@ class TileGuard {
   }
 };
 
-// Rows [rows, ld], NaN in the padding: it must not count.
+// Rows [rows, ld], with NaN in the padding, which must have no effect.
 struct PaddedRows {
   PaddedRows(int count, int width, int stride, uint32_t seed)
       : rows(count),
@@ -52,8 +52,8 @@ inline std::vector<uint16_t> HalvesOf(const std::vector<float>& values) {
   return halves;
 }
 
-// A matrix `w` [n, k], packed on the device, and its bias. Where the type is kInt8, w becomes what
-// the integers are.
+// A matrix `w` [n, k], packed on the device, and its bias. If the type is kInt8, w becomes the
+// values of the integers.
 struct DeviceMatrix {
   DeviceMatrix(WeightType weight_type, int keys, int columns, uint32_t seed = 1, float most = 0.3f)
       : DeviceMatrix(weight_type, keys, columns,

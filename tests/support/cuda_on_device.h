@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests and benchmarks that need a GPU ask before they begin.
+// The check with which tests and benchmarks that need a GPU begin.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +11,9 @@ namespace rivulet::testing {
 
 inline constexpr int kSkippedExitCode = 77;
 
-// 0 where this process can use a GPU; else the exit code that it should end with, after a line on
-// stderr that says why: kSkippedExitCode where the machine has none, 1 where it has one that CUDA
-// cannot use, which is a fault and no reason to skip.
+// Returns 0 if this process can use a GPU. Else writes the reason to stderr and returns the exit
+// code with which the process should end: kSkippedExitCode if the machine has no GPU; 1 if it has a
+// GPU that CUDA cannot use, which is a fault and no reason to skip.
 inline int ExitCodeWithoutDevice() {
   int devices = 0;
   const cudaError_t counted = cudaGetDeviceCount(&devices);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long tests let a CUDA backend make no progress before they take it for hung.
+// The time without progress after which tests consider a CUDA backend hung.
 #pragma once
 
 #include <cstdlib>
@@ -8,9 +8,9 @@
 
 namespace rivulet::testing {
 
-// The emulator is slow, not hung. A device that says nothing for seconds is, and a test that waits
-// for it for minutes would cost the time of all others; under compute-sanitizer
-// (RIVULET_TESTS_SANITIZER) it is a hundred times as slow.
+// The emulator is slow, so it gets minutes. A device without progress for seconds is hung, and
+// waiting longer would take the time of other tests. Under compute-sanitizer
+// (RIVULET_TESTS_SANITIZER) a device is a hundred times slower.
 inline absl::Duration Patience() {
 #ifdef RIVULET_CUDA_EMULATED
   return absl::Minutes(10);

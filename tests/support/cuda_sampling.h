@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of kernels/cuda/sample/sample_cuda.h share: slots and heads in host terms, and the
-// host's results.
+// Shared helpers for tests of kernels/cuda/sample/sample_cuda.h: slots and heads as host data, and
+// the host's results.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace rivulet::kernels {
 
 inline constexpr int kTopStride = 5;
 
-// What one slot asks for, in host terms.
+// The sampling options of one slot, as host data.
 struct SampledSlot {
   CategoricalParams params;
   uint64_t seed = 0;
@@ -31,13 +31,13 @@ struct SampledSlot {
 
 struct ExpectedDraw {
   int32_t token = 0;
-  uint32_t flags = 0;  // without kRecordLogprob: that is said by logprob
+  uint32_t flags = 0;  // without kRecordLogprob, which `logprob` sets
   float logprob = std::nanf("");
   int32_t num_top = 0;
   std::vector<CudaTopLogprob> top;
 };
 
-// The head of a model, and the CPU's way through it.
+// The head of a model, and its computation on the CPU.
 struct SampledHead {
   int num_outputs = 0;
   MixtureHead mixture;

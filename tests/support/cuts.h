@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of kernels share that carry a state from token to token: sequences whose tokens
-// are given in one call or in several.
+// Shared helpers for the tests of kernels with a recurrent state: sequences whose tokens are given
+// in one call or in several calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,13 +17,13 @@ struct RowsAndStates {
   std::vector<float> y, states;
 };
 
-// What a kernel must not write of y stays 7.
+// Elements of y that a kernel must not write stay 7.
 template <class Case>
 RowsAndStates Start(const Case& c) {
   return {std::vector<float>(c.y_size(), 7.0f), c.states};
 }
 
-// By `reference`. Every other sequence has no tokens.
+// Result of `reference`. Every second sequence has no tokens.
 template <class Case, class Args>
 RowsAndStates Expected(const Case& c, void (*reference)(const Args&)) {
   RowsAndStates result = Start(c);
@@ -33,7 +33,7 @@ RowsAndStates Expected(const Case& c, void (*reference)(const Args&)) {
   return result;
 }
 
-// Sequence 0, `chunk` tokens a call.
+// Sequence 0, `chunk` tokens per call.
 template <class Case, class Kernel>
 RowsAndStates RunCpu(const Case& c, int chunk, const Kernel& kernel) {
   const RowsAndStates start = Start(c);
@@ -45,7 +45,7 @@ RowsAndStates RunCpu(const Case& c, int chunk, const Kernel& kernel) {
   return {y.Copy(), states.Copy()};
 }
 
-// Chunks of any size have the same bits on every CPU target that fuses.
+// Chunks of any size give the same bits on every CPU target with fused multiply-add.
 template <class Case, class Kernel>
 void ExpectTheSameInEveryChunk(const Case& c, const Kernel& kernel,
                                const std::vector<int>& chunks = {1, 2, 3, 7, 16, 1000}) {

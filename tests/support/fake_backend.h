@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// FakeBackend: a Backend without a model. The next token is a hash of everything that was fed to
-// the slot, of the sampler (with penalties: also of what was prompt and what output) and of the
-// position, so that any mix-up of slots, rows or order, a missing zeroing, stale state or double
-// feeding changes tokens. It checks what Backend requires of its caller, can fail at a chosen call,
-// and can spread a run's records over many polls.
+// FakeBackend: a Backend without a model. The next token is a hash of all tokens fed to the slot,
+// of the sampler (with penalties: also of the split into prompt and output) and of the position. So
+// any mix-up of slots, rows or order, a missing zeroing, stale state or double feeding changes
+// tokens. It checks Backend's requirements on its caller, can fail at a chosen call, and can spread
+// a run's records over many polls.
 //
 // The backend belongs to the engine; a test talks to it through a FakeProbe that both share.
 #pragma once
@@ -25,17 +25,17 @@
 
 namespace rivulet {
 
-// What the outputs of a slot depend on.
+// All data on which the outputs of a slot depend.
 struct FakeHistory {
-  // Stands for the recurrent state: what ReadPart and WriteParts carry.
+  // Stands for the recurrent state, which ReadPart and WriteParts copy.
   uint64_t hash = 1;
   int64_t count = 0;  // tokens fed
   // Stands for the keys and values of a window: position p is at p % 8.
   std::array<uint16_t, 8> ring = {};
-  // Stands for keys and values: one a token, where the state grows (BackendLimits::state).
+  // Stands for keys and values: one entry per token, if the state grows (BackendLimits::state).
   bool grows = false;
   std::vector<uint16_t> kept = {};
-  // What the penalties see: by token, whether it was prompt and how often output.
+  // For the penalties: by token, whether it was in the prompt, and its count in the output.
   std::map<int32_t, std::pair<bool, int32_t>> counts = {};
 
   void Feed(int32_t token, bool as_output);
@@ -46,8 +46,8 @@ struct FakeHistory {
   float Logprob(int32_t token) const;
 };
 
-// Stands for the hash where a test needs certain tokens: the token that is drawn after `position`
-// fed tokens.
+// Replaces the hash if a test needs certain tokens: the token that is drawn after `position` fed
+// tokens.
 using FakeScript = std::function<int32_t(uint32_t sample_index, int64_t position)>;
 
 inline constexpr int64_t kFakeStateBytes = 64;
@@ -60,12 +60,12 @@ struct FakeBackendOptions {
                           .preferred_steps = 1,
                           .bytes_per_slot = kFakeStateBytes,
                           .numerics_id = "fake"};
-  int polls_per_run = 1;             // > 1: records come in so many parts, as from a device
-  int64_t fail_at_call = -1;         // this call and all after it fail; 0 = the first, -1 = none
-  int64_t nan_score_position = -1;   // the target scored after so many fed tokens gets NaN
-  int64_t nan_output_position = -1;  // raw outputs after so many fed tokens hold an infinity
+  int polls_per_run = 1;             // > 1: records come in this number of parts
+  int64_t fail_at_call = -1;         // this call and all later calls fail; 0 = the first, -1 = none
+  int64_t nan_score_position = -1;   // the target scored after this number of fed tokens gets NaN
+  int64_t nan_output_position = -1;  // raw outputs after this number of fed tokens hold an infinity
   int64_t non_finite_draw_position =
-      -1;             // the draw after so many fed tokens finds no finite outputs
+      -1;             // the draw after this number of fed tokens finds no finite outputs
   FakeScript script;  // null: the hash
 };
 
@@ -73,16 +73,16 @@ struct FakeBackendOptions {
 int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const FakeHistory& history,
                  const SlotSampler& sampler);
 
-// What ReadSlot brings after `history`: [size.At(history.count) / 4].
+// The result of ReadSlot after `history`: [size.At(history.count) / 4].
 std::vector<float> FakeState(const FakeHistory& history, const StateSize& size);
 
-// What a lone session must draw after being fed `feed` (bos included): at most `max_new` tokens; a
-// stop id is the last.
+// The tokens that a lone session must draw after `feed` (bos included): at most `max_new`; a stop
+// id is the last.
 std::vector<int32_t> FakeSolo(const ModelConfig& config, const FakeScript& script,
                               const std::vector<int32_t>& feed, const SlotSampler& sampler,
                               int64_t max_new);
 
-// A run as it was submitted.
+// A submitted run.
 struct FakeRun {
   struct Row {
     Slot slot;
@@ -97,8 +97,7 @@ struct FakeRun {
 // Thread: any.
 class FakeProbe {
  public:
-  // Lets `runs` further runs complete, then holds the next one in Poll. Without a call nothing is
-  // held.
+  // Lets `runs` more runs complete, then holds the next run in Poll. Without a call no run is held.
   void AllowRuns(int64_t runs);
   void AllowAll();
 
@@ -108,7 +107,7 @@ class FakeProbe {
   int dirty_slots() const;            // slots that were fed and not zeroed since
   std::vector<FakeRun> runs() const;  // the first 10,000
   int64_t num_runs() const;
-  std::vector<std::string> violations() const;  // of what Backend requires
+  std::vector<std::string> violations() const;  // of Backend's requirements
 
  private:
   friend class FakeBackend;
@@ -140,7 +139,7 @@ class FakeBackend final : public Backend {
  private:
   struct SlotState {
     FakeHistory history{.hash = 0xbadbadbad,
-                        .count = 777};  // what a slot holds that nobody has zeroed
+                        .count = 777};  // content of a slot before its first zeroing
     bool zeroed = false, has_sampler = false;
     SlotSampler sampler;
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk tier without a disk or a thread: files in memory that fail when a test says so, and work
-// that is done when a test says so.
+// A disk tier without a disk or a thread: the test decides when files (in memory) fail, and when
+// work is done.
 #pragma once
 
 #include <deque>
@@ -17,14 +17,14 @@
 
 namespace rivulet {
 
-// What a test and the files of an engine share. Thread: any.
+// State that a test and an engine's files share. Thread: any.
 struct FakeDisk {
   std::mutex mutex;
   std::map<uint64_t, std::string> files;
-  // What becomes of the next calls.
+  // The outcome of the next calls.
   bool fail_writes = false;  // nothing is stored
   bool fail_reads = false;
-  std::function<void(std::string*)> damage;  // done to what is read
+  std::function<void(std::string*)> damage;  // applied to every read
   int64_t writes = 0, reads = 0, removes = 0;
 
   template <typename Action>
@@ -68,12 +68,12 @@ class FakeStateFiles final : public StateFiles {
   const std::shared_ptr<FakeDisk> disk_;
 };
 
-// Work that waits for the test, in the order in which a real Background would do it. Thread: one.
+// Work items that wait for the test, in the order of a real Background. Thread: one.
 struct ManualQueue {
   std::deque<std::function<void()>> reads, others;
 
   size_t size() const { return reads.size() + others.size(); }
-  // Does the next piece of work; false if there is none.
+  // Does the next work item; false if there is none.
   bool RunOne() {
     auto& next = reads.empty() ? others : reads;
     if (next.empty()) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product on the CPU with its numbers.
+// A matrix product on the CPU with its data.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace rivulet::kernels {
 struct HostMatrix {
   HostMatrix(WeightType type, int k, int n)
       : HostMatrix(type, k, n, RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.2f)) {}
-  // `pack`: for types that are not made by rounding.
+  // `pack`: for types whose weights are not made by rounding.
   using Pack = void (*)(WeightType, const float* w, int n, int k, void* panels);
   HostMatrix(WeightType type, int k, int n, const std::vector<float>& w, Pack pack = nullptr)
       : panels(std::vector<float>(PackedSize(type, k, n) / sizeof(float) + 1)),

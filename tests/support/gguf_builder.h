@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes GGUF files for tests, also such as no program would write: nothing is checked.
+// Writes GGUF files for tests, also invalid ones: nothing is checked.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ inline std::string RawText(absl::string_view text) {
   return Raw(uint64_t{text.size()}) + std::string(text);
 }
 
-// The types of values, and how their bytes follow.
+// The types of values, and the encoding of their bytes.
 inline std::string RawU32(uint32_t value) { return Raw(uint32_t{4}) + Raw(value); }
 inline std::string RawI32(int32_t value) { return Raw(uint32_t{5}) + Raw(value); }
 inline std::string RawF32(float value) { return Raw(uint32_t{6}) + Raw(value); }
 inline std::string RawBool(uint8_t value) { return Raw(uint32_t{7}) + Raw(value); }
 inline std::string RawString(absl::string_view text) { return Raw(uint32_t{8}) + RawText(text); }
-// `bytes`: those of all elements.
+// `bytes`: of all elements.
 inline std::string RawArray(uint32_t element, uint64_t count, const std::string& bytes) {
   return Raw(uint32_t{9}) + Raw(element) + Raw(count) + bytes;
 }
@@ -47,17 +47,17 @@ inline std::string RawI32s(const std::vector<int32_t>& values) {
 
 struct GgufTensor {
   std::string name;
-  std::vector<uint64_t> extents;  // as GGUF has them: the row's length first
+  std::vector<uint64_t> extents;  // in GGUF's order: the row's length first
   uint32_t type = 0;              // F32
   std::string bytes;
-  int64_t offset = -1;  // -1: behind the one before, aligned
+  int64_t offset = -1;  // -1: after the tensor before, aligned
 };
 
-// A file. Every member may be changed to what it should not be.
+// A file. Every member may be set to an invalid value.
 struct GgufFile {
   std::string magic = "GGUF";
   uint32_t version = 3;
-  int64_t num_tensors = -1, num_keys = -1;                    // -1: as many as there are
+  int64_t num_tensors = -1, num_keys = -1;                    // -1: the real numbers
   std::vector<std::pair<std::string, std::string>> metadata;  // keys, and values with their types
   std::vector<GgufTensor> tensors;
   uint64_t alignment = 32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// golden.json of a model directory (float64 reference values), and scoring a sequence straight
-// through a Backend.
+// golden.json of a model directory (float64 reference values), and the score of a sequence directly
+// from a Backend.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Golden {
   std::vector<GoldenSequence> sequences;
 };
 
-// Reads DIR/golden.json; ends the test program where it cannot.
+// Reads DIR/golden.json; on failure ends the test program.
 Golden ReadGolden(const std::string& directory);
 
 // Largest absolute error of raw outputs that the project promises for a model directory in float32.
@@ -38,14 +38,14 @@ struct BackendScore {
   std::vector<float> state;                 // the slot's state afterwards
 };
 
-// Feeds the sequence (bos first where the model has one) to `slot`, `chunk` tokens a run, and
-// scores every token that can be. Leaves the slot zeroed.
+// Feeds the sequence (after the bos, if the model has one) to `slot`, `chunk` tokens per run, and
+// scores every token that has a predecessor. Leaves the slot zeroed.
 BackendScore ScoreThroughBackend(Backend& backend, const ModelConfig& config, Slot slot,
                                  std::span<const int32_t> tokens, int chunk);
 
-// Largest absolute error of the raw outputs at the golden's positions; positions that the sequence
-// does not reach are left out. Infinity for an output that is no number, and where outputs are
-// missing or have another size.
+// Largest absolute error of the raw outputs at the golden's positions; positions beyond the
+// sequence are left out. Infinity for an output that is not a number, and if outputs are missing or
+// have another size.
 double WorstOutputError(const Golden& golden, const GoldenSequence& sequence,
                         const BackendScore& score);
 

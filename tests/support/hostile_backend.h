@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostileBackend: another Backend, made as unkind as the contract allows. What nobody has zeroed
-// holds NaN and somebody's sampler, the rows of every run come in another order, and a test may act
-// right before any call. It checks that slots are zero when they are said to be, and that no one is
-// ever given the guard.
+// HostileBackend: wraps a Backend and does everything that the contract does not forbid. Slots that
+// were not zeroed hold NaN and another sequence's sampler, the rows of every run come in another
+// order, and a test may act right before any call. It checks that slots are zero when the caller
+// expects it, and that no run uses the guard slot.
 //
 // The backend belongs to the engine; a test talks to it through a HostileProbe that both share.
 #pragma once
@@ -23,13 +23,13 @@ enum class BackendCall : uint8_t { kZero, kSetSampler, kCopy, kRead, kWrite, kSu
 
 struct HostileOptions {
   uint32_t seed = 1;
-  // Slots hold poison from the start, and again once they are taken back; in between what is zeroed
-  // must be zeros. Not for a FakeBackend, whose states are no floats.
+  // Slots hold NaN from the start, and again after they are freed; in between, zeroed slots must
+  // hold zeros. Not for a FakeBackend, whose states are not floats.
   bool poison = true;
   bool shuffle = true;  // rows
   // Before each call, on the caller's thread; may block it.
   std::function<void(BackendCall)> before;
-  // Narrows what the backend says it can do.
+  // Reduces the limits that the backend reports.
   std::function<void(BackendLimits*)> narrow;
 };
 
@@ -40,7 +40,7 @@ class HostileProbe {
  public:
   std::vector<std::string> violations() const;
   int used_slots() const;  // fed, written or given a sampler, and not zeroed since
-  // Of every slot's state, poison included: [num_slots]. Empty where the backend is gone.
+  // Of every slot's state, poison included: [num_slots]. Empty if the backend is gone.
   std::vector<uint64_t> Digests() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of kernels share: random arrays, arrays between red zones, and every instruction set
-// of this machine.
+// Shared helpers for tests of kernels: random arrays, arrays between red zones, and every
+// instruction set of this machine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline std::vector<float> RandomFloats(size_t n, uint32_t seed, float low = -1, 
   return v;
 }
 
-// Floats that begin as NaN, between red zones that must stay untouched. 64-byte aligned.
+// Floats that are initially NaN, between red zones that must stay untouched. 64-byte aligned.
 class GuardedFloats {
  public:
   explicit GuardedFloats(size_t n) : n_(n), memory_(n + 2 * kZone + 16, kPoison) {
@@ -58,8 +58,8 @@ class GuardedFloats {
   std::vector<float> memory_;
 };
 
-// Calls f(name) once for every instruction set that build and machine have, the kernels restricted
-// to it.
+// Calls f(name) once for every instruction set of build and machine, with the kernels restricted to
+// it.
 template <class F>
 void ForEachCpuTarget(const F& f) {
   int found = 0;
@@ -72,7 +72,7 @@ void ForEachCpuTarget(const F& f) {
   EXPECT_GE(found, 1);
 }
 
-// Same bits, NaN equal to the same NaN.
+// Equal bits; a NaN equals the same NaN.
 inline ::testing::AssertionResult SameBits(const std::vector<float>& a,
                                            const std::vector<float>& b) {
   if (a.size() != b.size())
@@ -85,8 +85,9 @@ inline ::testing::AssertionResult SameBits(const std::vector<float>& a,
   return ::testing::AssertionSuccess();
 }
 
-// Every element within `tolerance` of the expected one: a number, or a function of the expected
-// value. What is NaN in `expected` has its bits: nothing is to be written there.
+// Every element is within `tolerance` (a number, or a function of the expected value) of the
+// expected element. Where `expected` is NaN, the bits must be equal, because nothing may be written
+// there.
 template <class T, class Tolerance>
 ::testing::AssertionResult Near(const std::vector<float>& got, const std::vector<T>& expected,
                                 const Tolerance& tolerance) {
@@ -117,8 +118,8 @@ inline auto AtLeastOne(double tolerance) {
   return [=](double expected) { return tolerance * std::max(1.0, std::fabs(expected)); };
 }
 
-// `run(y)` fills an array that begins as NaN: near `expected` on every CPU target, with the same
-// bits on those that fuse.
+// `run(y)` fills an array that is initially NaN. Checks that it is near `expected` on every CPU
+// target, with equal bits on the targets with fused multiply-add.
 template <class T, class Tolerance, class F>
 void ExpectOnEveryCpuTarget(const std::vector<T>& expected, const Tolerance& tolerance,
                             const F& run) {

@@ -12,8 +12,8 @@
 
 namespace rivulet::testing {
 
-// The model of a directory of the checkout, whose weights are not read. One that does not load ends
-// the program.
+// The model of a directory of the checkout; its weights are not read. Ends the program if the model
+// does not load.
 inline std::shared_ptr<const Model> LoadModel(const std::string& path) {
   auto model = Model::Load(SourcePath(path));
   EXPECT_TRUE(model.ok()) << model.status();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A SessionStore in memory, by a clock of the test, that answers when the test says so and fails as
+// A SessionStore in memory, with the test's clock. It answers when the test says so, and fails as
 // networks and databases do: calls and answers are lost, writes happen late and twice, and a
 // failover takes the store back to an earlier image.
 //
@@ -7,9 +7,8 @@
 //   MemorySessionStore a(&server), b(&server);  // of two replicas
 //   a.Write(...);
 //   a.Deliver();  // carries out the oldest call of `a` and calls its `done`
-//
-// So one thread chooses the order in which the calls of several replicas are carried out. Where
-// answers should come by themselves, a MemoryStoreThread delivers them.
+// So one thread chooses the order in which the calls of several replicas are carried out. A
+// MemoryStoreThread delivers answers without the test.
 #pragma once
 
 #include <algorithm>
@@ -47,10 +46,10 @@ struct MemoryStoreImage {
   int64_t number_of_id = 1;
   std::map<std::string, Record> records;
   std::map<std::string, Chunk> chunks;
-  std::map<std::string, std::map<std::string, int64_t>> sets;  // set -> session -> when it expires
+  std::map<std::string, std::map<std::string, int64_t>> sets;  // set -> session -> expiry
 };
 
-// What the stores share. Outlives them. Thread: any.
+// The data that the stores share. Outlives the stores. Thread: any.
 class MemoryStoreServer {
  public:
   explicit MemoryStoreServer(std::function<absl::Time()> clock = absl::Now)
@@ -99,13 +98,13 @@ class MemoryStoreServer {
     return members;
   }
 
-  // Faults. A write that did not arrive, but may later.
+  // Faults. Notes a write that did not arrive, but may arrive later.
   void Remember(const StoreWrite& write) {
     std::lock_guard<std::mutex> lock(mutex_);
     history_.push_back(write);
   }
-  // How many writes were carried out or lost on their way, and one of them, which happens (again)
-  // now: nobody gets the answer.
+  // writes(): number of writes that were carried out or lost on their way. Repeat(): one of them
+  // takes effect (again) now, without an answer.
   size_t writes() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return history_.size();
@@ -114,8 +113,8 @@ class MemoryStoreServer {
     std::lock_guard<std::mutex> lock(mutex_);
     (void)WriteLocked(history_.at(write));
   }
-  // A failover to a copy that lags: what was written since the image was taken is lost, and the
-  // store does not know it.
+  // A failover to a copy that lags: writes since the image was taken are lost, and the store does
+  // not know it.
   MemoryStoreImage Image() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return image_;
@@ -130,7 +129,7 @@ class MemoryStoreServer {
     empty.number_of_id = image_.number_of_id + 1;
     image_ = std::move(empty);
   }
-  // How many chunks there are, and one of them is lost.
+  // chunks(): number of chunks. LoseChunk(): loses one of them.
   size_t chunks() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return image_.chunks.size();
@@ -139,12 +138,12 @@ class MemoryStoreServer {
     std::lock_guard<std::mutex> lock(mutex_);
     image_.chunks.erase(std::next(image_.chunks.begin(), static_cast<std::ptrdiff_t>(index)));
   }
-  // Something else has taken the place of this session's record.
+  // Replaces this session's record by something else.
   void Damage(const std::string& session) {
     std::lock_guard<std::mutex> lock(mutex_);
     damaged_ = session;
   }
-  // At most so many records: a write after which there are more is RESOURCE_EXHAUSTED.
+  // Limits the number of records: a write that would exceed it is RESOURCE_EXHAUSTED.
   void SetMostRecords(size_t most) {
     std::lock_guard<std::mutex> lock(mutex_);
     most_records_ = most;
@@ -261,11 +260,11 @@ class MemoryStoreServer {
   std::string damaged_;
 };
 
-// What becomes of a call.
+// The fate of a call.
 enum class StoreFate : uint8_t {
   kAnswered,
-  kRequestLost,  // nothing happens, and the answer is UNAVAILABLE; a write may be repeated later
-  kAnswerLost,   // it happens, and the answer is UNAVAILABLE
+  kRequestLost,  // no effect, and the answer is UNAVAILABLE; a write may happen later
+  kAnswerLost,   // it takes effect, and the answer is UNAVAILABLE
 };
 
 // Thread: calls any; Deliver one at a time.
@@ -304,7 +303,8 @@ class MemorySessionStore final : public SessionStore {
     std::lock_guard<std::mutex> lock(mutex_);
     return calls_.size();
   }
-  // The oldest call happens now, as `fate` says, and its `done` is called. False: there is none.
+  // Carries out the oldest call with the fate `fate`, and calls its `done`. False: there is no
+  // call.
   bool Deliver(StoreFate fate = StoreFate::kAnswered) {
     std::function<void(StoreFate)> call;
     {
@@ -348,8 +348,8 @@ class MemorySessionStore final : public SessionStore {
   bool stopped_ = false;
 };
 
-// A MemorySessionStore that answers by itself, on a thread of its own. Before each answer it asks
-// `fate`, if there is one, which may also wait.
+// Delivers the answers of a MemorySessionStore on its own thread. Before each answer it calls
+// `fate`, if set, which may also wait.
 class MemoryStoreThread final : public SessionStore {
  public:
   explicit MemoryStoreThread(MemoryStoreServer* server, std::function<StoreFate()> fate = nullptr)
@@ -379,7 +379,7 @@ class MemoryStoreThread final : public SessionStore {
  private:
   MemorySessionStore store_;
   const std::function<StoreFate()> fate_;
-  std::thread thread_;  // last: everything above exists when it starts
+  std::thread thread_;  // last, so that the other members exist when it starts
 };
 
 }  // namespace rivulet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A StateArchive in memory, which answers at once or when it is told to. Thread: one.
+// A StateArchive in memory, which answers at once or when the test says so. Thread: one.
 #pragma once
 
 #include <deque>
@@ -35,7 +35,7 @@ class MemoryStateArchive final : public StateArchive {
       done(found == states.end() ? "" : found->second);
     });
   }
-  // Does what it holds, oldest first.
+  // Carries out the held calls, oldest first.
   void Deliver() {
     while (!held.empty()) DeliverOne();
   }

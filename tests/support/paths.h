@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where tests and benchmarks find this checkout and the programs that were built from it. Only
-// paths.cc is compiled with these folders: an absolute path in the command line of every test would
-// keep ccache from sharing their objects between two checkouts.
+// Paths of this checkout and of the programs that were built from it, for tests and benchmarks.
+// Only paths.cc is compiled with these folders: an absolute path in the command line of every test
+// would keep ccache from sharing their objects between two checkouts.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace rivulet {
 
-// `path` is relative to the checkout: environment variable RIVULET_SOURCE_DIR, or where this was
-// compiled.
+// `path` is relative to the checkout: the folder RIVULET_SOURCE_DIR (environment variable), or the
+// folder in which this was compiled.
 std::string SourcePath(std::string_view path);
 // A program of the build, such as rivulet-server.
 std::string ProgramPath(std::string_view name);

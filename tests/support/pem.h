@@ -8,7 +8,7 @@
 
 namespace rivulet {
 
-// What `write`, one of OpenSSL's PEM_write_bio functions, writes.
+// The output of `write`, one of OpenSSL's PEM_write_bio functions.
 template <typename Write>
 std::string ToPem(Write write) {
   BIO* const bio = BIO_new(BIO_s_mem());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer that only decodes: token i stands for the bytes that a test says.
+// A tokenizer that only decodes: the test gives the bytes of token i.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model directories for tests: any valid configuration with random weights, and low-level writers
-// that can also write what no valid directory holds.
+// that can also write invalid files.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace rivulet::testing {
 
-// A new empty directory, removed with all it holds in the destructor.
+// A new empty directory. The destructor removes it with its contents.
 class TempDir {
  public:
   TempDir();
@@ -34,7 +34,7 @@ class TempDir {
 // Writes `bytes` to `path`, replacing it.
 absl::Status WriteFile(const std::string& path, absl::string_view bytes);
 
-// One tensor of a safetensors file, as the file will say it; nothing is checked.
+// One tensor of a safetensors file, as the file states it; nothing is checked.
 struct RawTensor {
   std::string name;
   std::string dtype;  // "F32", ...
@@ -42,7 +42,7 @@ struct RawTensor {
   std::string bytes;  // little-endian, row-major
 };
 
-// A tensor of `values`, rounded to nearest even where `dtype` is shorter than float32.
+// A tensor of `values`, rounded to nearest even if `dtype` is shorter than float32.
 RawTensor MakeTensor(std::string name, std::vector<int64_t> shape, DType dtype,
                      std::span<const float> values);
 
@@ -54,7 +54,8 @@ std::string WriteSafetensors(absl::string_view header, absl::string_view data);
 
 // A small valid configuration to start from: elu, no positions, categorical head, bos 0, tokens.
 ModelConfig TinyConfig();
-// Sets kind, n_dims (num_features for rfa; unused by elu) and the columns that follow.
+// Sets kind, n_dims (num_features for rfa; unused by elu) and the column counts that follow from
+// them.
 FeatureMapConfig MakeFeatureMap(kernels::FeatureMapKind kind, int n_dims = 0,
                                 float softmax_temp = 1, float smoothing = 0);
 
@@ -65,7 +66,7 @@ std::string ConfigJson(const ModelConfig& config);
 // for omega and embeddings, near 1 for sigma and the weights of LayerNorm, near 0 for biases.
 std::vector<RawTensor> RandomTensors(const ModelConfig& config, uint64_t seed, DType dtype);
 
-// Writes config.json and model.safetensors into `directory`, which is made where it is missing.
+// Writes config.json and model.safetensors into `directory`, which is created if it is missing.
 // REQUIRES: `config` is valid (ParseModelConfig accepts its text).
 absl::Status WriteRandomModel(const std::string& directory, const ModelConfig& config,
                               uint64_t seed, DType dtype = DType::kF32);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls without generated stubs, for services whose protos this project does not hold: health and
-// reflection.
+// Calls without generated stubs, for gRPC's own services: health and reflection.
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>
@@ -55,7 +54,7 @@ inline std::string StringField(int number, const std::string& value) {
   return std::string({static_cast<char>(number << 3 | 2), static_cast<char>(value.size())}) + value;
 }
 
-// What grpc.health.v1 says about `service`: "SERVING", "NOT_SERVING", or the name of an error's
+// The answer of grpc.health.v1 about `service`: "SERVING", "NOT_SERVING", or the name of an error's
 // code.
 inline std::string Health(const std::shared_ptr<grpc::Channel>& channel,
                           const std::string& service) {

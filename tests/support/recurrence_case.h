@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One recurrence with its numbers, for the tests of the CPU's kernel and of CUDA's.
+// One recurrence with its data, for the tests of the CPU kernel and the CUDA kernel.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace rivulet::kernels {
 
-// Rows [q | k | v | w | beta | a | b] of all heads, `tokens` for each of `slots` sequences. Their
-// states have `before` floats in front.
+// Rows [q | k | v | w | beta | a | b] of all heads, `tokens` for each of `slots` sequences.
+// `before` floats precede each state.
 struct RecurrenceCase {
   RecurrenceCase(UpdateRule which, int decays, int keys, int values, int count, int of_heads = 1,
                  int sequences = 1, int floats_before = 0)
@@ -81,7 +81,8 @@ struct RecurrenceCase {
   std::vector<float> rows, states;
 };
 
-// Every rule without decays, with one a head and one a key, at odd shapes. tokens 0: many.
+// Every rule without decays, with one decay per head and one per key, at odd shapes. tokens 0:
+// many.
 inline std::vector<RecurrenceCase> RecurrenceCases(int heads = 1, int slots = 1, int before = 0,
                                                    int tokens = 0) {
   std::vector<RecurrenceCase> cases;

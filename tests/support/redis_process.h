@@ -15,16 +15,16 @@ namespace rivulet {
 // Thread: one.
 class RedisProcess {
  public:
-  // Whether redis-server is installed; a test skips itself where it is not.
+  // Whether redis-server is installed; otherwise a test skips itself.
   static bool Installed();
 
-  // `settings`: arguments of redis-server. Without any it keeps nothing on disk. Waits until it
-  // answers. Ends this process where it does not start.
+  // `settings`: arguments of redis-server. Without settings it keeps nothing on disk. Waits until
+  // the server answers. Ends this process if the server does not start.
   explicit RedisProcess(std::vector<std::string> settings = {});
   // With TLS, too, on another port.
   struct TlsFiles {
     std::string cert, key, ca;
-    bool wants_clients = false;  // to show a certificate of `ca`
+    bool wants_clients = false;  // clients must show a certificate of `ca`
   };
   static RedisProcess WithTls(const TlsFiles& tls);
   // A Sentinel of a master on 127.0.0.1:`port`.
@@ -42,7 +42,7 @@ class RedisProcess {
   void Kill();      // SIGKILL, if it runs
   void Start();     // again, on the same port, with its directory
 
-  // The answer to a command. Ends this process where there is none.
+  // The answer to a command. Ends this process if there is no answer.
   RedisReply Command(const std::vector<std::string>& command) const;
   // The value of one line of INFO.
   std::string Info(const std::string& field) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReplyCollector: a client of the engine that keeps what it is told and checks the rules of a
-// reply's stream.
+// ReplyCollector: a client of the engine that keeps its reply and checks the rules of a reply's
+// stream.
 #pragma once
 
 #include <condition_variable>
@@ -27,13 +27,14 @@ struct CollectedSample {
   std::optional<SessionProgress> session;  // of the last delta
 };
 
-// Thread: any. Must outlive the reply's last OnReady: Wait() sees to that.
+// Thread: any. Must outlive the reply's last OnReady, for which Wait() waits.
 class ReplyCollector final : public ReplyListener {
  public:
   enum class Reading { kEager, kOnlyWhenAsked };
   explicit ReplyCollector(Reading reading = Reading::kEager) : reading_(reading) {}
 
-  // The engine's answer; the reply then arrives by itself, behind the tokens that `spec` resumes.
+  // Sends `spec` and returns the engine's answer; the reply then arrives by itself, after the
+  // tokens that `spec` resumes.
   absl::Status Start(Engine* engine, GenerateSpec spec) {
     std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until reply_ is set
     const int num_samples = spec.num_samples;
@@ -70,7 +71,7 @@ class ReplyCollector final : public ReplyListener {
   const CollectedSample& sample(size_t i = 0) const { return samples_[i]; }
   const Usage& usage() const { return end_->usage; }
   int calls() const { return calls_; }
-  // What broke the rules of the stream; empty if nothing did.
+  // The first violation of the rules of the stream; empty: none.
   const std::string& violation() const { return violation_; }
 
   void OnReady() override {
@@ -81,7 +82,7 @@ class ReplyCollector final : public ReplyListener {
     if (reading_ == Reading::kEager || end) Take();
     if (end) {
       end_ = std::move(end);
-      end_->status = Unshared(end_->status);  // whoever waits reads it beside this thread
+      end_->status = Unshared(end_->status);  // the waiting thread reads it concurrently
     }
     changed_.notify_all();
   }

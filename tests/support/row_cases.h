@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on the elements and on the groups of rows with their numbers, for the tests of the
-// CPU's kernels and of CUDA's. Behind each row is a padding, which no kernel touches.
+// Operations on the elements and on the groups of rows with their data, for the tests of the CPU
+// kernels and the CUDA kernels. After each row is a padding, which no kernel touches.
 #pragma once
 
 #include <limits>
@@ -15,7 +15,7 @@
 
 namespace rivulet::kernels {
 
-// `args` of a case are of its own arrays, all but y.
+// `args` of a case point to its own arrays, except y.
 template <class Args>
 struct RowsCase {
   RowsCase(int columns, float low, float high)
@@ -27,7 +27,7 @@ struct RowsCase {
   RowsCase(const RowsCase&) = delete;
   RowsCase& operator=(const RowsCase&) = delete;
 
-  // What `reference` makes of x in place.
+  // The result of `reference` on x, in place.
   std::vector<float> InPlace(void (*reference)(const Args&)) const {
     std::vector<float> rows = x;
     Args of = args;
@@ -89,7 +89,7 @@ struct DecayCase : RowsCase<DecayArgs> {
   std::vector<float> bias, scale;
 };
 
-// Calls f(case). `least`: of a dt that is given as it is, which makes a factor above 1 if negative.
+// Calls f(case). `least`: the least dt; a negative dt gives a factor above 1.
 template <class F>
 void ForEachDecay(float least, const F& f) {
   for (const DecayKind kind : {DecayKind::kIdentity, DecayKind::kSoftplus, DecayKind::kSigmoid}) {
@@ -103,7 +103,7 @@ void ForEachDecay(float least, const F& f) {
   }
 }
 
-// Groups of rows. Those of 264 values and more have a block each on a GPU, unless they are no
+// Groups of rows. A group of at least 264 values has its own block on a GPU, if its size is a
 // multiple of 4.
 struct RowGroups {
   int groups, size;
@@ -126,7 +126,7 @@ struct GroupsCase : RowsCase<Args> {
   std::vector<float> weight;
 };
 
-// Calls f(case): a weight for each group, one for all, and none.
+// Calls f(case): with a weight for each group, one weight for all groups, and no weight.
 template <class F>
 void ForEachRmsNorm(const F& f) {
   for (const RowGroups& shape : kRowGroups) {
@@ -173,7 +173,7 @@ struct LayerNormCase {
 
 constexpr int kLayerNormSizes[] = {1, 2, 3, 5, 15, 16, 17, 31, 45, 127, 128, 129, 256, 384, 1000};
 
-// On every CPU target: near the reference, and the same bits on those that fuse.
+// On every CPU target: near the reference, and equal bits on the targets with fused multiply-add.
 template <class Args, class Tolerance>
 void ExpectRowsOnEveryCpuTarget(const RowsCase<Args>& c, void (*reference)(const Args&),
                                 void (*cpu)(const Args&), const Tolerance& tolerance) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionClient: the client sessions of one tenant on an engine, by calls that wait for their
-// result; and a session's way through a snapshot's bytes.
+// SessionClient: the client sessions of one tenant on an engine, with calls that wait for their
+// result; and the conversion of a session to a snapshot's bytes and back.
 #pragma once
 
 #include <functional>
@@ -87,7 +87,7 @@ class SessionClient {
     return Await<ScoreResult>(
         [&](Engine::ScoreDone done) { return engine_->Append(spec, std::move(done)); });
   }
-  // The tokens of sample 0; the error where it does not end well.
+  // The tokens of sample 0, or the error of the reply.
   absl::StatusOr<std::vector<int32_t>> Generate(GenerateSpec spec) const {
     ReplyCollector collector;
     RIVULET_RETURN_IF_ERROR(collector.Start(engine_, std::move(spec)));
@@ -127,7 +127,7 @@ class SessionClient {
       return RestoreSession(engine_, std::move(spec), std::move(done));
     });
   }
-  // As the RPC does, from bytes.
+  // Like the RPC, from bytes.
   absl::StatusOr<SessionInfo> RestoreBytes(absl::string_view bytes,
                                            absl::string_view key = "") const {
     RIVULET_ASSIGN_OR_RETURN(RestoreSpec spec, ToRestoreSpec(bytes, *engine_, tenant_, key));

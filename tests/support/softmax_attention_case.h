@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One softmax attention with its numbers, for the tests of the CPU's kernel and of CUDA's.
+// One softmax attention with its data, for the tests of the CPU kernel and the CUDA kernel.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace rivulet::kernels {
 
-// Rows [q | k | v | padding] of all heads, `tokens` for each of `slots` sequences. Their states are
-// zeros, with `before` floats in front.
+// Rows [q | k | v | padding] of all heads, `tokens` for each of `slots` sequences. The states are
+// zeros, each after `before` floats.
 struct SoftmaxAttentionCase {
   SoftmaxAttentionCase(int keys, int values, int of_key, int64_t seen, int count, int of_heads = 1,
                        int sequences = 1, int floats_before = 0)

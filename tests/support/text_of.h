@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes that tokens spell one after another.
+// The bytes of tokens, one after another.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token shift with its numbers, for the tests of the CPU's kernel and of CUDA's.
+// One token shift with its data, for the tests of the CPU kernel and the CUDA kernel.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace rivulet::kernels {
 
 // `slots` sequences of `tokens` rows each. A row of y has all mixes side by side, and rows of x and
-// y are wider than what is computed. A sequence's state has `before` floats in front.
+// y are wider than the computed part. `before` floats precede a sequence's state.
 struct TokenShiftCase {
   TokenShiftCase(int columns, int count, int length, int sequences = 1, int floats_before = 0)
       : n(columns),
@@ -50,7 +50,7 @@ struct TokenShiftCase {
   std::vector<float> x, mix, states;
 };
 
-// Odd shapes, one mix and as many as RWKV-7 has.
+// Odd shapes, with one mix and with RWKV-7's number of mixes.
 inline std::vector<TokenShiftCase> TokenShiftCases(int slots = 1, int before = 0, int tokens = 0) {
   std::vector<TokenShiftCase> cases;
   for (const auto& [n, mixes, length] :

@@ -7,8 +7,8 @@
 
 namespace rivulet {
 
-// A copy that shares no memory with `status`. Copies count their references inside Abseil, where
-// ThreadSanitizer does not see that this orders their ends.
+// A copy that shares no memory with `status`. Copies share a reference count inside Abseil, and
+// ThreadSanitizer does not see that it orders their destruction.
 inline absl::Status Unshared(const absl::Status& status) {
   return MakeError(status.code(), status.message(), GetErrorDetail(status));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a grpc::Status of ours says, unpacked. Its reason must be in the table, with its code.
+// The contents of our server's grpc::Status. Its reason must be in the table, with its code.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -19,9 +19,9 @@ struct WireError {
   std::string message;
   std::string domain, reason;
   std::map<std::string, std::string> metadata;  // of the ErrorInfo
-  std::string field;                            // of the BadRequest; "" where there is none
+  std::string field;                            // of the BadRequest; "": none
   double retry_seconds = 0;                     // of the RetryInfo
-  bool details_agree = false;  // code and message of the details are those of the status
+  bool details_agree = false;                   // the details have the status's code and message
 };
 
 inline WireError Unpack(const grpc::Status& status) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server on a free loopback port that loses replies as a test says. Its model needs no weights:
-// token p of sample s is 100 (s + 1) + p.
+// A server on a free loopback port that loses replies by a test's script. Its model needs no
+// weights: token p of sample s is 100 (s + 1) + p.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,21 +23,21 @@ namespace rivulet::testing {
 
 // What the server does with one request.
 struct Act {
-  int parts = std::numeric_limits<int>::max();  // that it sends at most
+  int parts = std::numeric_limits<int>::max();  // at most this number of parts is sent
   grpc::Status end = grpc::Status::OK;          // after them
-  bool ends_stream = true;  // of a Multiplex; false: `end` is the error of the request alone
-  bool holds = false;       // after the parts nothing comes until the client ends the request
+  bool ends_stream = true;  // of a Multiplex; false: `end` ends only the request
+  bool holds = false;       // after the parts, waits until the client ends the request
 };
 
 // An error of a server, with details. `retry_delay` above 0: with a RetryInfo.
 grpc::Status ServerError(grpc::StatusCode code, const std::string& reason,
                          absl::Duration retry_delay = absl::ZeroDuration());
 
-// For retry delays: one that is over at once, and one that a test does not wait for.
+// Retry delays: one that is over at once, and one for which a test does not wait.
 inline constexpr absl::Duration kSoon = absl::Milliseconds(1);
 inline constexpr absl::Duration kNever = absl::Hours(24);
 
-// ServerError of a server that is not there.
+// ServerError of an absent server.
 inline grpc::Status Unavailable(const std::string& reason, absl::Duration retry_delay = kSoon) {
   return ServerError(grpc::StatusCode::UNAVAILABLE, reason, retry_delay);
 }
@@ -45,28 +45,28 @@ inline grpc::Status Unavailable(const std::string& reason, absl::Duration retry_
 // `num_samples` times `max_tokens` tokens.
 v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens);
 
-// The messages of the reply, each with one token or, the last, with the usage. Those of a request
-// with `resume` come behind what that holds.
+// The messages of the reply: one token each, and the usage in the last. For a request with
+// `resume`, the tokens after those in `resume`.
 std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request);
 
-// The same part, without a key.
+// The same as a part of a Multiplex, without a key.
 v1::MultiplexPart ToMultiplex(v1::GenerateReply part);
 
 class ScriptedServer final : public v1::InferenceService::Service,
                              public v1::MultiplexService::Service {
  public:
-  // `acts` of the requests in the order in which they come; those beyond get their whole reply.
+  // `acts`: for the requests in the order of their arrival; later requests get their whole reply.
   explicit ScriptedServer(std::deque<Act> acts = {});
   ~ScriptedServer() override;
 
   Client Connect(const ClientOptions& options = {}) const;
-  // All that came.
+  // All requests so far.
   std::vector<v1::GenerateRequest> requests();
   int streams();
-  // Returns once so many requests have come and what their acts say has been sent.
+  // Waits until this number of requests has come, and their acts have been sent.
   void AwaitRequests(size_t count);
   void AwaitCancels(int count);
-  // From now on a stream that its client has closed ends only after so many requests were answered.
+  // From now on a stream that its client has closed ends only after this number of answers.
   void KeepStreamsUntil(size_t requests) { kept_until_ = requests; }
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,

@@ -14,7 +14,7 @@
 
 namespace rivulet::testing {
 
-// A reply of a session, and where it ended.
+// A reply on a session, and its end.
 struct SessionReply {
   Collected reply;
   v1::SessionProgress progress;  // of the last part
@@ -22,7 +22,7 @@ struct SessionReply {
   const std::vector<int>& tokens() { return reply.tokens[0]; }
 };
 
-// The hash of SessionProgress, by its definition and by nothing of the server's.
+// The hash of SessionProgress, by its definition, without the server's code.
 inline uint64_t Fnv1a(const std::vector<int>& tokens) {
   uint64_t hash = 14695981039346656037u;
   for (const int token : tokens) {
@@ -54,7 +54,7 @@ inline Client Connect(Server& server, const std::string& tenant = "") {
   return *std::move(client);
 }
 
-// The sessions of one model and tenant.
+// Calls on the sessions of one model and tenant.
 class Sessions {
  public:
   Sessions(Client client, std::string model)
@@ -84,7 +84,7 @@ class Sessions {
     return client_.Append(AppendOf(session, tokens));
   }
 
-  // `max_tokens` more, with the session's seed, at `position` or the end.
+  // Generates `max_tokens` tokens with the session's seed, at `position` or the end.
   v1::GenerateRequest GenerateOf(const v1::Session& session, int64_t max_tokens,
                                  std::optional<int64_t> position = std::nullopt) const {
     v1::GenerateRequest request;
@@ -111,7 +111,7 @@ class Sessions {
     return result.tokens();
   }
 
-  // What one Generate without a session draws after `prompt`.
+  // The tokens that a Generate without a session draws after `prompt`.
   std::vector<int> Alone(const std::vector<int>& prompt, int64_t max_tokens,
                          uint64_t seed = 7) const {
     v1::GenerateRequest request;
@@ -147,7 +147,7 @@ class Sessions {
     v1::CloseSessionRequest request;
     request.set_model(model_);
     request.set_session_id(session.session_id());
-    // It waits for nothing; a test that is wrong about that must not wait for ever.
+    // The call should not wait; the deadline keeps a wrong test from waiting for ever.
     return client_.CloseSession(request, {.deadline = absl::Now() + absl::Minutes(1)});
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole server with tiny models on a free loopback port, and short ways to call it.
+// A whole server with tiny models on a free loopback port, and helpers to call it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -24,11 +24,11 @@ inline constexpr char kNoBos[] = "tiny-elu-learned-concat";  // 37 tokens, no bo
 inline constexpr char kImage[] = "tiny-image";               // 4 x 11 values, no bos, mixture head
 inline constexpr char kText[] = "tiny-text";  // "abcdefgh ", bos, 40 positions, random weights
 
-inline constexpr int64_t kEndless = 1 << 20;  // tokens; far more than any test lets pass
+inline constexpr int64_t kEndless = 1 << 20;  // tokens; more than any test waits for
 
 class TestServer {
  public:
-  // `config` without models and address. Fails the running test where the server cannot be created.
+  // `config` without models and address. Fails the running test if the server cannot be created.
   explicit TestServer(const std::vector<std::string>& models, ServerConfig config = ServerConfig());
 
   Server& server() { return *server_; }
@@ -37,7 +37,7 @@ class TestServer {
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   v1::ModelLoad Load(const std::string& model);
-  // How many requests were refused for `reason`.
+  // Number of requests refused with `reason`.
   int64_t Refusals(const std::string& reason);
   // Returns once `model` has given back every slot.
   void AwaitIdle(const std::string& model);
@@ -49,7 +49,7 @@ class TestServer {
   std::unique_ptr<v1::InferenceService::Stub> stub_;
 };
 
-// All of a reply.
+// A whole reply.
 struct Collected {
   std::map<int, std::vector<int>> tokens;  // by sample
   std::map<int, std::string> text;
@@ -58,17 +58,17 @@ struct Collected {
   uint64_t seed = 0;
   int messages = 0;
   int largest_message = 0;  // tokens
-  bool in_order = true;     // every message began where its sample's last one ended
+  bool in_order = true;     // every message began at the end of its sample's last one
   grpc::Status status;
 };
 
 // Reads `reader` to its end, after what `collected` already holds.
 void Collect(grpc::ClientReader<v1::GenerateReply>* reader, Collected* collected);
-// Puts one message into `collected`.
+// Adds one message to `collected`.
 void Add(const v1::GenerateReply& reply, Collected* collected);
 Collected Generate(v1::InferenceService::Stub& stub, const v1::GenerateRequest& request);
 
-// `max_tokens` tokens of `model` after one token and with a seed that both come from `seed`.
+// `max_tokens` tokens of `model` after one token; `seed` determines the token and the seed.
 v1::GenerateRequest Request(const std::string& model, uint64_t seed, int64_t max_tokens);
 
 }  // namespace rivulet::testing

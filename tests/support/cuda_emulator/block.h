@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the emulator runs a kernel: blocks one after another, or those of a cooperative launch at
-// once; each thread of a block a fiber that runs until its next barrier, warp exchange or
-// pause. Order of blocks and of ready threads: by seed (cuda_emulator.h). Whoever waits for threads
-// that cannot come is told, and the process aborts. What a kernel that may overlap does before it
-// waits for its predecessor runs before the predecessor does anything, so that it reads what was
-// there before. Thread: one kernel at a time, under the runtime's lock.
+// How the emulator runs a kernel: blocks one after another, or all blocks of a cooperative launch
+// at once. Each thread of a block is a fiber that runs until its next barrier, warp exchange or
+// pause. A seed gives the order of blocks and of ready threads (cuda_emulator.h). If threads wait
+// for threads that cannot come, the process aborts with a message. If a kernel may overlap, its
+// part before the wait for the predecessor runs before the predecessor, so that early loads read
+// old data. Thread: one kernel at a time, under the runtime's lock.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +26,16 @@ inline constexpr size_t kPayloadBytes = 64;
 // Called by kernels, on a fiber.
 int Lane();
 int BlockBarrier(Site site, bool vote = false);  // returns the number of votes
-// The same among `size` threads with neighbouring numbers, a divisor of the block's.
+// The same among `size` threads with adjacent numbers; `size` divides the block size.
 int PartBarrier(int size, Site site, bool vote = false);
-// Waits until all lanes of `mask` are here; then LanePayload() reads what each of them gave.
+// Waits until all lanes of `mask` are here; then LanePayload() reads the payload of each lane.
 void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site);
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site);
 unsigned Ballot(unsigned mask, bool predicate, Site site);
 void WaitForPredecessor();  // with overlap every thread must call it
-// For threads that wait for other blocks: lets all others run, then comes back.
+// For threads that wait for other blocks: lets all other threads run, then returns.
 void Pause();
-// A clock for them, which runs away where nobody is left but threads that pause.
+// A clock for these threads; it advances fast if only paused threads are left.
 uint64_t Nanoseconds();
 void* SharedMemory();  // the block's dynamic shared memory; poisoned, between guard zones
 
@@ -48,24 +48,25 @@ struct Launch {
   const void* kernel = nullptr;
   std::function<void()> body;  // runs one thread
 };
-// One that has begun.
+// A launch that has begun.
 struct Work;
 std::shared_ptr<Work> NewWork(std::shared_ptr<const Launch> launch, uint64_t seed);
-// What some of its blocks do before they wait for the predecessor. REQUIRES: it has not run.
+// Runs some of its blocks up to their wait for the predecessor. REQUIRES: the predecessor has not
+// run.
 void RunEarly(Work& early);
-// All the rest, once. `lost_block`: a block that never runs, -1: none.
+// Runs all the rest, once. `lost_block`: a block that never runs; -1: none.
 void RunKernel(Work& begun, int lost_block);
 
 // The name of a kernel, without template arguments. Valid until the next call.
 const char* KernelName(const void* kernel);
-// What runs right now, for messages; empty outside kernels.
+// The running kernel, for messages; empty outside kernels.
 const char* RunningKernel();
 
 // Checks, as the driver does, and queues on the stream.
 cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
                          std::function<void()> body);
 
-// Prints "cuda emulator: ..." with what runs, and aborts.
+// Prints "cuda emulator: ..." with the running kernel, and aborts.
 [[noreturn]] void Die(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 }  // namespace rivulet::cuda_emulator

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp.async and ldmatrix. A copy happens when it is asked for or, every other one, only when its
-// thread waits for it: a kernel that waits too late, or for too little, reads what was there
-// before.
+// cp.async and ldmatrix. Every other copy happens only when its thread waits for it, the rest at
+// once: a kernel that waits too late, or for too few copies, reads old data.
 #pragma once
 
 #include <cstddef>

@@ -3,13 +3,13 @@
 // .cu files are compiled as C++ (include/cuda_runtime.h) and run on fibers; the same host code
 // links an imitation of the runtime API. It finds logic errors: wrong indices, missing barriers,
 // loads before the wait for the predecessor, host buffers reused too early, unhandled errors. It
-// knows nothing of time, caches or tensor cores' rounding.
+// does not model time, caches or the rounding of tensor cores.
 //
 // A stream is a queue whose work runs LAZILY: only at synchronize, query (a few items each), event
 // waits, Advance(). Fresh device and shared memory holds NaN patterns; guard zones and inaccessible
 // pages around device memory stop stray accesses; freed memory stays inaccessible.
-// What a kernel does wrong (barrier not reached by all, out-of-bounds access, ...) aborts the
-// process with one line that names kernel and place. Thread: any.
+// An error of a kernel (barrier not reached by all, out-of-bounds access, ...) aborts the process
+// with one line that names kernel and place. Thread: any.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,11 @@ struct Options {
   int num_devices = 1;
   int major = 9, minor = 0, multiprocessors = 4;
   size_t memory_bytes = size_t{1} << 30;  // of each device
-  size_t shared_bytes = 227 << 10;        // that one block can have
+  size_t shared_bytes = 227 << 10;        // most that one block can have
   bool cooperative = true;                // launches whose blocks all run at once
   // Order of threads and blocks: 0 = by index, else shuffled by this seed, differently each launch.
   uint64_t seed = 1;
-  int items_per_query = 3;  // how much a query lets a stream do
+  int items_per_query = 3;  // items that a query lets a stream do
 };
 
 // Forgets injected faults, sticky errors and counters, and sets options. Memory, streams and events
@@ -35,20 +35,21 @@ struct Options {
 void Reset(const Options& options = {});
 
 // The n-th API call from now on (1 = the next; cudaGetErrorString and its like not counted) returns
-// `error` and does nothing. `sticky`: so does every later one.
+// `error` and does nothing. `sticky`: so does every later call.
 void FailCall(int n, cudaError_t error, bool sticky = false);
-// The n-th call of the function `name` (for example "cudaMalloc") from now on does.
+// The same for the n-th call of the function `name` (for example "cudaMalloc") from now on.
 void FailCallOf(const char* name, int n, cudaError_t error, bool sticky = false);
 // The n-th kernel that runs from now on (1 = the next) raises a sticky error; queued work is lost.
 void FailKernel(int n, cudaError_t error = cudaErrorIllegalAddress);
 // The n-th kernel that runs from now on never ends: queries answer cudaErrorNotReady for ever, and
-// what would block for ever aborts.
+// a call that would block for ever aborts.
 void HangKernel(int n);
 
 // Block `block` of the n-th cooperative kernel that runs from now on never runs.
 void LoseBlock(int n, int block);
 
-// Lets every stream do up to `items` items, as a GPU does on its own. Returns whether any did.
+// Lets every stream do up to `items` items, as a GPU does on its own. Returns whether any stream
+// did an item.
 bool Advance(int items);
 
 // Since Reset().

@@ -23,13 +23,13 @@ class Fiber {
   void Prepare(void (*entry)());
   // Runs the fiber until it yields.
   void Resume();
-  // On the fiber: back to whoever resumed it.
+  // On the fiber: returns to the caller of Resume().
   void Yield();
 
  private:
   char* memory_;
-  // Bytes at the top that stay free. Stacks that all began at the same place of a page would share
-  // the same few lines of the processor's cache.
+  // Bytes at the top that stay free. Otherwise all stacks would begin at the same offset in a page,
+  // and compete for the same few cache lines.
   size_t skipped_;
 #if defined(__x86_64__)
   void* stack_pointer_ = nullptr;

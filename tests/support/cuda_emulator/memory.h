@@ -11,14 +11,14 @@ namespace rivulet::cuda_emulator {
 
 class DeviceMemory {
  public:
-  // Null where the machine has no address space left.
+  // Null if the machine has no address space left.
   void* Allocate(size_t bytes, int device);
   // False for a pointer that was not allocated, or freed before.
   bool Free(void* pointer);
   // Whether [p, p + bytes) lies in one allocation / begins in any.
   bool Holds(const void* p, size_t bytes) const;
   bool Touches(const void* p) const;
-  // Dies, naming the allocation, where a guard zone was written.
+  // Aborts, naming the allocation, if a guard zone was written.
   void CheckGuards() const;
   size_t allocated(int device) const;
 
@@ -32,8 +32,8 @@ class DeviceMemory {
     size_t bytes;
     int device;
   };
-  using Blocks = std::map<uintptr_t, Block>;  // by first byte given out
-  // The block whose pages hold `p`, those that nobody may touch among them; null: none.
+  using Blocks = std::map<uintptr_t, Block>;  // by first byte of the allocation
+  // The block whose pages, inaccessible ones included, hold `p`; null: none.
   static const Block* Find(const Blocks& blocks, const void* p);
   Blocks blocks_, freed_;
   size_t allocated_[16] = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // mma.sync.m16n8k16 with F16 factors and float32 sums, as a warp exchange: fragments as the PTX
-// manual lays them out, k added in ascending order. Hardware adds the 16 products in an order of
-// its own; the emulator says nothing about the last bits.
+// manual lays them out, k added in ascending order. Hardware adds the 16 products in another order,
+// so the emulator's last bits differ.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulator's one runtime: options, faults, memory, streams. Everything happens under its lock.
+// The emulator's runtime: options, faults, memory, streams. Everything happens under its lock.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Work;
 struct Item {
   std::shared_ptr<const Launch> launch;  // of a kernel
   std::function<void()> run;             // of others
-  int64_t graph = 0;                     // the launch of a graph that it is part of; 0: of none
+  int64_t graph = 0;                     // graph launch that it belongs to; 0: none
   Stream* wait_stream = nullptr;         // a wait for the first `wait_ticket` items of that stream
   int64_t wait_ticket = 0;
 };
@@ -34,7 +34,7 @@ struct Stream {
   bool blocking = false;  // waits for, and is waited for by, the legacy stream
   std::deque<Item> items;
   int64_t queued = 0, done = 0;  // items ever
-  std::shared_ptr<Work> early;   // of its first item, where that has begun
+  std::shared_ptr<Work> early;   // of its first item, if begun
   bool hung = false;             // its first item never ends
   bool destroyed = false;
   Graph* capture = nullptr;
@@ -64,17 +64,18 @@ class Runtime {
  public:
   static Runtime& Get();
 
-  // At the start of every API call: counts it, and returns the error that it must answer.
+  // Called at the start of every API call: counts it, and returns the error that it must return.
   cudaError_t Enter(const char* call);
   cudaError_t Remember(cudaError_t error);  // for cudaGetLastError
   void Poison(cudaError_t error);
 
-  // Null: the legacy stream's place.
+  // Null stands for the legacy stream.
   cudaError_t Queue(Stream* stream, Item item);
-  // Lets `stream` do items until `ticket` are done, at most `limit`. Returns how many it did.
+  // Lets `stream` do items until `ticket` are done, at most `limit`. Returns the number of items
+  // done.
   int Run(Stream* stream, int64_t ticket, int limit);
-  void RunAll(Stream* stream, const char* call);  // dies where that would block for ever
-  // What a call on the legacy stream waits for.
+  void RunAll(Stream* stream, const char* call);  // aborts if that would block for ever
+  // Waits for the streams for which a call on the legacy stream waits.
   void RunBlockingStreams(const char* call);
 
   std::recursive_mutex mutex;
@@ -98,7 +99,7 @@ class Runtime {
   void RunLaunch(Stream* stream, const Item& item);
 };
 
-// How many blocks of so many threads and bytes of shared memory are resident at once.
+// Number of blocks of this size and shared memory that are resident at once.
 int BlocksPerMultiprocessor(const Options& options, uint64_t threads, size_t shared_bytes);
 
 using Lock = std::lock_guard<std::recursive_mutex>;

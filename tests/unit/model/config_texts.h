@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of small configurations, one of each kind, for the tests of ParseModelConfig to change.
+// Texts of small configurations, one of each kind, which the tests of ParseModelConfig change.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ inline std::string TinyLearned() {
   return testing::ConfigJson(config);
 }
 
-// Token 0 is the bos and a character at once, token 10 the eos and no character.
+// Token 0 is both the bos and a character; token 10 is the eos and not a character.
 inline std::string TinyText(const std::string& alphabet = "abcdefghij") {
   ModelConfig config = testing::TinyConfig();
   config.eos_token_id = 10;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a FakeEngine drains.
+// The drain of a FakeEngine.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace rivulet::testing {
 // Thread: any.
 class FakeDrain {
  public:
-  // Engine::Drain: true at once, but after Hold: then when and what End says.
+  // Engine::Drain: returns true at once. After Hold, waits for End and returns its value.
   bool Run(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     deadlines_.push_back(deadline);
@@ -30,7 +30,7 @@ class FakeDrain {
     all_ended_ = all_ended;
     ends_ = true;
   }
-  // The deadlines of the drains, once there are `count` of them.
+  // Waits for `count` drains and returns their deadlines.
   std::vector<absl::Time> WaitFor(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto come = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

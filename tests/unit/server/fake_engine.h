@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FakeEngine: an Engine that records what it is asked for and answers what the test says, when the
-// test says so.
+// FakeEngine: an Engine that records its calls; the test decides its answers and their time.
 #pragma once
 
 #include <functional>
@@ -102,7 +101,7 @@ class FakeEngine final : public Engine {
   const EngineMeters& meters() const override { return meters_; }
   EngineMeters& mutable_meters() { return meters_; }
   EngineOptions& mutable_options() { return options_; }
-  // What GetLoad says of everything that this engine does not do.
+  // The result of GetLoad for everything that this engine does not do.
   void SetLoad(EngineLoad load) {
     absl::MutexLock lock(&mutex_);
     base_load_ = std::move(load);
@@ -110,10 +109,11 @@ class FakeEngine final : public Engine {
 
   bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
   FakeDrain& drain() { return drain_; }
-  // Each Generate, Score and GetLoad begins with it; set before the first.
+  // Called at the beginning of each Generate, Score and GetLoad. To be set before the first of
+  // these calls.
   std::function<void()> before_call;
 
-  // What the next requests are answered with at once, unless OK.
+  // The immediate answer to the next requests, unless OK.
   void Refuse(absl::Status status) {
     absl::MutexLock lock(&mutex_);
     refuse_ = std::move(status);
@@ -124,7 +124,7 @@ class FakeEngine final : public Engine {
     health_ = std::move(health);
   }
 
-  // Waits until a request has come, and returns the id of the latest.
+  // Waits until a request has come, and returns the id of the latest request.
   RequestId WaitForRequest(RequestId after = 0) {
     absl::MutexLock lock(&mutex_);
     const auto arrived = [this, after]()
@@ -132,7 +132,7 @@ class FakeEngine final : public Engine {
     mutex_.Await(absl::Condition(&arrived));
     return last_id_;
   }
-  // Waits until so many requests have been cancelled.
+  // Waits until this number of requests has been cancelled.
   void WaitForCancel(size_t count = 1) {
     absl::MutexLock lock(&mutex_);
     const auto cancelled = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -152,7 +152,7 @@ class FakeEngine final : public Engine {
     absl::MutexLock lock(&mutex_);
     return last_append_;
   }
-  // Its `done` is the test's to call; it may call `act` with a table of its own before.
+  // The test calls its `done`; before that it may call `act` with its own table.
   SessionCommand last_call() const {
     absl::MutexLock lock(&mutex_);
     return last_call_;
@@ -163,11 +163,11 @@ class FakeEngine final : public Engine {
     running.reply->Append(std::move(delta));
     running.listener->OnReady();
   }
-  // Waits until the listener has taken all that was emitted.
+  // Waits until the listener has taken everything that was emitted.
   void WaitUntilTaken(RequestId id) {
     while (Get(id).reply->pending_bytes() > 0) absl::SleepFor(absl::Milliseconds(1));
   }
-  // The reply ends; nothing of its listener is touched afterwards.
+  // Ends the reply; its listener is not used afterwards.
   void End(RequestId id, absl::Status status, Usage usage = {}) {
     Running running = Get(id);
     {
@@ -218,7 +218,7 @@ class FakeEngine final : public Engine {
   std::vector<RequestId> cancelled_ ABSL_GUARDED_BY(mutex_);
 };
 
-// For ServedModels, of an engine that the test keeps.
+// Wraps an engine that the test keeps, for ServedModels.
 inline ServedModel Serve(FakeEngine* engine) {
   return {std::shared_ptr<Engine>(std::shared_ptr<Engine>(), engine), "cpu"};
 }

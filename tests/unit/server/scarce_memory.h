@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ScarceMemory: large allocations of the whole test program throw, as they do where memory is
-// limited.
+// ScarceMemory: large allocations of the whole test program throw, as with limited memory.
 #pragma once
 
 #include <cstddef>
 
 namespace rivulet::testing {
 
-// While it lives, `operator new` throws std::bad_alloc for so many bytes or more. One at a time.
+// While an object exists, `operator new` throws std::bad_alloc from this size on. One object at a
+// time.
 class ScarceMemory {
  public:
   explicit ScarceMemory(size_t too_many);

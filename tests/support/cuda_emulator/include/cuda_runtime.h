@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a kernel file sees beyond the host API: built-in variables, vector types, barriers, warp
-// exchanges, atomics, and launches. A .cu file compiled as C++ with this header runs on fibers, one
-// a CUDA thread (block.h).
+// The part of CUDA for kernel files, beyond the host API: built-in variables, vector types,
+// barriers, warp exchanges, atomics, and launches. A .cu file compiled as C++ with this header runs
+// on fibers, one a CUDA thread (block.h).
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 namespace rivulet::cuda_emulator {
 
-// One lane's value after every lane of `mask` gave its own: what lane `source` gave.
+// The value of lane `source`, after every lane of `mask` gave its value.
 template <class T>
 T FromLane(unsigned mask, T value, int source, const char* op, Site site) {
   static_assert(sizeof(T) <= kPayloadBytes);
@@ -116,7 +116,7 @@ inline int __all_sync(unsigned mask, int predicate, RIVULET_EMULATED_SITE) {
 }
 #undef RIVULET_EMULATED_SITE
 
-// Fibers of one operating system thread: every access is atomic and in program order.
+// The fibers share one operating system thread: every access is atomic and in program order.
 inline void __threadfence() {}
 template <class T>
 T __ldg(const T* p) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine over a FakeBackend, and what its replies must be.
+// An engine over a FakeBackend, and its expected replies.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ class EngineTest : public ::testing::Test {
     for (int32_t token : spec.prompt) feed.push_back(token);
     return feed;
   }
-  // What the model draws for `spec` when nobody else is there.
+  // The tokens that the model draws for `spec` without other requests.
   std::vector<int32_t> Solo(const GenerateSpec& spec, uint32_t sample_index = 0) const {
     return FakeSolo(config_, fake_.script, FeedOf(spec), SamplerOf(spec, sample_index),
                     spec.max_tokens);
@@ -81,7 +81,7 @@ class EngineTest : public ::testing::Test {
     }
     return fed;
   }
-  // Waits for a condition that another thread brings about.
+  // Waits for a condition that another thread makes true.
   template <typename Condition>
   static bool Eventually(Condition condition) {
     for (int i = 0; i < 20000; ++i) {
@@ -90,7 +90,8 @@ class EngineTest : public ::testing::Test {
     }
     return false;
   }
-  // No request is left, every slot is free and zeroed, nothing broke the backend's rules.
+  // Checks that no request is left, every slot is free and zeroed, and the engine kept the
+  // backend's rules.
   void ExpectAtRest() {
     EXPECT_TRUE(Eventually([&] {
       const EngineLoad load = engine_->GetLoad();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine with client sessions, whose calls the test waits for.
+// An engine with client sessions; the test waits for the result of each call.
 #pragma once
 
 #include <future>
@@ -22,7 +22,7 @@ class EngineSessionTest : public EngineTest {
   absl::StatusOr<Result> Await(Call call) {
     std::promise<absl::StatusOr<Result>> promise;
     const absl::StatusOr<RequestId> id = call([&promise](absl::StatusOr<Result> result) {
-      // This thread may hold the error for longer than the waiting one.
+      // This thread may hold the error for longer than the waiting thread.
       if (!result.ok()) result = Unshared(result.status());
       promise.set_value(std::move(result));
     });
@@ -84,7 +84,7 @@ class EngineSessionTest : public EngineTest {
     return Await<SessionPage>(
         [&](auto done) { return ListSessions(engine_.get(), spec, std::move(done)); });
   }
-  // What a lone request of the same sequence draws with the session's seed.
+  // The tokens that a lone request of the same sequence draws with the session's seed.
   std::vector<int32_t> Alone(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t seed = 7) {
     return Solo(Prompt(std::move(prompt), max_tokens, seed));
   }

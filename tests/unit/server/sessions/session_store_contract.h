@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionStoreContract: what every SessionStore must do, as tests that take the store as their
-// parameter. A store's own test adds session_store_contract.cc to its program and names itself:
+// SessionStoreContract: tests of every SessionStore's contract, with the store as their parameter.
+// A store's own test adds session_store_contract.cc to its program and names itself:
 //
 //   INSTANTIATE_TEST_SUITE_P(Memory, SessionStoreContract,
 //                            ::testing::Values(StoreCase{"Memory", MakeBacking}), NameOfCase);
-//
-// No test judges time: what must happen after a while is awaited, and what must not happen is
-// checked after something that happens later.
+// No test depends on timing: it waits for events that must happen, and checks that an event has not
+// happened after a later event.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,21 +25,21 @@
 
 namespace rivulet {
 
-// What stores share, as replicas do. Thread: any.
+// The data that the stores of several replicas share. Thread: any.
 class StoreBacking {
  public:
-  virtual ~StoreBacking() = default;  // the stores on it are gone
-  // The store of one more replica.
+  virtual ~StoreBacking() = default;  // REQUIRES: its stores are destroyed
+  // The store of another replica.
   virtual std::unique_ptr<SessionStore> Open() = 0;
-  // Takes everything away, as an operator may while stores are open.
+  // Deletes everything, as an operator may while stores are open.
   virtual void Empty() = 0;
-  // Lets the store's clock go on by about so much, or back where it can.
+  // Moves the store's clock by about this duration, also back if it can.
   virtual void Pass(absl::Duration time) { absl::SleepFor(time); }
 };
 
 struct StoreCase {
   std::string name;
-  // With nothing in it. nullptr: this machine cannot run it, and the tests are skipped.
+  // Makes an empty one. nullptr: this machine cannot run it, and the tests are skipped.
   std::function<std::unique_ptr<StoreBacking>()> make;
 };
 inline void PrintTo(const StoreCase& store, std::ostream* out) { *out << store.name; }
@@ -66,7 +65,7 @@ inline std::future<absl::StatusOr<StoreAnswer>> StartRead(SessionStore& store,
                                                           std::string session) {
   return Asked<StoreAnswer>([&](auto done) { store.Read(std::move(session), std::move(done)); });
 }
-// These wait for the answer.
+// These calls wait for the answer.
 inline absl::StatusOr<StoreAnswer> WriteNow(SessionStore& store, StoreWrite write) {
   return StartWrite(store, std::move(write)).get();
 }
@@ -89,7 +88,7 @@ inline absl::StatusOr<std::vector<SessionStore::Member>> ListNow(SessionStore& s
 }
 
 std::string SessionName(int number);  // in the form of SessionId::ToString
-std::string ClaimOf(int number);      // 16 bytes, others for each number
+std::string ClaimOf(int number);      // 16 bytes, different for each number
 // A write of session `number` that expects claim `expected` (0: no record) and leaves claim
 // `claim`. It lasts an hour unless the test changes that.
 StoreWrite MakeWrite(int number, int expected, int claim, std::string bytes = "bytes");
@@ -104,18 +103,18 @@ class SessionStoreContract : public ::testing::TestWithParam<StoreCase> {
     ASSERT_TRUE(store_ != nullptr && other_ != nullptr);
   }
 
-  // The answer of a call that must not fail; with kDone where no kind is expected.
+  // The answer of a call that must not fail; kDone if no kind is expected.
   StoreAnswer Write(StoreWrite write, StoreAnswer::Kind kind = StoreAnswer::Kind::kDone);
   StoreAnswer Read(int session, StoreAnswer::Kind kind = StoreAnswer::Kind::kDone);
   std::vector<std::string> Chunks(const std::vector<std::string>& ids);
   std::vector<std::string> Members(const std::string& set);  // first to expire first
   // Lets time pass until `condition` holds; the test fails after 6000 steps of 10 ms.
   void Await(const std::function<bool()>& condition);
-  // Awaits that a session expires which is written now and has `expiry`. So what was written
-  // before it with the same expiry, and was not renewed, has expired as well.
+  // Writes a session with `expiry` and waits until it expires. So earlier writes with the same
+  // expiry that were not renewed have expired as well.
   void AwaitExpiryOf(absl::Duration expiry);
   // Calls steps(first session, short expiry) with fresh sessions and growing expiries until it
-  // returns true: that it did all that must be done before something expires.
+  // returns true: its steps were done before a session expired.
   absl::Duration BeforeExpiry(const std::function<bool(int, absl::Duration)>& steps, int* session);
 
   std::unique_ptr<StoreBacking> backing_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StateArchiveContract: what every StateArchive must do, as session_store_contract.h. One file of a
-// program includes it.
+// StateArchiveContract: tests of every StateArchive's contract, as in session_store_contract.h. One
+// file of a program includes it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ namespace rivulet {
 
 struct ArchiveCase {
   std::string name;
-  // Opens an archive; all that are opened by one maker share their states. nullptr: this machine
-  // cannot run it.
+  // Opens an archive; all archives of one maker share their states. nullptr: this machine cannot
+  // run it.
   using Open = std::function<std::unique_ptr<StateArchive>(const StateArchiveLimits&)>;
   std::function<Open()> make;
 };
@@ -140,7 +140,7 @@ TEST_P(StateArchiveContract, OneThatIsLargerThanAllMayBeIsRefused) {
 
 TEST_P(StateArchiveContract, OneThatHasExpiredIsNotThere) {
   ASSERT_TRUE(Put(1, "1", absl::Milliseconds(1)).ok());
-  // A later one removes it where nothing else does.
+  // A later call removes it if nothing else does.
   for (int i = 2; !Get(1).empty(); i = i % 80 + 2) ASSERT_TRUE(Put(i, "2").ok());
   EXPECT_EQ(Get(1), "");
 }

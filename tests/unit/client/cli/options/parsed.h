@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command line of `rivulet` is read as.
+// Parses command lines of `rivulet`.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@
 
 namespace rivulet::testing {
 
-// The options of a command that must be a T; T() where it is not.
+// The options of a command that must be a T; T() if it is not.
 template <typename T>
 T Parsed(const std::vector<std::string>& args) {
   absl::StatusOr<Command> command = ParseCommandLine(args);
@@ -28,7 +28,7 @@ T Parsed(const std::vector<std::string>& args) {
   return std::get<T>(*std::move(command));
 }
 
-// The one line of a command that must be refused.
+// The error line of a command that must be refused.
 inline std::string Refusal(const std::vector<std::string>& args) {
   const absl::StatusOr<Command> command = ParseCommandLine(args);
   if (command.ok()) return "accepted";
@@ -45,7 +45,7 @@ inline std::vector<std::string> Words(absl::string_view line) {
   return words;
 }
 
-// A command line that must be refused, and what the refusal mentions: options and values.
+// A command line that must be refused, and texts that the error must mention: options and values.
 struct BadLine {
   std::string line;
   std::vector<std::string> mentions;

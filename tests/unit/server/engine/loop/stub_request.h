@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A LiveRequest and its Sequences for tests of what the loop is made of: they feed the tokens that
-// the test names and note what they are told.
+// A LiveRequest and its Sequences for tests of the loop's parts: they feed the test's tokens and
+// record the calls that they get.
 #pragma once
 
 #include <memory>
@@ -51,7 +51,7 @@ class StubSequence final : public Sequence {
   Next next = Next::kContinue;
   Checkpoint begins_with;
   const Sequence* first = nullptr;
-  std::vector<Record> records;  // that it was given
+  std::vector<Record> records;  // given to it
 };
 
 class StubRequest final : public LiveRequest {
@@ -64,7 +64,7 @@ class StubRequest final : public LiveRequest {
     for (int i = 0; i < num_slots; ++i) sequences.push_back(std::make_unique<StubSequence>(this));
     open_sequences = num_slots;
   }
-  // Takes it through its life until it holds slots.
+  // Takes the request to the point where it holds slots.
   void HoldSlots() {
     life.Go(RequestLife::State::kFindsState);
     life.Go(RequestLife::State::kWaitsForSlots);
@@ -82,7 +82,7 @@ class StubRequest final : public LiveRequest {
   StubSequence* sequence(size_t i) { return static_cast<StubSequence*>(sequences[i].get()); }
 
   bool slow = false;
-  int times_asked = 0;          // whether it is slow
+  int times_asked = 0;          // calls that asked whether it is slow
   int64_t most_fed = 1000;      // of the state that it continues from
   std::vector<int32_t> tokens;  // without a session
 };

@@ -8,7 +8,7 @@
 
 namespace rivulet::testing {
 
-// The message of the client has a fault in `field`, which the error names.
+// Expects an error that names `field`, in which the client's message has a fault.
 inline void ExpectField(const absl::Status& status, const char* reason, const char* field) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_EQ(GetErrorDetail(status).reason, reason) << status;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server on loopback that answers as a test says.
+// A server on loopback whose answers a test chooses.
 #pragma once
 
 #include <arpa/inet.h>
@@ -23,8 +23,8 @@ namespace rivulet {
 
 class FakeRedis {
  public:
-  // The bytes that answer a command; nothing: the connection is closed. `connection` counts from 0.
-  // Thread: one of each connection.
+  // Returns the bytes that answer a command; nullopt closes the connection. `connection` counts
+  // from 0. Thread: one per connection.
   using Answer = std::function<std::optional<std::string>(int connection,
                                                           const std::vector<RedisReply>& command)>;
 
@@ -59,7 +59,7 @@ class FakeRedis {
   static std::string Text(absl::string_view text) {
     return absl::StrCat("$", text.size(), "\r\n", text, "\r\n");
   }
-  // What a Redis that will do answers while it is connected to; nothing to other commands.
+  // The answers of a suitable Redis while a client connects; no answer to other commands.
   static std::optional<std::string> Greeting(const std::vector<RedisReply>& command,
                                              absl::string_view version = "7.0.0",
                                              absl::string_view mode = "standalone",
@@ -73,7 +73,7 @@ class FakeRedis {
     if (permissions) return "*0\r\n";
     return std::nullopt;
   }
-  // Of a Read: a record with `bytes`.
+  // The answer to a Read: a record with `bytes`.
   static std::string Record(absl::string_view bytes) {
     return absl::StrCat("*6\r\n:0\r\n", Text("id"),
                         Text(absl::StrCat("rvs1", "claim-0000000001", "0000000000000000", bytes)),
@@ -91,7 +91,7 @@ class FakeRedis {
     }
   }
   void Serve(int fd, int number) {
-    RedisReplyReader reader;  // a command has the form of an answer
+    RedisReplyReader reader;  // commands have the form of answers
     std::vector<char> buffer(size_t{1} << 16);
     while (true) {
       const ssize_t read = recv(fd, buffer.data(), buffer.size(), 0);
@@ -115,7 +115,7 @@ class FakeRedis {
   int port_ = 0;
   std::mutex mutex_;
   std::vector<int> open_;             // guarded by mutex_
-  std::vector<std::thread> serving_;  // of accepting_, and then of the destructor
+  std::vector<std::thread> serving_;  // used by accepting_, then by the destructor
   std::thread accepting_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the store in Redis share.
+// Shared helpers for the tests of the store in Redis.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace rivulet {
 
-// Of a store that reaches Redis, however busy the machine is.
+// Options of a store that reaches Redis even on a busy machine.
 inline RedisOptions PatientOptions(int port) {
   RedisOptions options;
   options.url.addresses = {{"127.0.0.1", port}};
@@ -27,7 +27,8 @@ inline RedisOptions PatientOptions(int port) {
   return options;
 }
 
-// Of one that gives up soon: any of its calls may fail on a busy machine, so Await them.
+// Options of a store that gives up soon: any of its calls may fail on a busy machine, so Await
+// them.
 inline RedisOptions HastyOptions(int port) {
   RedisOptions options = PatientOptions(port);
   options.connect_timeout = options.call_timeout = absl::Milliseconds(100);
@@ -41,7 +42,7 @@ inline std::unique_ptr<SessionStore> Opened(const RedisOptions& options) {
   return store.ok() ? *std::move(store) : nullptr;
 }
 
-// Asks again until condition() is true; the test fails if that takes minutes.
+// Calls condition() until it is true; the test fails if that takes minutes.
 inline void Await(const std::function<bool()>& condition) {
   for (int i = 0; i < 60000; ++i) {
     if (condition()) return;
