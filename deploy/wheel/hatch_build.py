@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel is of any Python 3 and of this machine's architecture."""
+"""The wheel is for any Python 3 on this machine's architecture."""
 
 import platform
 

@@ -274,7 +274,7 @@ absl::Status Batch::WaitToRepeat(std::unique_ptr<BatchItem> item, const ErrorInf
   return absl::OkStatus();
 }
 
-// An error of the run if nothing has succeeded for too long, or somebody interrupts it.
+// The error of the run if no line has succeeded for too long, or if the user interrupts it.
 absl::Status Batch::CheckPatience(const absl::Status& status, absl::Time now) const {
   if (Interruption::came()) return absl::CancelledError();
   if (now - last_success_ < absl::Seconds(options_.give_up_seconds)) return absl::OkStatus();

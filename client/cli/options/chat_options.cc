@@ -15,7 +15,7 @@ void AddChat(CLI::App* app, ChatOptions* options) {
           "End an answer when it would contain this text; repeatable; default: what the "
           "template writes between an answer and the next question");
   app->add_flag("--show-prompt", options->show_prompt,
-                "Print what the template makes of the conversation before each answer");
+                "Print the prompt that the template makes before each answer");
   app->add_flag("--stats", options->stats, "Print counts and time after each answer");
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of a Python environment that become the programs beside this file."""
+"""Commands of a Python environment that run the programs beside this file."""
 
 import os
 import pathlib
@@ -8,10 +8,10 @@ import sys
 
 
 def _become(program):
-    # Python ignores these two, and what a process ignores it hands on: `rivulet ... | head` would end with an error.
+    # Python ignores these two signals, and programs inherit that: `rivulet ... | head` would end with an error.
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
-    # Chat templates are rendered by the Python into which the extra `chat` was installed.
+    # This Python, into which the extra `chat` was installed, renders chat templates.
     os.environ.setdefault("RIVULET_CHAT_PYTHON", sys.executable)
     path = str(pathlib.Path(__file__).parent / "bin" / program)
     os.execv(path, [path, *sys.argv[1:]])

@@ -40,7 +40,7 @@ export class ApiError extends Error {
 
   /**
    * @param {string} message
-   * @param {string | null} code the reason, or null where the gateway gave no answer
+   * @param {string | null} code the reason, or null if the gateway gave no answer
    * @param {number} status
    */
   constructor(message, code, status) {
@@ -75,7 +75,7 @@ function errorOf(body, status) {
 }
 
 /**
- * What fetch() and the reader of a body throw where the connection failed is a TypeError.
+ * If the connection fails, fetch() and the reader of a body throw a TypeError.
  * @param {unknown} error
  * @param {string} message
  */
@@ -87,7 +87,7 @@ export class Api {
   #key = "";
   #wantsKey;
 
-  /** @param {() => void} wantsKey called where the server refuses a call because its key is absent or wrong */
+  /** @param {() => void} wantsKey called if the server refuses a call because its key is absent or wrong */
   constructor(wantsKey) {
     this.#wantsKey = wantsKey;
   }
@@ -134,7 +134,7 @@ export class Api {
   }
 
   /**
-   * Also while the page is being closed.
+   * Closes a session, also while the page is being closed.
    * @param {string} model
    * @param {string} session
    */
@@ -143,7 +143,7 @@ export class Api {
   }
 
   /**
-   * The chunks of a reply. Errors before the first are thrown at once, others by the generator.
+   * The chunks of a reply. Errors before the first chunk are thrown at once, later errors by the generator.
    * @param {string} path
    * @param {object} body
    * @param {AbortSignal} signal
@@ -153,7 +153,7 @@ export class Api {
   }
 
   /**
-   * The same of an answer in a conversation.
+   * The same for an answer in a conversation.
    * @param {object} body
    * @param {AbortSignal} signal
    */
@@ -208,7 +208,7 @@ async function* chunks(response) {
   try {
     for (;;) {
       if (performance.now() - rested > BUSY_MS) {
-        await pause(0); // while chunks are there, reading them would leave no time to draw or to click
+        await pause(0); // reading chunks without a pause would leave no time to draw or to click
         rested = performance.now();
       }
       const { done, value } = await reader.read().catch((/** @type {unknown} */ error) => {

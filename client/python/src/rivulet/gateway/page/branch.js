@@ -7,12 +7,12 @@ import { count, make, pause, show } from "./dom.js";
 /** @import { Api, Chunk } from "./api.js" */
 
 /**
- * Text that came together, usually of one token. begin: the session's position before it.
+ * Text that arrived in one chunk, usually one token. begin: the session's position before it.
  * @typedef {{ text: string, begin: number, shared: boolean }} Piece
  */
 
 /**
- * How a branch began: as a prompt, or as a copy of the first pieces of another.
+ * The beginning of a branch: a prompt, or a copy of the first pieces of another branch.
  * @typedef {object} Origin
  * @property {string} name
  * @property {string} about
@@ -25,7 +25,7 @@ import { count, make, pause, show } from "./dom.js";
  */
 
 /**
- * What a branch asks of the panel.
+ * The functions of the panel that a branch calls.
  * @typedef {object} Owner
  * @property {() => { max_tokens: number, temperature: number }} sampling
  * @property {(parent: Branch, kept: number) => Promise<void>} fork
@@ -33,7 +33,7 @@ import { count, make, pause, show } from "./dom.js";
  */
 
 /**
- * A reply that was stopped may go on in the server for a moment, and its session changes until then.
+ * Repeats a call while a stopped reply still runs in the server and changes the session.
  * @template T
  * @param {() => Promise<T>} call
  */
@@ -64,11 +64,11 @@ export class Branch {
   #chosen = make("output");
   #pieces;
   /** @type {HTMLElement[]} */
-  #spans = []; // of the pieces that are shown
+  #spans = []; // of the shown pieces
   #line = make("div");
   #frame = 0;
   #position;
-  #begin; // of the next piece; unknown until the prompt is in the session
+  #begin; // position of the next piece; unknown until the prompt is in the session
   /** @type {HTMLElement | undefined} */
   #marked;
   /** @type {AbortController | null} */
@@ -127,7 +127,7 @@ export class Branch {
   }
 
   /**
-   * Generates from where the text ends, and returns what went wrong, or "".
+   * Generates from the end of the text. Returns an error text, or "".
    * @param {string} [prompt] given to the session first
    */
   async run(prompt) {
@@ -185,7 +185,7 @@ export class Branch {
     this.#frame ||= requestAnimationFrame(() => this.#paint());
   }
 
-  /** Shows the pieces that are not shown yet. The end of the text stays in sight if it was. */
+  /** Shows the pieces that are not shown yet. If the end of the text was visible, it stays visible. */
   #paint() {
     cancelAnimationFrame(this.#frame);
     this.#frame = 0;
@@ -194,7 +194,7 @@ export class Branch {
       const span = make("span", { className: piece.shared ? "shared" : "" }, piece.text);
       this.#spans.push(span);
       this.#line.append(span);
-      // A block for each line: the browser then lays out the last one alone, however long the text is.
+      // A block for each line: so the browser lays out only the last line, even of a long text.
       if (piece.text.includes("\n")) this.#text.append((this.#line = make("div")));
     }
     if (atEnd) this.#text.scrollTop = this.#text.scrollHeight;
@@ -213,7 +213,7 @@ export class Branch {
     return { pieces: this.#pieces.slice(0, kept), position };
   }
 
-  /** Stops what runs and closes the session. It would end by itself too, so an error here is of no interest. */
+  /** Stops a running reply and closes the session. An error is ignored, because an idle session ends by itself. */
   end() {
     this.#running?.abort();
     void this.#api.closeSession(this.origin.model, this.origin.session).catch(() => undefined);

@@ -9,12 +9,12 @@ import { byId, make, offer, PromptField, seedOf, show } from "./dom.js";
 /** @typedef {{ role: "user" | "assistant", content: string }} Message */
 
 /**
- * What an answer is drawn with.
+ * The settings with which an answer is drawn.
  * @typedef {{ model: string, max_tokens: number, temperature: number, seed: number }} Settings
  */
 
 /**
- * What a conversation asks of the panel.
+ * The functions of the panel that a conversation calls.
  * @typedef {object} Owner
  * @property {(from: Conversation, messages: Message[]) => void} fork
  * @property {(question: string) => void} askAgain
@@ -80,7 +80,7 @@ class Conversation {
   }
 
   /**
-   * Adds a question and its answer. An answer that is stopped stays; one that fails goes, with its question.
+   * Adds a question and its answer. A stopped answer stays; a failed answer is removed with its question.
    * @param {string} question
    */
   async ask(question) {

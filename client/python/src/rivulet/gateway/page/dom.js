@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of the page. Text gets into it by textContent alone.
+// Elements of the page. Text is set only by textContent.
 
 /** @import { ModelDetails } from "./api.js" */
 
@@ -28,7 +28,7 @@ export function make(tag, properties = {}, ...children) {
 }
 
 /**
- * Shows a text in its place, or hides the place where the text is empty.
+ * Shows a text in its place, or hides the place if the text is empty.
  * @param {HTMLElement} place
  * @param {string} text
  */
@@ -49,7 +49,7 @@ export function offer(select, names) {
 }
 
 /**
- * The seed in a field, or a new one where the field is empty.
+ * The seed in a field, or a new seed if the field is empty.
  * @param {HTMLInputElement} field
  */
 export function seedOf(field) {
@@ -57,7 +57,7 @@ export function seedOf(field) {
   return /** @type {number} */ (crypto.getRandomValues(new Uint32Array(1))[0]);
 }
 
-/** A field that begins with a prompt which fits the model, and follows a choice of another model until somebody writes in it. */
+/** A field with a suggested prompt that fits the chosen model, until the user writes in it. */
 export class PromptField {
   #field;
   #select;
@@ -69,7 +69,7 @@ export class PromptField {
   /**
    * @param {HTMLTextAreaElement} field
    * @param {HTMLSelectElement} select of the model
-   * @param {string[]} candidates for a model of any text, then for models that know some characters only
+   * @param {string[]} candidates for a model of any text, then for models with a small alphabet
    */
   constructor(field, select, candidates) {
     this.#field = field;
@@ -91,7 +91,7 @@ export class PromptField {
 
   clear() {
     this.#field.value = "";
-    this.#suggested = "\n"; // which no one writes: it stays empty
+    this.#suggested = "\n"; // no user writes this, so the field stays empty
   }
 
   #suggest() {

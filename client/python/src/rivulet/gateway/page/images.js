@@ -85,7 +85,7 @@ export class ImagesPanel {
   }
 
   /**
-   * Takes those models that draw images of one channel or three.
+   * Keeps the models that draw images of one or three channels.
    * @param {ModelDetails[]} models
    */
   use(models) {

@@ -9,7 +9,7 @@ import { byId, offer, PromptField, seedOf, show } from "./dom.js";
 /** @import { Origin, Owner } from "./branch.js" */
 
 const NAMES = "ABCDEF"; // of the texts on the page
-const IDLE_SECONDS = 600; // after which the server closes a session that the page has left open
+const IDLE_SECONDS = 600; // idle time after which the server closes a session that the page left open
 
 /** @implements {Owner} */
 export class TextPanel {

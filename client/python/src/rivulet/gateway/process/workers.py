@@ -73,7 +73,7 @@ class _Worker:
 
 
 class Workers:
-    """Thread: that of its event loop."""
+    """Thread: its event loop's."""
 
     def __init__(
         self, arguments: Sequence[str], listeners: Sequence[socket.socket], memory: int, ready: Callable[[], None], ended: Callable[[int, int], None]
