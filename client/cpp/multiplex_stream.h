@@ -20,8 +20,8 @@ namespace rivulet {
 class Multiplex::Stream final
     : public grpc::ClientBidiReactor<v1::MultiplexRequest, v1::MultiplexReply> {
  public:
-  // Threads of gRPC call these methods, one call at a time. OnEnd is the last call, after the
-  // stream has released the channel.
+  // Threads of gRPC make these calls, one at a time. OnEnd is the last, after the channel was
+  // released.
   class Owner {
    public:
     virtual ~Owner() = default;

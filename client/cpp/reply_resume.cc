@@ -30,8 +30,7 @@ absl::Duration WaitAfter(int losses) {
          std::uniform_real_distribution<double>(0.8, 1.2)(random);
 }
 
-// Our server sends details with UNKNOWN and INTERNAL; without details the error comes from the
-// network.
+// Our server sends details with UNKNOWN and INTERNAL; errors without details come from between.
 bool IsLost(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:

@@ -80,8 +80,7 @@ def module_text(file: Any) -> str:
 
 
 def generate(proto: Path, out: Path) -> None:
-    """Writes the package rivulet.v1 into `out`/rivulet/v1. Errors: RuntimeError (protoc has written the reason to
-    stderr)."""
+    """Writes the package rivulet.v1 into `out`/rivulet/v1. Errors: RuntimeError (protoc has written the reason to stderr)."""
     from google.protobuf import descriptor_pb2
     from grpc_tools import protoc
 
@@ -102,8 +101,7 @@ def generate(proto: Path, out: Path) -> None:
 
 
 def served_link(target: str) -> str | None:
-    """The target of a docs/ link in the gateway: a page has no ending. None: the link leaves docs/, so its target is
-    not served."""
+    """The target of a docs/ link in the gateway: a page has no ending. None: the link leaves docs/, so its target is not served."""
     page, mark, heading = target.partition("#")
     if re.fullmatch(r"[\w-]+\.md", page):
         return ("./" if page == "README.md" else page.removesuffix(".md")) + mark + heading
@@ -140,8 +138,7 @@ def render_docs(docs: Path, out: Path) -> None:
 
 
 class GeneratedHook(BuildHookInterface):  # type: ignore[type-arg]
-    """An sdist includes the sources; a wheel includes the generated files; an editable install gets the generated
-    files in src."""
+    """An sdist includes the sources; a wheel includes the generated files; an editable install gets the generated files in src."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)

@@ -103,8 +103,7 @@ class DeviceArray {
   unsigned char* memory_ = nullptr;
 };
 
-// Checks that `halves` are the `values` in F16 where written(i), and elsewhere the initial content
-// of a DeviceArray.
+// Checks `halves`: the `values` in F16 where written(i), else the initial content of a DeviceArray.
 template <class F>
 ::testing::AssertionResult Rounded(const std::vector<uint16_t>& halves,
                                    const std::vector<float>& values, const F& written) {

@@ -54,8 +54,7 @@ std::string WriteSafetensors(absl::string_view header, absl::string_view data);
 
 // A small valid configuration to start from: elu, no positions, categorical head, bos 0, tokens.
 ModelConfig TinyConfig();
-// Sets kind, n_dims (num_features for rfa; unused by elu) and the column counts that follow from
-// them.
+// Sets kind, n_dims (num_features for rfa; unused by elu) and the resulting column counts.
 FeatureMapConfig MakeFeatureMap(kernels::FeatureMapKind kind, int n_dims = 0,
                                 float softmax_temp = 1, float smoothing = 0);
 

@@ -81,8 +81,7 @@ struct RecurrenceCase {
   std::vector<float> rows, states;
 };
 
-// Every rule without decays, with one decay per head and one per key, at odd shapes. tokens 0:
-// many.
+// Every rule with no decays, one per head, and one per key, at odd shapes. tokens 0: many.
 inline std::vector<RecurrenceCase> RecurrenceCases(int heads = 1, int slots = 1, int before = 0,
                                                    int tokens = 0) {
   std::vector<RecurrenceCase> cases;

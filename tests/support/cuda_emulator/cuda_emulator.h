@@ -48,8 +48,7 @@ void HangKernel(int n);
 // Block `block` of the n-th cooperative kernel that runs from now on never runs.
 void LoseBlock(int n, int block);
 
-// Lets every stream do up to `items` items, as a GPU does on its own. Returns whether any stream
-// did an item.
+// Lets every stream do up to `items` items, as a GPU does on its own. Returns whether any did one.
 bool Advance(int items);
 
 // Since Reset().

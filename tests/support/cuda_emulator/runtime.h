@@ -71,8 +71,7 @@ class Runtime {
 
   // Null stands for the legacy stream.
   cudaError_t Queue(Stream* stream, Item item);
-  // Lets `stream` do items until `ticket` are done, at most `limit`. Returns the number of items
-  // done.
+  // Lets `stream` do items until `ticket` are done, at most `limit`. Returns their number.
   int Run(Stream* stream, int64_t ticket, int limit);
   void RunAll(Stream* stream, const char* call);  // aborts if that would block for ever
   // Waits for the streams for which a call on the legacy stream waits.

@@ -64,9 +64,8 @@ struct ClientOptions {
   int max_attempts = 4;
   // Largest message accepted from the server.
   int max_receive_bytes = 256 << 20;
-  // True: this client has its own connection. Otherwise all clients of this process with equal
-  // options and the same target share a connection, and so the server's limit of streams for a
-  // connection.
+  // True: this client has its own connection. Otherwise clients of this process with equal options
+  // and target share a connection, and the server's limit of its streams.
   bool own_connection = false;
   // The tenant whose sessions the calls use, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata
   // "rivulet-tenant". Leave it empty if a proxy sets this metadata.
@@ -153,16 +152,14 @@ class Client {
   void GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
                      const CallOptions& options = {}) const;
 
-  // Many Generate requests over one stream (multiplex.h). `options` hold for all requests. Never
-  // null.
+  // Many requests over one stream (multiplex.h), with the same `options`. Never null.
   std::unique_ptr<rivulet::Multiplex> Multiplex(const CallOptions& options = {}) const;
 
   absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,
                                        const CallOptions& options = {}) const;
 
   // The same without waiting: `done` is called exactly once, on a thread of the library. It must
-  // not block. The last copy of this Client must live until `done` has begun, and must not end in
-  // `done`.
+  // not block. The last copy of this Client must live until `done` has begun, and not end in it.
   using ScoreDone = std::function<void(absl::StatusOr<v1::ScoreReply>)>;
   void ScoreAsync(v1::ScoreRequest request, ScoreDone done, const CallOptions& options = {}) const;
 
@@ -211,11 +208,10 @@ class Client {
                                                          absl::string_view snapshot,
                                                          const CallOptions& options = {}) const;
 
-  // A balancer may send a cookie with the reply that opens a session (HAProxy's `cookie`, Envoy's
-  // stateful sessions). Every call on the session then sends this cookie, for the 100,000 sessions
-  // opened last, unless another replica is to be asked ("Lost replies" in client/README.md).
-  // SessionCookie: the cookie that another program must send, or "". Errors: INVALID_ARGUMENT (not
-  // printable ASCII).
+  // A balancer may set a cookie in the reply that opens a session (HAProxy's `cookie`, Envoy's
+  // stateful sessions). Calls on the session then send this cookie, for the 100,000 sessions opened
+  // last, unless another replica must be asked ("Lost replies" in client/README.md). SessionCookie:
+  // the cookie for another program, or "". Errors: INVALID_ARGUMENT (not printable ASCII).
   std::string SessionCookie(absl::string_view session_id) const;
   absl::Status SetSessionCookie(absl::string_view session_id, absl::string_view cookie) const;
 

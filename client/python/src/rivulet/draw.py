@@ -65,8 +65,7 @@ def save_png(images: NDArray[np.uint8], path: str | PathLike[str], *, columns: i
 
 
 def half_blocks(picture: NDArray[np.uint8]) -> list[str]:
-    """Lines of characters that show a picture [h, w] or [h, w, 3] on a terminal with 24-bit colours, two rows of pixels in a
-    line."""
+    """Lines of characters that show a picture [h, w] or [h, w, 3] on a terminal with 24-bit colours, two rows of pixels in a line."""
     colours = picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2)
     if len(colours) % 2:
         colours = np.concatenate([colours, np.zeros_like(colours[:1])])

@@ -101,8 +101,7 @@ class Unknown(RivuletError):
 
 
 class InvalidArgument(RivuletError):
-    """A field of the request is invalid; `field` names it. Or the request is larger than the server accepts
-    (MESSAGE_TOO_LARGE)."""
+    """A field of the request is invalid; `field` names it. Or the request is larger than the server accepts (MESSAGE_TOO_LARGE)."""
 
     code = Code.INVALID_ARGUMENT
 

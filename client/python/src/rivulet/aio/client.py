@@ -104,8 +104,7 @@ class AsyncClient:
         return AsyncGenerateStream(start, reader, self._asks(request.model, reader.call_options))
 
     def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> AsyncQuestions:
-        """The calls by which a reply asks the server about its model. own: returns the options of a call that begins
-        now."""
+        """The calls by which a reply asks the server about its model. own: returns the options of a call that begins now."""
         return ModelQuestions(
             lambda: self.model(model, **own()), lambda ids: self.detokenize(ids, model=model, **own()), self._token_bytes
         )
@@ -217,8 +216,7 @@ class AsyncClient:
         return AsyncSession(self, replies.session(reply.session))
 
     async def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
-        """Lists the tenant's sessions, the least recently used first. A session that is used meanwhile may be listed
-        twice."""
+        """Lists the tenant's sessions, the least recently used first. A session that is used meanwhile may be listed twice."""
         request, found = session_messages.list_request(model), []
         while True:
             reply = await self._calls.reply("list_sessions", request, options)
@@ -364,14 +362,12 @@ class AsyncClient:
         return admin.log_level(reply.level)
 
     async def set_log_level(self, level: admin.LogLevel, **options: Unpack[requests.CallOptions]) -> admin.LogLevel:
-        """Sets the log level until the process ends, and returns the previous level. For operators, as
-        load_model()."""
+        """Sets the log level until the process ends, and returns the previous level. For operators, as load_model()."""
         reply = await self._calls.reply("set_log_level", admin.log_level_request(level), options)
         return admin.log_level(reply.previous)
 
     async def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
-        """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such
-        service)."""
+        """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such service)."""
         request = wrappers_pb2.StringValue(value=requests.text("service", service))
         reply = await self._calls.reply("health", request, options)
         return replies.HealthStatus(reply.value)

@@ -37,8 +37,7 @@ def _task_is_cancelled(call: Any) -> bool:
 
 
 async def cancelled(call: Any) -> BaseException:
-    """The exception for a CancelledError from `call`: the CancelledError itself if it is for the task, else
-    Cancelled."""
+    """The exception for a CancelledError from `call`: the CancelledError itself if it is for the task, else Cancelled."""
     if _task_is_cancelled(call):
         return asyncio.CancelledError()
     return errors.Cancelled(await call.details() or "the call was cancelled")
@@ -90,8 +89,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
     @property
     def durability(self) -> replies.Durability | None:
-        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store
-        of sessions."""
+        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store of sessions."""
         return self._reader.durability
 
     def _start_call(self) -> None:

@@ -141,8 +141,7 @@ class ConnectOptions:
         return arguments
 
     def call_arguments(self, method: str, call: requests.CallOptions, more: requests.Metadata = ()) -> dict[str, Any]:
-        """The arguments of a gRPC call besides its message; `more`: metadata of this call. Errors: TypeError,
-        ValueError."""
+        """The arguments of a gRPC call besides its message; `more`: metadata of this call. Errors: TypeError, ValueError."""
         requests.refuse_unknown(method, call, requests.CallOptions)
         return {
             "timeout": requests.timeout(call.get("timeout")),

@@ -75,8 +75,7 @@ class Canvas:
     """The images of one order, drawn so far. Thread: one at a time; callers that share it must lock it."""
 
     def __init__(self, order: Order, model: Model) -> None:
-        """Errors: ValueError (a model that does not generate images or has too many levels, a prompt that does not
-        fit)."""
+        """Errors: ValueError (a model that does not generate images or has too many levels, a prompt that does not fit)."""
         self._order = order
         self._name = model.summary.name
         if not isinstance(model.content, ImageContent):

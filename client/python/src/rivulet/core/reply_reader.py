@@ -38,8 +38,7 @@ class Reader(RepeatedReply):
 
     @property
     def awaits_cookie(self) -> bool:
-        """Whether answered() must be called with the initial metadata of this call, as soon as the call has brought a
-        message."""
+        """Whether answered() must be called with the initial metadata of this call, as soon as the call has brought a message."""
         return False
 
     def answered(self, metadata: Iterable[Any] | None) -> None:

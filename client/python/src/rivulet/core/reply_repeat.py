@@ -67,8 +67,7 @@ class RepeatedReply:
         return "" if self._drops_cookie else self._cookie
 
     def take(self, message: inference_pb2.GenerateReply | multiplex_pb2.MultiplexPart) -> bool:
-        """Records a message, and removes from it what an earlier call has brought. Returns False if no part of a
-        sample is left."""
+        """Records a message, and removes from it what an earlier call has brought. Returns False if no part of a sample is left."""
         if self._begun:
             message.ClearField("seed")
             message.ClearField("fingerprint")

@@ -67,8 +67,7 @@ class Sequence:
         return (self._hashes[position] or None) if 0 <= position <= self.position else None
 
     def check(self, position: int, sequence_hash: int) -> None:
-        """Compares the hash at the end with the server's hash; if it is not known, takes over the server's hash.
-        Errors: DataLoss."""
+        """Compares the hash at the end with the server's hash; if it is not known, takes over the server's hash. Errors: DataLoss."""
         if position != self.position:
             raise DataLoss(f"the server is at position {position} of the session, its replies end at {self.position}")
         if self._hashes[-1] not in (_UNKNOWN, sequence_hash):

@@ -30,8 +30,7 @@ _BEHIND = ("SESSION_HASH_MISMATCH", "POSITION_OUT_OF_RANGE", "MARK_NOT_FOUND")
 
 
 def _unchanged(error: errors.RivuletError) -> bool:
-    """Whether a call with this error left the session unchanged. After SESSION_MOVED the session may have new
-    tokens."""
+    """Whether a call with this error left the session unchanged. After SESSION_MOVED the session may have new tokens."""
     return isinstance(error, _UNCHANGED) and error.reason != "SESSION_MOVED"
 
 
@@ -194,8 +193,7 @@ class SessionCore:
         return error.reason in _BEHIND and bool(self._pending)
 
     def _missing(self, found: session_pb2.SessionProgress, position: int) -> list[session_service_pb2.AppendRequest]:
-        """The requests that bring a session which is behind this object to the position; empty if it holds other
-        tokens."""
+        """The requests that bring a session which is behind this object to the position; empty if it holds other tokens."""
         if self._sequence.at(found.position) != found.sequence_hash or self._sequence.at(position) is None:
             return []
         return self._pending.missing(found.position, position)
@@ -254,8 +252,7 @@ class SessionReader(Reader):
 
     @property
     def begin(self) -> int | None:
-        """The position that the session must have for another call after a refused call; None if tokens were given
-        again already."""
+        """The position that the session must have for another call after a refused call; None if tokens were given again already."""
         return None if self._given_again else self._request.session.position
 
     def given_again(self, sequence_hash: int) -> None:

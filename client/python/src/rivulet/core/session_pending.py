@@ -33,8 +33,7 @@ def given(message: Any, oneof: str) -> list[int] | bytes | None:
 
 @dataclass
 class _Piece:
-    """Tokens `begin` to `end` of the session, or no tokens and a mark at that position. append: the request that
-    gives them."""
+    """Tokens `begin` to `end` of the session, or no tokens and a mark at that position. append: the request that gives them."""
 
     begin: int
     end: int
@@ -85,8 +84,7 @@ class Pending:
             last.end += len(tokens)
 
     def ended(self, position: int, mark: str, reply: Any) -> None:
-        """Called when a request has ended at the position and set the mark, if not empty. reply: has its
-        durability."""
+        """Called when a request has ended at the position and set the mark, if not empty. reply: has its durability."""
         if mark:
             self._pieces.append(_Piece(position, position, session_service_pb2.AppendRequest(tokens={}), mark))
         if not reply.HasField("durability"):

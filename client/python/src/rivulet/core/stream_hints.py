@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class StreamHints:
-    """Base of the streams. These methods are hidden from type checkers, so that type checkers report the same
-    mistakes."""
+    """Base of the streams. These methods are hidden from type checkers, so that type checkers report the same mistakes."""
 
     _how_to_read: ClassVar[str]
 

@@ -23,8 +23,7 @@ class TokenBytes:
         self._models: dict[tuple[str, str], dict[int, bytes]] = {}
 
     def of(self, model: model_replies.Model) -> dict[int, bytes]:
-        """Bytes by token id, which learn() fills. The key includes the hash of the weights: another model may get the
-        name later."""
+        """Bytes by token id, which learn() fills. The key includes the hash of the weights: another model may get the name later."""
         if len(self._models) >= _MOST_MODELS:
             self._models.clear()
         return self._models.setdefault((model.summary.name, model.summary.weights_sha256), {})

@@ -56,8 +56,7 @@ def _hosts(given: argparse.Namespace, listener: socket.socket) -> frozenset[str]
 
 
 async def _has_keys(target: str, tls: TlsOptions | None) -> bool:
-    """Whether the server requires a key, which callers of the gateway then bring. The server must answer. Errors:
-    RivuletError."""
+    """Whether the server requires a key, which callers of the gateway then bring. The server must answer. Errors: RivuletError."""
     async with AsyncClient(target, tls=tls) as client:
         try:
             await client.models(timeout=30)

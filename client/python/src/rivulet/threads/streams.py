@@ -68,8 +68,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
     @property
     def durability(self) -> replies.Durability | None:
-        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store
-        of sessions."""
+        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store of sessions."""
         return self._reader.durability
 
     def __next__(self) -> replies.Part:

@@ -87,8 +87,7 @@ async def rewind(call: Call) -> Any:
 
 
 async def _session_of(call: Call, model: str, progress: Progress, position: int | None) -> AsyncSession:
-    """The session, at the position where its lost reply began, or else at its end. Sets the session's fields of
-    `progress`."""
+    """The session, at the position where its lost reply began, or else at its end. Sets the session's fields of `progress`."""
     if call.lost is not None:
         return await call.client.session_again(call.path["session_id"], progress.position, progress.sequence_hash, model, **call.options)
     session = await _session(call, model)

@@ -62,8 +62,7 @@ def _authorization(options: CallOptions) -> bytes:
 
 
 class _LostSession(AsyncSession):
-    """A session whose first reply is a lost reply, from its beginning. The server drops the tokens of the lost
-    reply."""
+    """A session whose first reply is a lost reply, from its beginning. The server drops the tokens of the lost reply."""
 
     def _reader(self, *given: Any) -> Any:
         reader = super()._reader(*given)

@@ -9,8 +9,7 @@ import socket
 
 
 def host_port(text: str, least: int = 1) -> tuple[str, int] | None:
-    """Host and port; None if the text is not HOST:PORT, with brackets around an IPv6 address and a port of at least
-    `least`."""
+    """Host and port; None if the text is not HOST:PORT, with brackets around an IPv6 address and a port of at least `least`."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or (":" in bare and host != f"[{bare}]"):

@@ -25,8 +25,7 @@ _SUM = struct.Struct(">I")
 
 @dataclass
 class Sent:
-    """The part of a choice that a client has. opened: the chunk before the first part was sent. checksum: CRC-32 of
-    the tokens."""
+    """The part of a choice that a client has. opened: the chunk before the first part was sent. checksum: CRC-32 of the tokens."""
 
     opened: bool = False
     ended: bool = False

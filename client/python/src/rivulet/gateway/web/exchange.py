@@ -67,8 +67,7 @@ def _authorization(request: Request) -> str:
 
 
 def _traced(request: Request) -> dict[str, str]:
-    """The request's id and its header traceparent, as metadata. A traceparent that gRPC cannot carry, or a second one, is
-    ignored."""
+    """The request's id and its header traceparent, as metadata. A traceparent that gRPC cannot carry, or a second one, is ignored."""
     values = request.headers.getlist("traceparent")
     parent = {"traceparent": values[0]} if len(values) == 1 and re.fullmatch(r"[!-~]+", values[0]) else {}
     return {"x-request-id": request.state.request_id, **parent}
@@ -114,8 +113,7 @@ def _lost(request: Request, digest: bytes) -> Progress | None:
 
 
 async def _call(request: Request, names: dict[str, str]) -> Call:
-    """The Call of a request. The server checks the key before the body is read. Errors: Problem; Refused;
-    RivuletError."""
+    """The Call of a request. The server checks the key before the body is read. Errors: Problem; Refused; RivuletError."""
     state, authorization = request.app.state, _authorization(request)
     key = {"authorization": authorization} if authorization else {}
     options: CallOptions = {"metadata": key | _traced(request)}
