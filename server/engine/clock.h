@@ -15,21 +15,21 @@ namespace rivulet {
 
 class Clock {
  public:
-  // Those of the machine.
+  // The machine's clocks.
   Clock() : Clock([] { return absl::Now(); }, SinceBoot) {}
   Clock(std::function<absl::Time()> wall, std::function<absl::Duration()> steady)
       : wall_(std::move(wall)), steady_(std::move(steady)) {}
-  // Of a test: both are `time`.
+  // For tests: both clocks show `time`.
   template <typename Time>
   requires std::is_invocable_r_v<absl::Time, const Time&>
   // NOLINTNEXTLINE(google-explicit-constructor): a function passes for a Clock
   Clock(const Time& time)
       : Clock(time, [time] { return absl::Time(time()) - absl::UnixEpoch(); }) {}
 
-  // What people and other machines mean by a time. It goes back where somebody sets it back.
+  // The time of day (wall clock). It goes back where somebody sets the clock back.
   absl::Time operator()() const { return wall_(); }
-  // Since a moment that stays the same. It never goes back. The time that the machine sleeps
-  // counts.
+  // The time since the machine booted. It never goes back, and also counts while the machine
+  // sleeps.
   absl::Duration Steady() const { return steady_(); }
 
  private:

@@ -40,14 +40,14 @@ class Engine {
   // INVALID_ARGUMENT or OUT_OF_RANGE naming the field as in the proto ("prompt.tokens[3]",
   // "sampling.top_k", "max_tokens", ...), RESOURCE_EXHAUSTED with retry_after (the queue is full,
   // or the token quota of the key is used up), UNAVAILABLE (draining or poisoned),
-  // FAILED_PRECONDITION (RESUME_MISMATCH: the reply that is to be resumed was another one's, or
-  // another server's whose tokens differ; with a session, the errors of a resume come when its turn
-  // comes). Natural length where max_tokens is 0: for images height * width * channels minus the
-  // prompt; else what is left of model_max_tokens() (config.h); else options().default_max_tokens.
-  // A sample always ends when its sequence has max_tokens() tokens (config.h). `listener` must live
-  // until the last OnReady has returned: exactly one OnReady begins with Reply::end() set, and it
-  // is the last. The first may come before Generate returns. The reply is shared so that a late
-  // cancel finds a live object.
+  // FAILED_PRECONDITION (RESUME_MISMATCH: the reply to resume belongs to another request, or to
+  // another server that generates other tokens). With a session, the errors of a resume come when
+  // its turn comes. Where max_tokens is 0, a sample has the natural length: for images height *
+  // width * channels minus the prompt; else what is left of model_max_tokens() (config.h); else
+  // options().default_max_tokens. A sample always ends when its sequence has max_tokens() tokens
+  // (config.h). `listener` must live until the last OnReady has returned: exactly one OnReady
+  // begins with Reply::end() set, and it is the last. The first may come before Generate returns.
+  // The reply is shared so that a late cancel finds a live object.
   virtual absl::StatusOr<std::shared_ptr<Reply>> Generate(GenerateSpec spec,
                                                           ReplyListener* listener) = 0;
 
@@ -57,7 +57,7 @@ class Engine {
   virtual absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) = 0;
 
   // Feeds tokens to a session. As Score; further errors come with `done`: NOT_FOUND
-  // (SESSION_NOT_FOUND), and those of ExtendSession (live_session_command.h).
+  // (SESSION_NOT_FOUND), and the errors of ExtendSession (live_session_command.h).
   virtual absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) = 0;
 
   // Errors: as Score, before `done` is called.
@@ -72,8 +72,8 @@ class Engine {
   virtual const EngineMeters& meters() const = 0;
 
   // Refuses new requests (UNAVAILABLE) and waits until the running ones end, or `deadline`; then
-  // ends the rest with UNAVAILABLE. Returns true if all ended by themselves. Of several drains at
-  // once the earliest deadline counts.
+  // ends the rest with UNAVAILABLE. Returns true if all ended by themselves. If several threads
+  // drain at once, the earliest deadline counts.
   virtual bool Drain(absl::Time deadline) = 0;
 };
 

@@ -16,18 +16,18 @@ namespace rivulet {
 
 // What happened to the sessions of an engine in a store that replicas share, since start.
 struct ReplicaTotals {
-  int64_t takeovers = 0;    // a session here became what another replica, or process, had written
+  int64_t takeovers = 0;    // a session here took over what another replica or process had written
   int64_t lost = 0;         // another replica has written a session since (SESSION_MOVED)
-  int64_t writes = 0;       // of records, that the store confirmed
+  int64_t writes = 0;       // writes of records that the store confirmed
   int64_t rewritten = 0;    // the store had lost tokens of a session that are here
   int64_t not_durable = 0;  // requests that ended well before the store had what they changed
-  // Calls that failed, by the errors of SessionStore and of an encrypted one.
+  // Calls that failed, by the errors of SessionStore and of an encrypted SessionStore.
   int64_t unavailable = 0, full = 0, damaged = 0, unreadable = 0;
   // States: written, and their bytes; not written because too many were being written; not written
   // because of an error.
   int64_t states_published = 0, states_published_bytes = 0, states_skipped = 0, states_failed = 0;
-  // ... that a request was to continue from: read; not there any more, or not read because of an
-  // error: then its tokens are fed again.
+  // States that a request was to continue from: read; not read, because they are gone or because of
+  // an error: then their tokens are fed again.
   int64_t states_read = 0, states_missing = 0;
 
   // Counts a call of the store that failed; OK counts nothing.
@@ -45,11 +45,12 @@ struct ReplicaTotals {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int64_t slot_bytes = 0, slot_bytes_used = 0;  // of all slots, and filled by those that hold them
+  int64_t slot_bytes = 0, slot_bytes_used = 0;  // of all slots, and of them filled
   int running = 0;                              // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;                // ... and session calls that wait, and their limit
+  int queued = 0, max_queue = 0;                // waiting samples, scores and session calls; their
+                                                // limit
   int max_tenant_queue = 0;
-  // Of those that wait: the slots that they need, by Priority, and how long the first has waited.
+  // Of the waiting requests: the slots that they need, by Priority; how long the first has waited.
   std::array<int, kNumPriorities> queued_by_priority{};
   absl::Duration oldest_wait;
   int tenants = 0;      // that wait for slots or hold some
@@ -70,8 +71,8 @@ struct EngineLoad {
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
   ReplicaTotals replication;                 // all 0 where no store is shared
-  // In a drain, once the loop has seen it: states that are being or to be published, and sessions
-  // that the shared store does not have as they are.
+  // In a drain, once the loop has noticed it: states that are being or to be published, and
+  // sessions whose latest tokens the shared store does not have.
   std::optional<int> unsaved;
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned

@@ -38,7 +38,7 @@ class EngineMeters {
   void CountEnd(RequestKind kind, const absl::Status& status);
 
   // For the loop.
-  // The time that a request has waited when it first gets slots.
+  // How long a request has waited when it first gets slots.
   void NoteQueueTime(absl::Duration waited);
   void NoteFirstToken(absl::Duration since_arrival);
   // The time between two arrivals of tokens at one reply.
@@ -47,7 +47,8 @@ class EngineMeters {
   void NoteDuration(absl::Duration total);
   // From a request's turn on its session until it has the session's claim, or is refused.
   void NoteSessionClaim(absl::Duration waited);
-  // From the end of a request until it is handed over, with its changes in the shared store or not.
+  // From the end of a request until its result is handed over, with its changes in the shared store
+  // or not.
   void NoteSessionSave(absl::Duration waited);
   void BeginRun(absl::Time now);
   void EndRun(absl::Time now, int rows);
@@ -65,12 +66,12 @@ class EngineMeters {
   const Histogram& run_duration() const { return run_duration_; }
   const Histogram& run_rows() const { return run_rows_; }  // rows
 
-  // For how long the loop has had something to run and has completed no run; 0 where it has nothing
-  // to run.
+  // How long the loop has had something to run without completing a run; 0 where it has nothing to
+  // run.
   absl::Duration run_age(absl::Time now) const;
-  // Of its callers; requests count in it.
+  // Tokens by caller; requests count their own in it.
   TokenUsage* usage() const { return usage_.get(); }
-  // Given tokens that were not fed because a kept state had seen them; of requests that ended.
+  // Given tokens of ended requests that were not fed, because a kept state had seen them.
   int64_t cached_tokens() const { return cached_tokens_.load(std::memory_order_relaxed); }
 
   struct Errors {

@@ -30,13 +30,13 @@ struct ReplyDelta {
   std::optional<SessionProgress> session;  // after these tokens, where the request has a session
 };
 
-// Memory that the content of a delta takes: 4 bytes per token, and what comes with it.
+// Memory that the content of a delta takes: 4 bytes per token, its text and its logprobs.
 int64_t ContentBytes(const ReplyDelta& delta);
 
 // A reply is a stream of deltas, in order per sample, and then one end. Thread: any.
 class Reply {
  public:
-  // Takes everything that has arrived, oldest first; empty if nothing has.
+  // Takes all deltas that have arrived, oldest first; empty if none has.
   std::vector<ReplyDelta> Take();
 
   // Set once the reply has ended and, for an OK end, every sample has its finish. After this
@@ -51,14 +51,14 @@ class Reply {
   // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
   std::optional<End> end() const;
 
-  // Of its request, for Engine::Cancel. Set before Engine::Generate returns; 0 until then.
+  // The id of the request, for Engine::Cancel. Set before Engine::Generate returns; 0 until then.
   RequestId id() const;
 
   // ReplyFingerprint. Set before the first delta and before an OK end.
   std::optional<uint64_t> fingerprint() const;
 
-  // ContentBytes of what waits to be taken. The engine pauses the request while this exceeds
-  // its limit.
+  // ContentBytes of the deltas that wait to be taken. The engine pauses the request while this
+  // exceeds its limit.
   int64_t pending_bytes() const;
 
   // Engine side.
@@ -69,7 +69,7 @@ class Reply {
   int64_t Append(ReplyDelta delta);
   // First call wins.
   void Finish(End end);
-  // Each Take that finds more than `above` pending bytes calls `wake`, until Finish. `wake` must
+  // Until Finish, each Take that finds more than `above` pending bytes calls `wake`. `wake` must
   // not take a lock that a caller of this reply may hold.
   void SetWake(int64_t above, std::function<void()> wake);
 

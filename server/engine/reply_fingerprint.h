@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fingerprint of a reply: two requests with the same one get the same tokens, on any server. It
-// covers the model (weights, config.json, numerics id), what a session holds before the request's
-// position, the prompt, the seed and all that decides which tokens are drawn and where a sample
-// ends. A client that lost a reply gives it back with the tokens that it has, and is refused where
-// the rest would not be the same. FNV-1a, 64 bits, as sequence_hash.h: against mistakes, not
-// against forgery.
+// The fingerprint of a reply: two requests with the same fingerprint get the same tokens, on any
+// server. It covers the model (weights, config.json, numerics id), the session's content before the
+// request's position, the prompt, the seed and everything that decides which tokens are drawn and
+// where a sample ends. A client that lost a reply sends the fingerprint back with the tokens that
+// it has, and is refused if the rest would differ. FNV-1a, 64 bits, as sequence_hash.h: this
+// protects against mistakes, not against forgery.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ namespace rivulet {
 // them changes which tokens follow.
 inline constexpr absl::string_view kNotInFingerprint[] = {
     "tenant",        "key",               // who pays
-    "priority",      "deadline",          // when the tokens come, and how long the client waits
+    "priority",      "deadline",          // when tokens come, and how long the client waits
     "session",       "session_seed",      // `before` covers it; sampling.seed is the seed in force
-    "cache",                              // saves time alone
-    "start_tokens",                       // where they do not belong, they are no longer in prompt
-    "want_logprobs", "num_top_logprobs",  // what is sent beside the tokens
-    "resume",                             // what the client has of the reply
+    "cache",                              // only saves time
+    "start_tokens",                       // no longer in `prompt` where they do not belong
+    "want_logprobs", "num_top_logprobs",  // sent beside the tokens
+    "resume",                             // the part of the reply that the client has
 };
 
-// Of the model alone. Thread, of all: any.
+// Of the model alone. Thread, for all three functions: any.
 uint64_t ModelFingerprint(const StateStamp& stamp);
 
 // Of the model and a session's first `position` tokens, whose hash is `hash` (sequence_hash.h).

@@ -22,8 +22,8 @@ namespace rivulet {
 // Identifies a submitted request; never reused, never 0.
 using RequestId = uint64_t;
 
-// Which of a tenant's own waiting requests goes first. Other tenants do not lose by it (README.md
-// says how slots are shared).
+// Which of a tenant's own waiting requests goes first. It takes nothing from other tenants
+// (README.md says how slots are shared).
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 inline constexpr int kNumPriorities = 3;
 
@@ -48,15 +48,15 @@ inline constexpr size_t kNumRequestKinds = 11;
 struct SessionRef {
   SessionId id;
   std::string tenant;  // a session of another tenant is not found
-  // Where to continue; absent: at the session's end. At an earlier position, generated tokens from
-  // there on are dropped and computed again: so a client that lost a reply asks again from the last
+  // Where to continue; absent: at the session's end. At an earlier position, the generated tokens
+  // after it are dropped and computed again. So a client that lost a reply asks again from the last
   // position that it saw, and gets the same tokens.
   std::optional<int64_t> position;
   std::string mark;  // name for the position after the request; empty: none
-  // What TokenHistory::hash of the whole session must be; absent: anything.
+  // The required TokenHistory::hash of the whole session; absent: any.
   std::optional<uint64_t> hash = std::nullopt;
   // The request was sent before and got no answer, so it may have had its effect already. `hash` is
-  // then that at `position`.
+  // then the hash at `position`.
   bool repeated = false;
   bool operator==(const SessionRef&) const = default;
 };
@@ -70,41 +70,41 @@ struct SessionProgress {
 
 // Which sessions a GetSession or ListSessions asks for.
 struct SessionLookup {
-  std::optional<SessionId> session;  // absent: the tenant's, page by page
+  std::optional<SessionId> session;  // absent: the tenant's sessions, page by page
   int page_size = 0;                 // 0: all
-  uint64_t after = 0;                // where the page before ended; 0: from the beginning
-  // Gets the sessions, and where the next page begins; 0: there is none.
+  uint64_t after = 0;                // where the previous page ended; 0: from the beginning
+  // Gets the sessions, and where the next page begins (`next` 0: there is none).
   std::function<void(std::vector<SessionInfo> sessions, uint64_t next)> show;
 };
 
-// Whether what a request did to its session is in the store that replicas share.
+// Whether the changes of a request to its session are in the store that replicas share.
 struct Durability {
   bool complete = true;  // the store has all of the session
-  int64_t position = 0;  // up to which the session's tokens are in it
+  int64_t position = 0;  // the store has the session's tokens up to here
   // Not empty: the session came from a replica with this numerics id, which is not ours. Its tokens
-  // were fed again here, and what follows is what a server with our id generates after them.
+  // were fed again here, and the tokens that follow are those of our numerics id.
   std::string other_numerics_id;
 };
 
-// Whether a request uses kept states of the tokens that it begins with, and keeps its own for
-// others.
+// Whether a request continues from a kept state of its first tokens, and keeps its own states for
+// other requests.
 struct PromptCacheSpec {
   bool enabled = false;
-  std::string salt;                // shared with requests of the same tenant and salt alone
-  std::vector<int64_t> positions;  // also keep the states after these counts of tokens
+  std::string salt;                // requests of the same tenant and salt share states
+  std::vector<int64_t> positions;  // also keep the states after these numbers of tokens
   bool operator==(const PromptCacheSpec&) const = default;
 };
 
-// How many of the given tokens, at their beginning and end, a text has only at position 0 of a
-// sequence. With a session the position is known only when the request's turn comes.
+// How many tokens at the beginning and end of the given tokens belong there only at position 0.
+// With a session the position is known only when the request's turn comes.
 struct StartTokens {
   size_t before = 0, behind = 0;
   bool operator==(const StartTokens&) const = default;
 };
 
-// What a client has of a reply that a Generate continues: its fingerprint (reply_fingerprint.h),
-// and [num_samples] the tokens of each sample. They are fed as generated tokens and not sent again.
-// With a session, its position is set, and it is `repeated`.
+// The part of a lost reply that a client has, which a Generate continues: the fingerprint
+// (reply_fingerprint.h) and [num_samples] the tokens of each sample. The tokens are fed as
+// generated tokens and not sent again. With a session, SessionRef has a position and is `repeated`.
 struct LostReply {
   uint64_t fingerprint = 0;
   std::vector<std::vector<int32_t>> tokens;
@@ -113,11 +113,12 @@ struct LostReply {
 
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
-  std::string tenant;               // that pays for it; with a session the session's tenant
+  std::string tenant;               // whose quotas the request uses; with a session the session's
+                                    // tenant
   std::shared_ptr<KeyAccount> key;  // its limits apply, too; null: none
   Priority priority = Priority::kNormal;
   std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1
-  bool session_seed = false;          // sampling.seed is that of the session
+  bool session_seed = false;          // sampling.seed is the session's seed
   PromptCacheSpec cache;
   std::vector<int32_t> prompt;  // given tokens; the implied bos is not among them
   StartTokens start_tokens;     // of `prompt`; none without a session
@@ -133,7 +134,7 @@ struct GenerateSpec {
   std::optional<LostReply> resume;  // absent: a new reply
   absl::Time deadline = absl::InfiniteFuture();
 };
-// The order is that of ReplyFingerprint; a new field goes last.
+// The fields are in the order in which ReplyFingerprint hashes them; a new field goes last.
 RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
                start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
                include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline)
@@ -152,26 +153,26 @@ struct ScoreSpec {
 };
 
 // Append: feed tokens to a session without generating. Log-likelihoods and outputs, where asked
-// for, are those that predict the appended tokens; a model without bos has none for the first
-// token.
+// for, are of the predictions of the appended tokens; without bos, the first token of a sequence
+// has no prediction.
 struct AppendSpec {
   std::shared_ptr<KeyAccount> key;        // or null
-  Priority priority = Priority::kNormal;  // the tenant is that of the session
+  Priority priority = Priority::kNormal;  // the tenant is `session.tenant`
   SessionRef session;
   std::vector<int32_t> tokens;            // may be empty: then only the mark is set
   StartTokens start_tokens;               // of `tokens`
   bool score = false;                     // fill nll_nats and num_scored
   std::vector<int64_t> output_positions;  // as in ScoreSpec, 0 = the first scored; needs `score`
   bool want_logprobs = false;             // needs `score`
-  PromptCacheSpec cache;                  // what is scored is fed in any case
+  PromptCacheSpec cache;                  // scored tokens are fed in any case
   absl::Time deadline = absl::InfiniteFuture();
 };
 
 struct Usage {
   absl::Time arrival;                // at the engine
   int64_t prompt_tokens = 0;         // given tokens, the implied bos not counted
-  int64_t cached_prompt_tokens = 0;  // ... that a kept state had seen: not fed
-  int64_t completion_tokens = 0;     // over all samples, those that were resumed included
+  int64_t cached_prompt_tokens = 0;  // prompt tokens that a kept state had seen: not fed
+  int64_t completion_tokens = 0;     // over all samples, resumed tokens included
   absl::Duration queue_time = absl::ZeroDuration();        // admission - arrival
   absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
   absl::Duration total_time = absl::ZeroDuration();
@@ -194,8 +195,8 @@ enum class FinishReason : uint8_t { kLength, kStopToken, kStopString };
 // Why and how one sample ended.
 struct Finish {
   FinishReason reason = FinishReason::kLength;
-  std::string stop_string;  // the one that matched
-  int32_t stop_token = -1;  // the one that was sampled; it is not among the reply's tokens
+  std::string stop_string;  // the string that matched
+  int32_t stop_token = -1;  // the sampled token; it is not among the reply's tokens
 };
 
 }  // namespace rivulet

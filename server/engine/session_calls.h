@@ -3,9 +3,9 @@
 // it waits for the earlier requests of its session, holds no slot and submits no run.
 //
 // Every `done` is called exactly once, on the engine's emitter thread, unless the function itself
-// returns an error (as Engine::Call). Closing, listing and snapshots are also taken in a drain,
+// returns an error (as Engine::Call). Closing, listing and snapshots are also accepted in a drain,
 // until its deadline, so that sessions can move to another server. Errors that come with `done`:
-// NOT_FOUND (SESSION_NOT_FOUND), and those named below. Thread: any.
+// NOT_FOUND (SESSION_NOT_FOUND), and the errors named below. Thread: any.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct OpenSpec {
   std::optional<uint64_t> seed;                // absent: drawn
   std::optional<absl::Duration> idle_timeout;  // absent: the engine's default
   absl::Time deadline = absl::InfiniteFuture();
-  std::shared_ptr<KeyAccount> key = nullptr;  // whose limit counts, too; null: none
+  std::shared_ptr<KeyAccount> key = nullptr;  // its session limit applies, too; null: none
 };
 
 // A new session without tokens. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE),
@@ -38,15 +38,15 @@ struct OpenSpec {
 absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone done);
 
 struct ForkSpec {
-  SessionRef session;  // its position: where to fork, absent: at the end. Its mark is not used
+  SessionRef session;  // `position`: where to fork, absent: at the end; `mark` is not used
   int count = 1;
   std::optional<uint64_t> seed;  // fork i gets seed + i; absent: drawn
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<KeyAccount> key = nullptr;  // of the forks; or null
 };
 
-// Opens `count` sessions with the tokens, marks and idle time-out of this one, which does not
-// change. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
+// Opens `count` sessions, all or none, with the tokens, marks and idle time-out of this session,
+// which does not change. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
 // (POSITION_OUT_OF_RANGE), FAILED_PRECONDITION (SESSION_HASH_MISMATCH), RESOURCE_EXHAUSTED
 // (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
@@ -65,8 +65,8 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
 absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                      SessionDone done);
 
-// The tenant's sessions, page by page, the one used longest ago first. None is missed; one that is
-// used between two pages may come twice.
+// The tenant's sessions, page by page, the session used longest ago first. No session is missed; a
+// session that is used between two pages may come twice.
 struct ListSpec {
   std::string tenant;
   int page_size = 0;   // 0: all
@@ -81,18 +81,18 @@ struct SessionPage {
 absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
                                        std::function<void(absl::StatusOr<SessionPage>)> done);
 
-// What a snapshot holds: all of a session that determines its tokens. States are shared, not
-// copied.
+// What a snapshot holds: everything that determines the further tokens of a session. States are
+// shared, not copied.
 struct SessionImage {
   std::string tenant;
   uint64_t seed = 0;
   TokenHistory history;
   std::map<std::string, int64_t> marks;
-  Checkpoint state;  // the latest after at most all but the last token; `state` null: none
+  Checkpoint state;  // the latest that has not seen the last token; `state` null: none
 };
 using ImageDone = std::function<void(absl::StatusOr<SessionImage>)>;
-// The image of the first session.position tokens with their marks; absent: of all. Errors:
-// OUT_OF_RANGE (POSITION_OUT_OF_RANGE).
+// The image of the first session.position tokens with their marks; without a position, of all
+// tokens. Errors: OUT_OF_RANGE (POSITION_OUT_OF_RANGE).
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                           ImageDone done);
 
@@ -105,7 +105,7 @@ struct RestoreSpec {
   TokenHistory history;
   uint64_t seed = 0;
   std::map<std::string, int64_t> marks;
-  int64_t fed = 0;           // of `state`
+  int64_t fed = 0;           // tokens that `state` has seen
   std::vector<float> state;  // [BackendLimits::state_size().At(fed) / 4]; empty: computed again
   std::optional<absl::Duration> idle_timeout;
   absl::Time deadline = absl::InfiniteFuture();

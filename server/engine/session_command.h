@@ -16,18 +16,18 @@ namespace rivulet {
 
 class SessionTable;
 
-// An operation on one session, or on all, between two runs. session_calls.h has them.
+// An operation on one session, or on all, between two runs. session_calls.h lists the operations.
 struct SessionCommand {
-  std::optional<SessionLookup> lookup;  // with a shared store: done instead of calling `act`
+  std::optional<SessionLookup> lookup;  // with a shared store: carried out instead of `act`
 
   RequestKind kind = RequestKind::kGetSession;
   std::string tenant;                 // of the caller
   std::optional<SessionRef> session;  // absent: `act` gets null
   bool close = false;                 // ends the session and the requests on it
-  // First brings the latest state of the session after at most all but its last token into memory;
-  // with session->position, of its first tokens up to there.
+  // First brings into memory the latest state of the session that has not seen its last token; with
+  // session->position, of the tokens before that position.
   bool with_state = false;
-  bool while_draining = false;  // also taken in a drain, until its deadline
+  bool while_draining = false;  // also accepted in a drain, until its deadline
   absl::Time deadline = absl::InfiniteFuture();
   // Called on the loop's thread, once the earlier requests of the session have ended. If it returns
   // an error it must have changed nothing. Null: nothing to do. `state`: see with_state.

@@ -19,7 +19,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
 // How many tokens each sample may draw (see Engine::Generate); 0: none.
 struct NewTokens {
   int64_t most = 0;
-  // The same without the context of this server's slots: replicas with another one agree on it.
+  // The same without the limit of this server's slots: replicas with other slots agree on it.
   int64_t asked = 0;
 };
 
@@ -27,13 +27,13 @@ struct NewTokens {
 NewTokens MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                        const EngineOptions& options);
 
-// The same before anything is known of the session: exact without one and where the position is
-// set, else an upper limit. REQUIRES: `spec` is valid.
+// The same before the session is known: exact without a session or with a set position, else an
+// upper limit. REQUIRES: `spec` is valid.
 NewTokens MostNewTokens(const GenerateSpec& spec, const ModelView& model,
                         const EngineOptions& options);
 
-// What ValidateGenerate cannot say of spec.resume: `max_new` is NewTokens::most, `fingerprint` that
-// of the reply which `spec` asks for. FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.
+// Checks spec.resume further. `max_new`: NewTokens::most. `fingerprint`: of the reply that `spec`
+// asks for. Errors: FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.
 absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, int64_t max_new,
                          uint64_t fingerprint);
 
@@ -44,15 +44,15 @@ int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options)
 // and continue after tokens that the client never saw.
 absl::Status PositionNeeded();
 
-// What makes a sequence end.
+// What limits the length of a sequence.
 enum class LimitOf : uint8_t {
-  kModel,     // its positions
+  kModel,     // the positions that the model can represent
   kContext,   // the room of a slot
   kSessions,  // SessionLimits::max_tokens
 };
 
-// The error (TOO_MANY_TOKENS) for more than `limit` tokens in a sequence. `has` says what has how
-// many and where, `remedy` what the client can do.
+// The error (TOO_MANY_TOKENS) for more than `limit` tokens in a sequence. `has` says what has too
+// many tokens, how many and where; `remedy` says what the client can do.
 absl::Status TooManyTokens(absl::string_view field, absl::string_view has, int64_t limit,
                            LimitOf of, absl::string_view remedy);
 

@@ -27,20 +27,20 @@ class LoopActivity {
   ~LoopActivity();
 };
 
-// Set what the loop of the calling thread does. No effect without a place, as in tests that make
-// each turn themselves.
+// Sets what the loop of the calling thread does. No effect if the loop has no place, as in tests
+// that call Turn themselves.
 void NotePhase(LoopPhase phase);
-// The run that begins or is running.
+// Notes the run that begins or is running.
 void NoteRun(int rows, int steps);
 
 struct LoopState {
   char model[64];
   LoopPhase phase;
   int rows, steps;  // of its last run
-  int64_t runs;     // begun since the start
+  int64_t runs;     // runs begun since the start
 };
-// The loop in place `index` of the table, below kMaxLoops. False: there is none. Thread: any, and
-// signal handlers.
+// Reads the loop in place `index` of the table, below kMaxLoops. False: the place is empty. Thread:
+// any, and signal handlers.
 bool ReadLoop(size_t index, LoopState* state);
 
 }  // namespace rivulet

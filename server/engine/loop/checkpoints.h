@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: the kept states that requests continue from, and those that they leave.
+// Checkpoints: the kept states that requests continue from, and the states that requests leave.
 //
 //   Find ──(in a file)── TakeFetched ──> the request has slots ── KeepAfterRun ... SaveSoon ── Save
 //
 // A request continues from the latest kept state of its session or of a cached prompt. It keeps
-// states while it runs, and a request on a session leaves its last state there: only when that is
-// saved can the next request on the session begin.
+// states while it runs. A request on a session leaves its last state in the session: the next
+// request on the session can begin only when that state is saved.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ class Checkpoints {
   // A state that every tenant's requests may continue from; never forgotten.
   void KeepWarm(WarmState warm);
 
-  // The best state for `request`, which has begun; nullopt: it is being read from a file, and
-  // TakeFetched will return it.
+  // The best state for `request`, which has begun; nullopt: the state is being read from a file,
+  // and TakeFetched will return it.
   std::optional<FoundState> Find(LiveRequest* request);
   struct Fetched {
     LiveRequest* request;
@@ -58,8 +58,8 @@ class Checkpoints {
   // Returns the states that were read since the last call, in the order of the calls of Find. True:
   // the disk tier has done something.
   bool TakeFetched(std::vector<Fetched>* fetched);
-  // A state in memory that saves more than request->start, left meanwhile by a request that began
-  // with the same tokens; nullopt: none.
+  // A state in memory that has seen more of the tokens than request->start, left meanwhile by a
+  // request that began with the same tokens; nullopt: none.
   std::optional<FoundState> FindBetter(LiveRequest* request);
   // Counts a hit or a miss, if `request` uses the prefix cache.
   void CountUse(const LiveRequest& request);
@@ -67,7 +67,7 @@ class Checkpoints {
   // Keeps the state of the slot of `sequence`, if its request wants that at this position.
   absl::Status KeepAfterRun(Sequence* sequence, Slots* slots);
 
-  // `sequence` of a request with a session has ended: Save will keep `left`.
+  // `sequence`, whose request has a session, has ended: Save will keep `left`.
   void SaveSoon(const Sequence& sequence, LeftState left);
   bool Saves(const Session& session) const;
   // Keeps the states of SaveSoon, before their slots are zeroed. Returns the sessions, one for each

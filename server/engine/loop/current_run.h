@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CurrentRun: the backend's run that is being planned or that runs.
+// CurrentRun: the run of the backend that is being planned or is running.
 //
 //   Plan ── Submit ── Poll, GiveRecords (repeated) ── TakeDone (once per row)
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace rivulet {
 
-// Thread: the loop. Sequences are borrowed: one that ends before its row is taken must be dropped.
-// Errors are those of the backend.
+// Thread: the loop. Sequences are borrowed: a sequence that ends before its row is taken must be
+// dropped. Errors are those of the backend.
 class CurrentRun {
  public:
   // `backend` is borrowed and outlives it.
@@ -27,12 +27,12 @@ class CurrentRun {
   // The number of the last planned run; 0: none yet.
   uint64_t number() const { return number_; }
 
-  // Plans rows for those of `holders` (in order of admission) that have something to feed and whose
-  // replies are read. False: there are none. `waiting`: requests wait for slots.
+  // Plans rows for the `holders` (in order of admission) that have something to feed and whose
+  // replies are read. False: no holder does. `waiting`: requests wait for slots.
   bool Plan(std::span<Sequence* const> holders, absl::Time now, bool waiting);
   // Prompt and scored tokens that the planned run feeds.
   int64_t fed() const { return fed_; }
-  // Of the planned run.
+  // Rows of the planned run.
   int rows() const { return static_cast<int>(run_.rows.size()); }
 
   absl::Status Submit();
@@ -40,17 +40,17 @@ class CurrentRun {
   absl::StatusOr<bool> Poll();
   bool has_records() const { return !records_.empty(); }
   // Gives each sequence the records that the last Poll fetched for it. Returns the sequences that
-  // got some, in the order of their first; valid until the next call.
+  // got records, in the order of their first record; valid until the next call.
   std::span<Sequence* const> GiveRecords();
-  // How many sampled tokens the last GiveRecords handled.
+  // The number of sampled tokens that the last GiveRecords handled.
   int64_t sampled() const { return sampled_; }
-  // Waits a little before the next Poll, and longer after many that brought nothing.
+  // Waits a little before the next Poll, and longer after many Polls without records.
   void BackOff();
 
   // `sequence` has ended: it gets no more records, and TakeDone leaves out its row.
   void Drop(Sequence* sequence);
-  // After the run is complete: the sequence of the next row, in row order, which leaves the run;
-  // null: no more.
+  // After the run is complete: removes the next row, in row order, from the run and returns its
+  // sequence; null: no row is left.
   Sequence* TakeDone();
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop
-// puts in the replies that got something and the requests that ended, and hands them over together,
-// with one lock and at most one wake-up. A test that replays a schedule has no such thread and
+// puts in the replies that got tokens and the requests that ended, and hands them over together,
+// with one lock and at most one wake-up. A test that replays a schedule has no emitter thread and
 // calls Deliver itself.
 //
-// Tokens are handed over while a run is being polled; ends between runs only, so no request dies
-// while a run borrows its memory.
+// Tokens are handed over while a run is being polled. Ends are handed over only between runs, so
+// that no request is destroyed while a run borrows its memory.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class Emitter {
   explicit Emitter(Threads threads = Threads::kOwn);
   ~Emitter();  // calls everything handed over, then joins
 
-  // `outlet` got something: it is called once, however often it gets more before that. It is
-  // borrowed until its end is put in.
+  // `outlet` got something: it is called once, even if it gets more before the call. It is borrowed
+  // until PutEnd.
   void PutReady(Outlet* outlet);
   // `outlet` has ended; it lives at least until HandAll. The emitter's thread calls it and then
   // destroys it.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host memory for the states of parked and of preempted replies (EngineOptions::max_host_bytes).
 //
-// Preempted replies: while one tenant's replies have their turn, all samples that others have begun
-// may be preempted, and a tenant may have begun as many as there are slots. So for two tenants,
-// with any requests, the memory must hold the states of all slots twice, as large as they can
-// become. Preempted replies get two thirds of the memory, and at least this much. The rest is for
-// parked replies, which nobody reads: they feed nothing, so what their states take now counts.
-// By default these have 256 MiB of their own, as slow readers for which there is no room keep slots
-// from other requests of their tenant.
+// Preempted replies: while one tenant's replies have their turn, all samples that other tenants
+// have begun may be preempted, and each tenant may have begun one sample per slot. So for two
+// tenants, with any requests, the memory must hold the states of all slots twice, at their largest
+// size. Preempted replies get two thirds of the memory, and at least LeastHostBytes. The rest is
+// for parked replies, which nobody reads: they feed nothing, so the present size of their states
+// counts. By default parked replies have 256 MiB of their own, because slow readers without room
+// there keep slots from other requests of their tenant.
 #pragma once
 
 #include <algorithm>

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loop: the engine's thread for a model. Between two runs it takes in new requests, cancellations
-// and deadlines, gives out slots and takes them back; then it plans a run, submits it and turns its
+// and deadlines, gives out slots and takes them back. Then it plans a run, submits it and turns the
 // records into replies.
 //
 //   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
 //
-// It joins classes, each with a state of its own: who has a session (SessionTable), what a
-// request continues from (checkpoints.h), who waits for slots (policy/admission.h), who holds them
+// It joins classes, each with its own state: who has a session (SessionTable), what a request
+// continues from (checkpoints.h), who waits for slots (policy/admission.h), who holds slots
 // (slots.h), whose reader is slow (reader_gate.h), the run (current_run.h), which listeners to call
-// (emitter.h). They do not call the loop: they return the requests to begin or to end.
+// (emitter.h). These classes do not call the loop: they return the requests to begin or to end.
 //
 // Invariants: a request is handed to the emitter with its end exactly once, and then the loop holds
 // no pointer to it. An error of the backend poisons the loop: all requests end with UNAVAILABLE,
@@ -51,9 +51,9 @@ struct ReplicaSharing {
         lookups(options.session_store.get(), table, identity, clock, mailbox, &totals) {}
   ~ReplicaSharing() { mailbox->Close(); }
 
-  // In a drain: publishes states that are worth it, that of the session used last first. Returns
-  // EngineLoad::unsaved; nullopt: it was called a moment ago, and requests run (`busy`).
-  // `now`: by the steady clock.
+  // In a drain: publishes states that are worth it, beginning with the session used last. Returns
+  // EngineLoad::unsaved; nullopt: Save was called a moment ago, and requests run (`busy`). `now`:
+  // by the steady clock.
   std::optional<int> Save(const SessionTable& table, bool busy, absl::Duration now);
 
   const std::shared_ptr<LoopMailbox> mailbox;
@@ -92,8 +92,8 @@ class Loop {
   void Enter(LiveRequest* request);
   void CloseSession(Session* session, LiveRequest* closing);
   void Begin(LiveRequest* request);
-  // Finds the state from which it continues, which may have to be read first; then it waits for
-  // slots.
+  // Finds the state from which the request continues, which may have to be read from a file first;
+  // then the request waits for slots.
   void FindState(LiveRequest* request);
   void ContinueFrom(LiveRequest* request, const FoundState& found);
   void AddToAdmission(LiveRequest* request, int slots);
@@ -142,11 +142,11 @@ class Loop {
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
   absl::Status poison_;  // what every request ends with once the backend has failed
   RequestQueue::Arrivals arrivals_;
-  EngineLoad load_;  // what the loop knows of it; counters are true at any time, the rest is set
-                     // by UpdateLoad
+  EngineLoad load_;  // the loop's part of it; counters are always up to date, UpdateLoad sets the
+                     // rest
   std::vector<RequestQueue::Ended> ended_;  // since the queue last took them
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;  // all that have not ended
-  Admission admission_;  // who waits for slots, and how many each tenant holds
+  Admission admission_;  // who waits for slots, and the slots of each tenant
   ReaderGate readers_;
 };
 

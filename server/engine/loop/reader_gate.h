@@ -3,8 +3,8 @@
 //
 // A reply whose untaken bytes exceed the limit is paused: it gets no rows until it is read. It
 // keeps its slots while no request waits for slots, which costs nothing. Otherwise it is parked: it
-// gives them up, its states go to host memory, and once it is read it waits for slots again. One
-// that is not read for too long is ended.
+// gives up its slots, its states go to host memory, and once it is read it waits for slots again. A
+// reply that is not read for too long is ended.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +22,22 @@ namespace rivulet {
 // Thread: the loop. Requests are borrowed: Leave comes before their end.
 class ReaderGate {
  public:
-  // `timeout`: how long a reply may be paused before it is ended. `room`: the bytes that the states
-  // of parked replies may take.
+  // `timeout`: how long a reply may be paused before it is ended. `room`: most bytes for the states
+  // of parked replies.
   ReaderGate(absl::Duration timeout, int64_t room) : timeout_(timeout), room_(room) {}
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
   bool Pause(LiveRequest* request, absl::Time now);
-  // The clients of the replies in `read` have taken what waited. Ends the pause of those that are
-  // no longer slow. Returns those among them that were parked and wait for slots from now on, the
-  // one paused longest first. Looks at no other replies.
+  // The clients of the replies in `read` have taken what waited. Ends the pause of the replies that
+  // are no longer slow. Returns the parked replies among them, which wait for slots from now on, in
+  // the order of their pauses, the longest first. Looks at no other replies.
   std::vector<LiveRequest*> Resume(std::span<LiveRequest* const> read);
   // When to end `request` because nobody reads it.
   absl::Time EndsAt(const LiveRequest& request) const;
   absl::Duration timeout() const { return timeout_; }
-  // The paused replies to park so that `needed` more slots become free, the one paused longest
-  // first: as many as that takes and as there is room for beside the `parked` bytes. `bytes_of`:
-  // what the states of a reply that holds slots take.
+  // The paused replies to park so that `needed` more slots become free, the longest pause first;
+  // fewer if `room` is too small for them beside the `parked` bytes. `bytes_of`: the bytes of the
+  // states of a reply that holds slots.
   std::vector<LiveRequest*> Yielding(int needed, int64_t parked,
                                      absl::FunctionRef<int64_t(const LiveRequest&)> bytes_of) const;
   bool empty() const { return paused_.empty(); }

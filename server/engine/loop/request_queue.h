@@ -2,13 +2,13 @@
 // RequestQueue: the queue between the engine's callers and its loop. Callers put in requests and
 // cancellations; between two runs the loop takes them all with one lock and publishes its load.
 //
-// Whether it accepts a request depends only on numbers: the accepted samples, scores and session
-// calls that have not ended are never more than the slots plus max_queue, whether or not they
-// already have slots.
+// Whether it accepts a request depends only on counts: the accepted samples, scores and session
+// calls that have not ended are never more than the slots plus max_queue, with or without slots.
 //
-// Of these a tenant may have seven times what is left (fair_share.h), beside slots that the others
-// leave free: alone it gets all slots and seven eighths of the queue. A tenant that has nothing is
-// accepted while there is room for its request. The same holds for the given tokens.
+// Of these places a tenant may have seven times the number left free (fair_share.h), beside slots
+// that the others leave free: alone it gets all slots and seven eighths of the queue. A tenant that
+// has nothing here is accepted while there is room for its request. The same holds for the given
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace rivulet {
 struct QueueLimits {
   int slots = 0;
   int max_queue = 0;
-  int max_tenant_queue = 0;  // ... of one tenant, whatever is left; 0: as many
+  int max_tenant_queue = 0;  // of one tenant, even if more places are free; 0: max_queue
   int64_t max_tokens = 0;    // given tokens of all accepted requests together
   bool saves = false;        // Drain waits for EngineLoad::unsaved, for at most 5 s
 };
@@ -48,8 +48,8 @@ class RequestQueue {
   // failed).
   absl::StatusOr<RequestId> NewId();
   // Gives the request its id and arrival time, counts its given tokens for its key and queues it.
-  // Errors: those of NewId, those of KeyAccount::CheckTokens, or RESOURCE_EXHAUSTED (QUEUE_FULL,
-  // TENANT_QUEUE_FULL) with the time that the waiting ones will take at the rate of the last
+  // Errors: the errors of NewId and of KeyAccount::CheckTokens; RESOURCE_EXHAUSTED (QUEUE_FULL,
+  // TENANT_QUEUE_FULL) with the time that the waiting requests will take at the rate of the last
   // seconds.
   absl::StatusOr<RequestId> Submit(std::unique_ptr<LiveRequest> request);
   void Cancel(RequestId id);
@@ -58,10 +58,10 @@ class RequestQueue {
   // The reply of request `id`, which was slow, has been read.
   void NoteRead(RequestId id);
   // Refuses new requests from now on and waits until all have ended; at `deadline` it makes the
-  // loop end the rest. True if all ended by themselves. With several drains at once the earliest
-  // deadline counts.
+  // loop end the rest. True if all ended by themselves. If several threads drain at once, the
+  // earliest deadline counts.
   bool Drain(absl::Time deadline);
-  // As Drain, without waiting: `end_rest` as if the deadline had passed. True if none is left.
+  // As Drain, without waiting; `end_rest`: the deadline has passed. True if no request is left.
   bool StartDrain(bool end_rest);
   // Makes the loop end all requests and return.
   void Stop();
@@ -72,7 +72,7 @@ class RequestQueue {
     std::vector<std::unique_ptr<LiveRequest>> requests;  // oldest first
     std::vector<RequestId> cancelled;
     std::vector<RequestId> read;  // NoteRead
-    bool draining = false;        // no request comes any more but those of SessionCommand
+    bool draining = false;        // only requests of SessionCommand still come
     bool end_all = false;         // the drain's deadline has passed
     bool stop = false;
   };
@@ -81,14 +81,14 @@ class RequestQueue {
     int places;      // of its samples or scores
     int64_t tokens;  // that it gave
   };
-  // For load() and Drain: `load` except what the queue knows itself (load() sets it), and the
-  // requests that have ended since, which it takes. `load.oldest_wait` is minus infinite where no
-  // request waits for slots. Never waits.
+  // For load() and Drain: notes `load`, except for the fields that load() fills from the queue
+  // itself, and takes the requests that have ended since. `load.oldest_wait` is minus infinite
+  // where no request waits for slots. Never waits.
   void Note(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended);
   // Note, and takes what has arrived (replacing the contents of `arrivals`). Never waits.
   void Exchange(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended,
                 Arrivals* arrivals);
-  // The noted ends were handed to the emitter, for which Drain waits.
+  // The noted ends were handed to the emitter; Drain waits for this.
   void EndsHanded();
   // Waits until there is something new for Exchange, or `timeout` has passed.
   void WaitForArrivals(absl::Duration timeout);

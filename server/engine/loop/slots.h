@@ -23,8 +23,8 @@ namespace rivulet {
 
 // The state that a sequence leaves behind.
 struct LeftState {
-  Slot slot = kGuardSlot;               // that holds it until ZeroFreed
-  std::vector<float> values = {};       // the whole state, where it was in host memory; else empty
+  Slot slot = kGuardSlot;               // holds the state until ZeroFreed
+  std::vector<float> values = {};       // the whole state, if it was in host memory; else empty
   std::vector<StatePtr> segments = {};  // Sequence::segments
 };
 
@@ -35,32 +35,32 @@ class Slots {
   explicit Slots(Backend* backend);
 
   int free() const { return static_cast<int>(free_.size()); }
-  // ... and with those that ZeroFreed will make free.
+  // The free slots and those that ZeroFreed will make free.
   int free_soon() const { return free() + static_cast<int>(freed_.size()); }
   int used() const { return static_cast<int>(is_free_.size()) - 1 - free(); }
-  // Of the states in the used slots, as far as their sequences have filled them.
+  // Bytes of the states in the used slots, as far as their sequences have filled them.
   int64_t used_bytes() const;
-  // How many sequences have their states in host memory: those of parked and preempted requests.
+  // The sequences of parked and preempted requests, whose states are in host memory.
   int in_host_memory() const { return in_host_memory_; }
-  // What the states of the parked ones among them take.
+  // Bytes of the states of the parked sequences among them.
   int64_t parked_bytes() const { return parked_bytes_; }
-  // What the states of all sequences of `request` that have not ended take, in its slots.
+  // Bytes, in the slots of `request`, of the states of its sequences that have not ended.
   int64_t BytesOf(const LiveRequest& request) const;
-  // The sequences that hold slots, in the order in which they got them. Those for which TakeBack
-  // was called stay among them until ForgetEnded.
+  // The sequences that hold slots, in the order in which they got them. After TakeBack a sequence
+  // stays in the list until ForgetEnded.
   std::span<Sequence* const> holders() const { return holders_; }
 
-  // Gives `sequence` the slot that was freed last; it can use it after Prepare. So with few
-  // requests only a few slots are in use, which helps caches and memory. REQUIRES: it holds none,
-  // free() > 0.
+  // Gives `sequence` the slot that was freed last; the sequence can use it after Prepare. So with
+  // few requests only a few slots are in use, which helps caches and memory. REQUIRES: `sequence`
+  // holds no slot, free() > 0.
   void Give(Sequence* sequence);
   // Zeroes the slots that were given since the last call, then writes the state and the sampler
   // with which each sequence begins or continues.
   absl::Status Prepare();
 
-  // Keeps the state of a slot that is held, or freed and not yet zeroed: `left` is what TakeBack
-  // returned, or the slot and segments of a sequence. Only what is not kept yet is copied.
-  // REQUIRES: the state has seen `fed` tokens. Waits for submitted runs.
+  // Keeps the state of a slot that is held, or freed and not yet zeroed. `left`: from TakeBack, or
+  // the slot and segments of a sequence. Copies only the parts that are not kept yet. REQUIRES: the
+  // state has seen `fed` tokens. Waits for submitted runs.
   absl::StatusOr<StatePtr> Keep(LeftState left, int64_t fed, StateStore* store);
   // Copies the slot of `first` to the other sequences of its request.
   absl::Status Fork(const Sequence& first);
@@ -68,8 +68,8 @@ class Slots {
   void ZeroSoon(Sequence* sequence);
 
   // Takes the slots of all sequences of `request` that have not ended. Their states go to host
-  // memory; Prepare writes them back when they get slots again. `parked`: they count in
-  // parked_bytes until then. After an error nothing was taken.
+  // memory; Prepare writes them back when they get slots again. `parked`: until then the states
+  // count in parked_bytes. After an error no slot was taken.
   absl::Status MoveToHost(const LiveRequest& request, bool parked);
   // `sequence` has ended: takes its slot, or its state in host memory.
   LeftState TakeBack(Sequence* sequence);
@@ -77,8 +77,8 @@ class Slots {
   void ForgetEnded();
   // Zeroes the slots that were freed and makes them free.
   absl::Status ZeroFreed();
-  // In the place of ZeroFreed once the backend has failed: the freed slots become free without
-  // being zeroed, as they will not be used.
+  // Replaces ZeroFreed once the backend has failed: the freed slots become free without being
+  // zeroed, because they will not be used.
   void Abandon();
 
  private:

@@ -10,7 +10,7 @@
 
 namespace rivulet {
 
-// The rate is that of the last ten full buckets. Thread: external lock.
+// The rate covers the last ten full buckets. Thread: external lock.
 class RateWindow {
  public:
   explicit RateWindow(absl::Duration bucket) : bucket_(bucket) {}
@@ -43,7 +43,7 @@ class RateWindow {
   }
 
   const absl::Duration bucket_;
-  std::array<Entry, kBuckets + 1> entries_;  // the full ones and the one that is filling
+  std::array<Entry, kBuckets + 1> entries_;  // the full buckets and the bucket that is filling
 };
 
 }  // namespace rivulet

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scheduler: decides what the next run holds. A pure function of what it is given: no clock, no
+// Scheduler: decides what the next run holds. A pure function of its arguments: no clock, no
 // threads, no backend. (Who gets a slot: admission.h.)
 //
 // A run holds every sequence that can decode, with one token each. Prompt tokens share a budget per
-// run: while replies are running, prompts of any number and length together add at most
-// prefill_tokens_busy tokens to each of their steps, and delay them by no more than that.
+// run: while replies are running, all prompts together add at most prefill_tokens_busy tokens to a
+// step, and so delay replies by a bounded time.
 //
-// Where more sequences want a row than the backend has, the tenants take turns, the one that was
-// served longest ago first, until the rows are used up. Within a tenant the sequences with the
-// largest claim go first: the runs since it was served last, times 4 for high priority, 2 for
-// normal, 1 for low; with equal claims, the ones admitted first. So where a sequence of high
-// priority gets a row in every n-th run, one of low priority gets one in about every 4n-th.
+// Where more sequences want a row than the backend has, the tenants take turns, the tenant served
+// longest ago first, until the rows are used up. Within a tenant the sequences with the largest
+// claims go first. The claim is the number of runs since the sequence was served last, times 4 for
+// high priority, 2 for normal, 1 for low; among equal claims, the sequence admitted first wins. So
+// where a sequence of high priority gets a row in every n-th run, a sequence of low priority gets a
+// row in about every 4n-th run.
 //
-// A run is one step long while a prompt is being fed or a row must be checked after each step; else
-// it is as long as the backend prefers, so that the cost of a Submit is hidden. While requests wait
-// for slots, it ends with the first row that is known to end, so that its slot is free at once.
+// A run is one step long while a prompt is being fed or a row must be checked after each step. Else
+// it is as long as the backend prefers, which hides the cost of a Submit. While requests wait for
+// slots, it ends with the first row that is known to end, so that its slot is free at once.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ struct SequenceView {
 struct ScheduleOptions {
   int prefill_tokens_busy =
       64;  // prompt tokens per run while at least one sequence decodes; at least 1
-  int prefill_tokens_idle = 256;  // ... while none does
+  int prefill_tokens_idle = 256;  // the same while no sequence decodes
 };
 
 struct PlannedRow {
@@ -67,9 +68,9 @@ class Scheduler {
   void PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting, RunPlan* plan);
 
  private:
-  // Fills share_: the budget in equal parts, and what a short prompt leaves of its part goes to the
-  // longer ones, so that nobody waits behind a long prompt (max-min fairness). With more prompts
-  // than budget, those served longest ago get one token each.
+  // Fills share_: the budget in equal parts. Short prompts leave the unused rest of their parts to
+  // longer prompts, so that nobody waits behind a long prompt (max-min fairness). With more prompts
+  // than budget, the prompts served longest ago get one token each.
   void SharePrefill(std::span<const SequenceView> sequences, int64_t budget);
   void KeepLargestClaims(std::span<const SequenceView> sequences, uint64_t run, RunPlan* plan);
 
@@ -80,8 +81,8 @@ class Scheduler {
   std::vector<int64_t> share_;      // [sequences]
   std::vector<size_t> prefilling_;  // working memory of SharePrefill
   struct Claim {
-    uint64_t turn;   // rows of its tenant with larger claims
-    uint64_t claim;  // where there are several tenants, in the end that of the tenant
+    uint64_t turn;   // number of rows of its tenant with larger claims
+    uint64_t claim;  // of the row; with several tenants, replaced by the claim of its tenant
     PlannedRow row;
   };
   struct TenantRows {

@@ -12,7 +12,7 @@
 
 namespace rivulet {
 
-// Thread: any, except as noted. It outlives the loop where others hold it.
+// Thread: any, except as noted. It outlives the loop where other threads hold it.
 class LoopMailbox {
  public:
   // `wake`: called with each Post.
@@ -24,7 +24,7 @@ class LoopMailbox {
     work_.push_back(std::move(work));
     wake_();
   }
-  // The loop: does what was posted, in order.
+  // Thread: the loop. Does the posted work, in order.
   void Run() {
     std::vector<std::function<void()>> work;
     {
@@ -33,7 +33,7 @@ class LoopMailbox {
     }
     for (const auto& next : work) next();
   }
-  // The loop has ended: what is posted from now on is dropped.
+  // The loop has ended: work that is posted from now on is dropped.
   void Close() {
     MutexLock lock(&mutex_);
     wake_ = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReplicatedLookups: the calls on sessions that do not wait for their turn, where replicas share a
-// store: CloseSession, GetSession, ListSessions. They go to the store, wherever the session runs.
+// store: CloseSession, GetSession, ListSessions. They go to the store.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@ namespace rivulet {
 // Thread: the loop.
 class ReplicatedLookups {
  public:
-  // What is borrowed outlives it. The store's threads post to `mailbox`. Calls that fail are
+  // Borrowed arguments outlive it. The store's threads post to `mailbox`. Calls that fail are
   // counted in `totals`.
   ReplicatedLookups(SessionStore* store, const SessionTable* table, ReplicaIdentity identity,
                     Clock clock, std::shared_ptr<LoopMailbox> mailbox, ReplicaTotals* totals);
 
-  // Leaves a tombstone, whoever has the session; its next writer finds that it has lost it.
+  // Writes a tombstone, whichever replica has the session; the next writer finds the session lost.
   void Close(LiveRequest* request);
-  // LiveRequest::lookup says what it asks for, and gets it.
+  // Carries out LiveRequest::lookup and gives it the answer.
   void Look(LiveRequest* request);
   // `request` ends before it was answered.
   void Leave(const LiveRequest& request) { open_.erase(request.id); }
 
-  // Requests that are answered, since the last call.
+  // Requests answered since the last call.
   struct Answered {
     RequestId request = 0;
     absl::Status status;
@@ -49,13 +49,13 @@ class ReplicatedLookups {
   using Answer = absl::StatusOr<StoreAnswer>;
   struct Open {
     LiveRequest* request = nullptr;
-    std::vector<std::string> claims;  // of tombstones that were sent
-    std::vector<SessionId> sessions;  // whose records it reads
-    size_t begun = 0, ended = 0;      // of these reads
+    std::vector<std::string> claims;  // of the sent tombstones
+    std::vector<SessionId> sessions;  // it reads their records
+    size_t begun = 0, ended = 0;      // numbers of these reads
     std::vector<std::optional<SessionInfo>> found;
     uint64_t next = 0;
   };
-  // Calls `take` with the request's entry, if it is still open.
+  // Calls `take` with the request's entry, if the request is still open.
   template <typename Result>
   std::function<void(Result)> For(RequestId id, std::function<void(Open*, const Result&)> take) {
     return Posting<Result>(mailbox_, [this, id, take = std::move(take)](const Result& result) {
@@ -66,7 +66,7 @@ class ReplicatedLookups {
   }
 
   void OnCloseAnswer(Open* open, const Answer& answer);
-  // Reads what `sessions` names, in its turn.
+  // Reads the records of `sessions`, when the request's turn comes.
   void Read(Open* open, std::vector<SessionId> sessions);
   void BeginReads();
   void OnRecord(Open* open, size_t index, const Answer& answer);
@@ -80,8 +80,8 @@ class ReplicatedLookups {
   const std::shared_ptr<LoopMailbox> mailbox_;
   ReplicaTotals* const totals_;
   absl::flat_hash_map<RequestId, Open> open_;
-  std::deque<RequestId> reading_;  // that have reads to begin, or have ended
-  size_t reads_ = 0;               // of records that are under way
+  std::deque<RequestId> reading_;  // with reads to begin, or ended
+  size_t reads_ = 0;               // reads of records under way
   std::vector<Answered> answered_;
 };
 

@@ -5,19 +5,19 @@
 //   while it runs: Write every 1,024 tokens, and to renew the lease
 //   End ──> Write without a lease ──> kEnded, durable or (after 200 ms) not
 //
-// What a session is follows from its tokens, and the store has them. A copy on this replica is used
-// as it is only if nobody else has written the record since: then the claim in the store is the
-// copy's. Else the copy becomes that of the record: the tokens that both have stay, with their
-// states. A request begins only with the claim; if another replica takes it meanwhile, the next
-// write finds that out and the request ends (SESSION_MOVED).
+// The tokens of a session determine everything else, and the store has the tokens. A copy on this
+// replica is used as it is only if no other replica has written the record since: then the claim in
+// the store is the copy's claim. Else the copy becomes what the record says: the tokens that both
+// have stay, with their states. A request begins only with the claim; if another replica takes the
+// claim meanwhile, the next write finds that out and the request ends (SESSION_MOVED).
 //
-// Where a failover made the store lose writes, the copy's tokens are written again, provided that
-// what the store has is their beginning. A store that was emptied cannot tell whether another
-// replica had more of the session, or it was closed. So the copy is written there only while this
-// replica's lease has not ended, or if the client says what the session must be (SessionRef::hash),
-// and the copy is that; any other request is NOT_FOUND. Where the store cannot be reached, a
-// request whose client says so runs on a copy that was up to date when it was last used; any other
-// is refused (SESSION_STORE).
+// Where a failover made the store lose writes, the copy's tokens are written again if they begin
+// with the tokens in the store. A store that was emptied cannot tell whether another replica had
+// more of the session, or whether the session was closed. So the copy is written there only while
+// this replica's lease has not ended, or if the client says what the session must be
+// (SessionRef::hash) and the copy matches; any other request is NOT_FOUND. Where the store cannot
+// be reached, a request whose hash matches runs on a copy that was up to date when it was last
+// used; any other request is refused (SESSION_STORE).
 //
 // Thread: the loop.
 #pragma once
@@ -49,35 +49,33 @@
 namespace rivulet {
 
 // A request that has ended, and waits for the writes of the sessions that it changed or opened.
-// ReplicatedSessions owns it, not a session: a session may go, and its request is answered all the
-// same.
+// ReplicatedSessions owns it, because the request is answered even if its session is gone.
 struct HeldEnd {
   std::unique_ptr<LiveRequest> request;
-  Session* session = nullptr;     // that it had, and has until kEnded is handled
-  int writes = 0;                 // that are not decided yet
-  absl::Duration until;           // by the steady clock: then it ends, durable or not
-  std::vector<SessionId> opened;  // by it: all of them stay open, or none
+  Session* session = nullptr;     // the request's, until kEnded is handled
+  int writes = 0;                 // writes whose outcome is not known yet
+  absl::Duration until;           // steady clock; then it ends, durable or not
+  std::vector<SessionId> opened;  // by the request: all stay open, or none
   std::string other_numerics_id;  // Durability
 };
 
-// CopyLife: what a session here is to its record in the store.
+// CopyLife: how a session here relates to its record in the store.
 //
 //   kUnread ─┬─> kNew ───────┐
 //            └─> kTakenOver ─┴─> kOwn <──> kClaimed
 //
-// It can become kUnread in every state: another replica has written the record, or the session is
-// closed.
+// Every state can become kUnread: another replica has written the record, or the session is closed.
 //
-// Thread: the loop. A step that is not allowed aborts the process, because it would lead to two
-// replicas that write one session.
+// Thread: the loop. A step that is not allowed aborts the process: after it two replicas could
+// write one session.
 class CopyLife {
  public:
   enum class State : uint8_t {
     kUnread,     // the record has to be read before the session can be used here
     kNew,        // the session was opened here, and its record must not exist yet
-    kTakenOver,  // it became that of the record, and no claim of it has been answered
+    kTakenOver,  // it was replaced by the record, and the store has not answered its claim yet
     kOwn,        // it is what the record says, or has grown since
-    kClaimed,    // likewise, and a request runs on it with the lease
+    kClaimed,    // as kOwn, and a request runs on it with the lease
   };
   static bool Allowed(State from, State to);
 
@@ -87,54 +85,56 @@ class CopyLife {
   // The session may be used and written here.
   bool known() const { return state_ != State::kUnread; }
   bool claimed() const { return state_ == State::kClaimed; }
-  // No write of it has been answered yet: the store has nothing of this replica.
+  // None of its writes has been answered yet: the store has nothing from this replica.
   bool unwritten() const { return state_ == State::kNew || state_ == State::kTakenOver; }
 
  private:
   State state_ = State::kUnread;
 };
 
-// What is known of the session's record, and the call of the store that is under way.
+// What is known about the session's record, and the call to the store that is under way.
 struct ReplicatedCopy {
   CopyLife life;
   // A record that the store has or may get.
   struct Version {
     SessionRecord record;
     std::string claim;          // empty: there is no record yet
-    int64_t prefix_tokens = 0;  // of record.chunks, that the session still begins with
+    int64_t prefix_tokens = 0;  // tokens of record.chunks that still begin the session
   };
-  Version stored;        // the last one that the store is known to have had
-  std::string store_id;  // of the store that had it
-  // SessionRecord::states, of the session as it is here.
+  Version stored;        // the last version that the store is known to have had
+  std::string store_id;  // of the store that had `stored`
+  // SessionRecord::states for the session as it is here.
   std::vector<int64_t> published;
-  int64_t publishing = 0;  // fed tokens of the last state that was given to the archive
-  // Until the next request has ended: the numerics id that the session had when it was taken over,
-  // if it is another one than this server's.
+  int64_t publishing = 0;  // fed tokens of the last state given to the archive
+  // Until the next request has ended: the numerics id of the session when it was taken over, if it
+  // is not ours.
   std::string other_numerics_id;
 
   enum class Call : uint8_t { kNone, kRead, kChunks, kWrite };
   Call call = Call::kNone;   // that is under way
-  uint64_t call_number = 0;  // of the last one
-  Version found;             // of kChunks: what the copy is to become
+  uint64_t call_number = 0;  // number of the last call
+  Version found;             // during kChunks: the version to take over
   struct SentWrite {
     Version version;
     bool lease = false;
-    bool has_end = false;  // it has what `owes` waits for
+    bool has_end = false;  // it includes the write that `owes` waits for
     absl::Duration at;     // by the steady clock
   };
-  SentWrite sent;  // of kWrite
+  SentWrite sent;  // the write of kWrite
   // Claims of writes that got no answer: the store may have them.
   std::vector<std::string> unconfirmed_claims;
-  std::string missed_claim;  // of the last record whose chunks were not there
-  // By the steady clock: until then, at least, the store keeps the lease of the last write.
+  std::string missed_claim;  // claim of the last record whose chunks were missing
+  // By the steady clock: the store keeps the lease of the last write at least until then.
   absl::Duration leased_until = -absl::InfiniteDuration();
 
   LiveRequest* claiming = nullptr;  // the request that waits for the claim
-  bool vouched = false;             // its client said what the session must be, and it was that
-  bool wants_write = false;         // it has changed, or its lease is to be renewed or given back
-  uint64_t owes = 0;                // the end that waits for a write of this session; 0: none
+  bool vouched = false;             // its client gave the session's hash, and the hash matched
+  bool wants_write = false;         // the session has changed, or its lease is to be renewed or
+                                    // given back
+  uint64_t owes = 0;                // number of the end that waits for a write of this session; 0:
+                                    // none
   bool awaits_end_event = false;    // the kEnded of its last request is not handled yet
-  absl::Status lost;                // why it is not known any more
+  absl::Status lost;                // why the copy is no longer known()
   absl::Duration due = absl::InfiniteDuration();  // by the steady clock
 };
 
@@ -146,21 +146,22 @@ struct SeenLease {
 };
 using SeenLeases = absl::btree_map<SessionId, SeenLease>;
 
-// Sessions that the store does not have as they are here.
+// The sessions here with changes that the store does not have.
 int CountUnwritten(const SessionTable& table);
 
 struct ReplicationOptions {
   absl::Duration lease = absl::Milliseconds(1500);
   absl::Duration renewal = absl::Milliseconds(500);  // of the lease, after the last write
-  // Between two looks at a lease of another replica; between a write that failed and the next.
+  // Between two looks at a lease of another replica; between a failed write and the next write.
   absl::Duration look = absl::Milliseconds(100), retry = absl::Milliseconds(500);
-  absl::Duration end_wait = absl::Milliseconds(200);  // of the end of a request for its write
+  absl::Duration end_wait = absl::Milliseconds(200);  // how long the end of a request waits for its
+                                                      // write
   int64_t tokens_a_write = 1024;                      // while a request runs
 };
 
 class ReplicatedSessions {
  public:
-  // What is borrowed outlives it. The store's threads post to `mailbox`.
+  // Borrowed arguments outlive it. The store's threads post to `mailbox`.
   ReplicatedSessions(SessionStore* store, SessionTable* table, ReplicatedStates* states,
                      ReplicaIdentity identity, Clock clock, std::shared_ptr<LoopMailbox> mailbox,
                      ReplicaTotals* totals);
@@ -171,7 +172,7 @@ class ReplicatedSessions {
       kClaimed,    // the request has its session, or ends with `status`
       kLost,       // the request, which runs, ends with `status`: its session was taken or closed
       kEnded,      // `end` can be handed over; its session is free
-      kForgotten,  // nothing uses the session, which is not here any more
+      kForgotten,  // nothing uses the session, which is no longer here
     };
     Kind kind;
     RequestId request = 0;
@@ -188,8 +189,8 @@ class ReplicatedSessions {
   void Leave(const LiveRequest& request);
   // The session of a running request has grown.
   void NoteTokens(Session* session);
-  // `request` has ended. `session`: that it had and may have changed, or null. `opened`: those that
-  // it opened. kEnded follows.
+  // `request` has ended. `session`: the session that it had and may have changed, or null.
+  // `opened`: the sessions that it opened. kEnded follows.
   void End(std::unique_ptr<LiveRequest> request, Session* session,
            const std::vector<Session*>& opened);
   // A state was published; the session's record is to name it.
@@ -201,16 +202,18 @@ class ReplicatedSessions {
 
   // Runs the mailbox and does what is due. Returns the events since the last call, in order.
   std::vector<Event> Collect();
-  // How long until Collect has something to do, unless the mailbox gets it; not positive: now.
+  // The time until Collect has something to do, unless the mailbox gets work before; not positive:
+  // now.
   absl::Duration DueIn() const;
-  // All ends that wait, not durable: the engine stops.
+  // All waiting ends, as not durable: the engine stops.
   std::vector<std::unique_ptr<HeldEnd>> Abandon();
 
  private:
   using Answer = absl::StatusOr<StoreAnswer>;
   using Chunks = absl::StatusOr<std::vector<std::string>>;
 
-  // The end number `end` waits for a write of the session, which stays here until it is decided.
+  // The end number `end` waits for a write of the session, which stays here until the write is
+  // decided.
   void Owe(Session* session, uint64_t end);
   // Does what the session needs next, unless a call is under way.
   void Advance(Session* session);
@@ -237,17 +240,17 @@ class ReplicatedSessions {
   void OnRead(Session* session, const Answer& answer);
   void OnChunks(Session* session, const Chunks& chunks);
   void OnWritten(Session* session);
-  // The tenant may not have more in the store.
+  // The tenant may not store more bytes.
   void OnNoBytes(Session* session, const absl::Status& status);
   // The record has a claim that was not expected.
   void OnFound(Session* session, const StoreRecord& found);
   void OnMissing(Session* session, const std::string& store_id);
   void OnUnavailable(Session* session, const absl::Status& status);
-  // Closes a session that nobody has learned of.
+  // Closes a session that no client has been told of.
   void Discard(Session* session);
-  // This replica has not got the session any more.
+  // This replica no longer has the session.
   void Lose(Session* session, const absl::Status& status);
-  // What the session owes, if anything, is decided: its tokens are in the store, or not.
+  // Decides the end that waits for the session, if any: the store has its tokens, or has not.
   void DecideEnd(Session* session, bool durable, const absl::Status& status);
   void Claimed(Session* session, const absl::Status& status);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReplicatedStates: the states of sessions in an archive that replicas share (state_archive.h).
 //
-// When a request on a session has ended, its last state is published if computing it again takes
-// longer than writing and reading it: each segment, unless it is there, and what else it holds. The
-// session's record then names it (SessionRecord::states), and a replica that takes the session over
-// continues from there. A state that is not in the archive any more, or not as it was published, is
-// computed again from the session's tokens.
+// When a request on a session has ended, its last state is published if to compute the state again
+// takes longer than to write and read it. Written are the segments that the archive does not have,
+// and the rest of the state. The session's record then names the state (SessionRecord::states), and
+// a replica that takes the session over continues from there. A state that the archive has lost, or
+// has not as it was published, is computed again from the session's tokens.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@
 
 namespace rivulet {
 
-// How many published states a record names: the last ones.
+// A record names only this many published states, the last ones.
 inline constexpr size_t kMostPublished = 2;
 
 // Thread: the loop.
 class ReplicatedStates {
  public:
   // `archive` null: nothing is published, and nothing found. `model`: the stamp of every state of
-  // this model; its owner is not used. What is borrowed outlives it. The archive's threads post to
+  // this model, without its owner. Borrowed arguments outlive it. The archive's threads post to
   // `mailbox`.
   ReplicatedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
                    StateStamp model, StateStore* store, Clock clock,
@@ -43,7 +43,7 @@ class ReplicatedStates {
   // A run fed `fed` prompt tokens in `time`.
   void NoteRun(int64_t fed, absl::Duration time);
 
-  // Publishes the session's latest state, if that is WorthPublishing.
+  // Publishes the session's latest state, if it is WorthPublishing.
   void Publish(Session* session);
   // Publications that have ended since the last call. The sessions may be gone or have changed.
   struct Published {
@@ -52,17 +52,18 @@ class ReplicatedStates {
     uint64_t sequence_hash = 0;       // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
-  // States that are being published; whether the session's state after `fed` tokens may join them.
+  // States that are being published; whether the session's state after `fed` tokens has room beside
+  // them.
   int under_way() const { return under_way_; }
   bool has_room(const Session& session, int64_t fed) const;
-  // The last one that ended has failed.
+  // The publication that ended last has failed.
   bool failing() const { return failing_; }
-  // The session's latest state, if that is in memory and worth it, however much room there is; else
-  // none.
+  // The session's latest state, if it is in memory and worth publishing, whether or not there is
+  // room for it; else none.
   KeptCheckpoint WorthPublishing(const Session& session) const;
 
-  // Registers published states, by their fed tokens, as places where the session can continue.
-  // REQUIRES: the session equals its record.
+  // Registers published states, by their numbers of fed tokens, as places where the session can
+  // continue. REQUIRES: the session equals its record.
   void Adopt(Session* session, const std::vector<int64_t>& fed);
 
  private:
@@ -70,8 +71,8 @@ class ReplicatedStates {
   void OnPut(Publication* publication, const absl::StatusOr<int64_t>& written);
   // Bytes of the session's state after `fed` tokens that the last published state does not hold.
   int64_t NewBytes(const Session& session, int64_t fed) const;
-  // A segment of a state, or what else the state holds, in the archive: tokens fed where it ends,
-  // whether it is a segment, floats.
+  // A part of a state in the archive: one of its segments, or the rest of the state. `fed`: tokens
+  // fed where the part ends; `values`: number of floats.
   struct Part {
     int64_t fed = 0;
     bool segment = false;
@@ -79,7 +80,7 @@ class ReplicatedStates {
   };
   // In the order of StateView::part.
   std::vector<Part> PartsOf(int64_t fed) const;
-  // Where parts are found: of which model and tenant, after which tokens. Thread: any.
+  // Finds parts: of which model and tenant, after which tokens. Thread: any.
   struct Place;
   std::shared_ptr<const Place> PlaceOf(const Session& session, int64_t fed) const;
   PublishedRead ReadOf(const Session& session, int64_t fed);
@@ -95,7 +96,7 @@ class ReplicatedStates {
   int under_way_ = 0;
   bool failing_ = false;
   std::vector<Published> published_;
-  // Weighted sums: what happened lately counts most.
+  // Weighted sums: recent events count most.
   double fed_ = 0, fed_seconds_ = 0;
   double written_bytes_ = 100e6, written_seconds_ = 1;  // a guess, until something was written
 };

@@ -27,7 +27,7 @@ class KeepPlan {
   // met exactly.
   bool Due(int64_t fed) const { return HasPoint(fed) || (every_ > 0 && fed - last_ >= every_); }
   void NoteKept(int64_t fed) { last_ = fed; }
-  // How many tokens may be fed at once after `fed` without passing a state to keep; at least 1.
+  // The most tokens to feed at once after `fed` without passing a state to keep; at least 1.
   int64_t DistanceToNextPoint(int64_t fed) const;
 
  private:
@@ -45,21 +45,21 @@ class CachedPrompt {
   // The deepest state that has seen at most `most_fed` tokens, the bos counted; `state` null: none.
   KeptCheckpoint Find(PrefixCache* cache, std::span<const int32_t> tokens, int64_t most_fed);
   // The fed counts at which to keep states, above `start` and at most `end`, ascending: the end,
-  // the positions asked for, the place where prompts part (found by the last Find), and at most
-  // kStatesOnTheWay more, at least `spacing` apart.
+  // the positions asked for, the place where the prompt parts from an earlier one (found by the
+  // last Find), and at most kStatesOnTheWay more, at least `spacing` apart.
   std::vector<int64_t> Points(int64_t start, int64_t end, int64_t spacing,
                               int64_t least_gain) const;
   void Keep(PrefixCache* cache, std::span<const int32_t> tokens, int64_t fed, StatePtr state) const;
 
-  // With these, continuing at any token of a prompt feeds at most an eighth of it, or `spacing`
-  // tokens.
+  // With these states, to continue at any token of a prompt feeds at most an eighth of the prompt,
+  // or `spacing` tokens.
   static constexpr int64_t kStatesOnTheWay = 8;
 
  private:
   const std::string scope_;
   const std::vector<int64_t> positions_;
   const int64_t bos_;
-  int64_t shared_fed_ = 0;  // fed tokens that an earlier prompt has in common
+  int64_t shared_fed_ = 0;  // fed tokens in common with an earlier prompt
 };
 
 }  // namespace rivulet

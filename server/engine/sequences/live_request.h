@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LiveRequest: an RPC while it is in the engine, with its sequences, which hold the slots.
+// LiveRequest: a request while it is in the engine, with its sequences, which hold the slots.
 #pragma once
 
 #include <atomic>
@@ -33,14 +33,14 @@ class SessionTable;
 //                                   └───── kParked <──────┘
 //
 // It can end from every state. From kHoldsSlots on its reader may be slow: then it is also paused.
-// A paused request can keep its slots, so that is no state of its own; only kParked implies it.
+// A paused request can keep its slots, so "paused" is not a State; kParked implies it.
 //
 // Thread: one. A step that is not allowed aborts the process, because it would lead to wrong tokens
 // or to a request that never ends.
 class RequestLife {
  public:
   enum class State : uint8_t {
-    kArrived,        // nothing was done with it yet
+    kArrived,        // not handled yet
     kWaitsForTurn,   // another request has its session
     kClaims,         // it has its session here, and claims it in the store that replicas share
     kFindsState,     // it has begun: its effect on the session is known
@@ -62,7 +62,7 @@ class RequestLife {
   // REQUIRES: it is paused.
   bool Resume();
 
-  // Since when; absent: it is not paused.
+  // Since when it is paused; absent: it is not.
   std::optional<absl::Time> paused_since() const { return paused_since_; }
   bool paused() const { return paused_since_.has_value(); }
   // It has begun and not ended.
@@ -89,7 +89,7 @@ class Outlet {
  private:
   friend class Emitter;
   std::atomic<bool> ready_{false};  // a call of OnReady is due, so no other is needed
-  bool ended_ = false;              // the loop has put in its end
+  bool ended_ = false;              // the loop has called Emitter::PutEnd
 };
 
 // Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.
@@ -102,7 +102,7 @@ class LiveRequest : public Outlet {
   struct Account {
     std::string tenant;
     std::shared_ptr<KeyAccount> key;      // of its API key; null: none
-    std::shared_ptr<CallerTokens> usage;  // of its caller; null: it takes no tokens
+    std::shared_ptr<CallerTokens> usage;  // its caller's tokens; null: not counted
     uint64_t tenant_number = 0;  // from Admission::Add, once the request has waited for slots
     Priority priority = Priority::kNormal;
     int places = 1;          // in the queue, from Submit on
@@ -119,16 +119,16 @@ class LiveRequest : public Outlet {
     absl::Time end;    // when it ended, perhaps before it was handed over
   } times;
 
-  // The session that it continues, and what it may do to it.
+  // The session that the request continues, and what it may do to the session.
   std::optional<SessionRef> session_ref;
   Session* session = nullptr;   // set when it is found
   bool closes_session = false;  // it does not wait for its turn
   bool while_draining = false;  // SessionCommand
   // Where replicas share a store.
   struct Claim {
-    // It refuses a session that is not what its client believes, whatever session_ref says.
+    // The request refuses a session that its client does not know, even without session_ref->hash.
     bool knows_session = false;
-    // Of a Generate on a session at a known position: the same for its repetition alone.
+    // Of a Generate on a session at a known position: only a repetition of it has the same value.
     std::optional<uint64_t> identity;
     std::optional<Durability> durability;  // set with its end
   } claim;
@@ -137,10 +137,10 @@ class LiveRequest : public Outlet {
   int open_sequences = 0;  // sequences that have not ended
   std::vector<std::unique_ptr<Sequence>> sequences;  // [num_slots] from admission on
 
-  std::optional<CachedPrompt> cached;  // absent: it does without the prefix cache
+  std::optional<CachedPrompt> cached;  // absent: it does not use the prefix cache
   bool looks_again = false;            // for a better state there, when it gets its slots
   Checkpoint start;                    // what it continues from, once that is known
-  // Of that state, until its sequences have them.
+  // The segments of `start`, until the sequences take them.
   std::vector<StatePtr> kept_segments;
   KeepPlan keep;  // which of its states are kept on the way
 
@@ -148,14 +148,14 @@ class LiveRequest : public Outlet {
   Usage usage;          // likewise
 
   // Its turn has come, so the content of its session is known. May set num_slots to 0 if nothing
-  // has to be fed. An error ends it and has changed nothing.
+  // has to be fed. An error ends the request and has changed nothing.
   virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
   }
   // After Begin: the kept state from which the least is left to feed; none: the empty state.
   virtual KeptCheckpoint BestState(PrefixCache* /*cache*/) { return {}; }
-  // Starts from `state`, which BestState returned and which is in memory now, so what has to be fed
-  // is known. May set num_slots to 0. An error ends it. Called again for a request that
+  // Starts from `state`, which BestState returned and which is in memory now, so the tokens to feed
+  // are known. May set num_slots to 0. An error ends the request. Called again for a request that
   // looks_again. NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
   virtual absl::Status StartFrom(Checkpoint /*state*/, SessionTable* /*table*/,
                                  absl::Time /*now*/) {
@@ -163,23 +163,23 @@ class LiveRequest : public Outlet {
   }
   // The tokens whose states it keeps: its prompt, or all of its session.
   virtual std::span<const int32_t> sequence_tokens() const { return {}; }
-  // The kept state after the most of them, at most `most` with the implied bos.
+  // The kept state that has seen the most sequence_tokens(), at most `most` with the implied bos.
   KeptCheckpoint DeepestState(PrefixCache* cache, int64_t most);
-  // Keeps `state`, the state after the first `fed` of them with the implied bos, as `keep` asked
-  // for.
+  // Keeps `state` as `keep` asked for. It has seen the first `fed` of sequence_tokens() with the
+  // implied bos.
   void KeepState(int64_t fed, StatePtr state, PrefixCache* cache);
   // Fills `sequences`.
   virtual void CreateSequences() = 0;
-  // It ends with this status after a successful Begin; it still has the session.
+  // The request ends with this status after a successful Begin; it still has the session.
   virtual void Settle(const absl::Status& /*end*/) {}
   // Whether its reader is slow: then it gets no rows until the reader has taken what waits.
   virtual bool reader_slow() { return false; }
   // Sets `wake`, which any thread calls when a slow reader has taken what waited (Reply::SetWake).
   // Called before anything arrives at its reply.
   virtual void SetWake(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param)
-  // What it asks a shared store for; null: nothing.
+  // The question of the request to a shared store; null: none.
   virtual const SessionLookup* lookup() const { return nullptr; }
-  // Adds to an error that ends it the place where a client can continue.
+  // Adds to the error that ends the request the place where a client can continue.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };
 

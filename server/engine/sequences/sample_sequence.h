@@ -7,8 +7,8 @@
 // with its own sample index.
 //
 // A resumed sample also feeds the tokens that its client has, behind the prompt and as generated
-// ones, before it draws. If they include the one that ended the sample, that one is drawn again
-// instead and ends it again. None of them is delivered.
+// tokens, before it draws. If they include the token that ended the sample, this token is drawn
+// again and ends the sample again. None of these tokens is delivered.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ namespace rivulet {
 
 class Generation final : public LiveRequest {
  public:
-  // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
-  // With a session max_new is known only in Begin.
+  // `max_new_tokens`: the most tokens that each sample draws; with a session it is known only in
+  // Begin. REQUIRES: `spec_in` is valid (validate.h), max_new_tokens >= 1.
   Generation(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
              const EngineOptions& engine_options, ReplyListener* reply_listener);
 
@@ -52,18 +52,18 @@ class Generation final : public LiveRequest {
   const StopStrings stop_strings;
   std::vector<int32_t>
       feed;  // the implied bos and the tokens after it, except what `start` has seen
-  std::vector<bool> feed_output;    // [feed] was generated; empty: none was
-  std::vector<TokenCount> history;  // of what was fed before `feed`
+  std::vector<bool> feed_output;    // [feed] whether generated; empty: none was
+  std::vector<TokenCount> history;  // counts of the tokens fed before `feed`
   const std::shared_ptr<Reply> reply = std::make_shared<Reply>();
   ReplyListener* const listener;
 
  private:
   friend class SampleSequence;
   int64_t bos() const { return model.config->has_bos() ? 1 : 0; }
-  // Tokens that are fed before the first is drawn, those that `start` has seen included.
+  // Tokens that are fed before the first token is drawn, tokens that `start` has seen included.
   int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
   std::optional<SessionProgress> Progress() const;
-  // Of the reply that begins at `position` of the session; refuses to resume another one.
+  // Sets up the reply that begins at `position` of the session; refuses to resume another reply.
   absl::Status BeginReplyAt(int64_t position);
 
   int64_t appended_ = 0;    // tokens of the prompt that the session did not hold already
@@ -100,7 +100,7 @@ class SampleSequence final : public Sequence {
   void Resume(std::span<const int32_t> received);
   // The prompt without its last token is in the slot.
   void StartDecoding();
-  // What is fed before the first draw: `feed` of the request, then resumed_.
+  // Number of tokens fed before the first draw: `feed` of the request, then resumed_.
   int64_t feed_end() const;
   int32_t FedToken(int64_t i) const;
   bool FedAsOutput(int64_t i) const;
@@ -114,20 +114,20 @@ class SampleSequence final : public Sequence {
   Generation* const generate_;
   const int index_;
   enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
-  int64_t prefill_end_;          // what is fed up to there is fed by prefill
-  int64_t cursor_ = 0;           // next to be fed
+  int64_t prefill_end_;          // prefill feeds the tokens before it
+  int64_t cursor_ = 0;           // the next token to feed
   int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
-  int32_t next_token_ = 0;       // decode: to feed next ...
-  bool next_is_output_ = false;  // ... and whether it was drawn, by this request or one before
+  int32_t next_token_ = 0;       // decode: the next token to feed,
+  bool next_is_output_ = false;  // and whether it was drawn, by this request or an earlier one
   int drawn_in_run_ = 0;
-  std::vector<int32_t> resumed_;       // of what the client has, the tokens that are fed
-  int64_t skipped_ = 0;                // tokens still to come that the client has
-  int64_t drawn_ = 0;                  // those of resumed_ included
-  std::vector<int32_t> drawn_tokens_;  // without those, where penalties count them
-  int64_t delivered_ = 0;              // what the client has included
+  std::vector<int32_t> resumed_;       // tokens that the client has and that are fed
+  int64_t skipped_ = 0;                // tokens to come that the client already has
+  int64_t drawn_ = 0;                  // resumed_ included
+  std::vector<int32_t> drawn_tokens_;  // without resumed_; filled only for penalties
+  int64_t delivered_ = 0;              // resumed tokens included
   StopMatcher matcher_;
   std::vector<HeldToken> held_;         // kept from the reply by matcher_
-  int64_t text_bytes_ = 0;              // of the tokens that were delivered
+  int64_t text_bytes_ = 0;              // of the delivered tokens
   std::optional<TextDecoder> decoder_;  // where the model has a tokenizer
   ReplyDelta out_;                      // to go to the reply with the next Flush
 };

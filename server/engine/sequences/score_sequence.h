@@ -41,8 +41,8 @@ class Scoring : public LiveRequest {
 
  protected:
   Scoring(const ModelView& model_view, Done done_in);
-  // Fills `wanted` and makes room for the outputs. `positions`: of scored tokens; 0 is the first
-  // that was asked for.
+  // Fills `wanted` and makes room for the outputs. `positions`: indexes of scored tokens; 0 is the
+  // first token that was asked for.
   void Want(std::span<const int64_t> positions);
 };
 
@@ -67,7 +67,7 @@ class Appending final : public Scoring {
   const ModelConfig& config_;
   const EngineOptions& options_;
   int64_t num_scored_ = 0;
-  int64_t score_from_ = 0;  // tokens fed before the first that is scored
+  int64_t score_from_ = 0;  // tokens fed before the first scored token
   int64_t appended_ = 0;    // tokens that the session did not hold already
 };
 
@@ -86,9 +86,9 @@ class ScoreSequence final : public Sequence {
   void Fail(int64_t scored_token, absl::string_view what);
 
   Scoring* const score_;
-  int64_t cursor_ = 0;                  // next of feed
+  int64_t cursor_ = 0;                  // index into feed of the next token
   int64_t scored_ = 0;                  // records so far
-  size_t wanted_ = 0;                   // next of wanted
+  size_t wanted_ = 0;                   // index into wanted of the next output
   std::vector<OutputRequest> outputs_;  // of the outstanding run
 };
 

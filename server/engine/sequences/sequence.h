@@ -61,15 +61,15 @@ class Sequence {
 
   LiveRequest* const request;
   Slot slot = kGuardSlot;
-  bool ended = false;  // has given its slot back
+  bool ended = false;  // its slot was given back
   // For CurrentRun: its row of the outstanding run, or -1; the number of the last run in which it
   // had a row; whether CurrentRun already knows that it got records.
   int row = -1;
   uint64_t last_served = 0;
   bool got_records = false;
-  // The state of its slot when the slot was taken from it; empty: it has its slot.
+  // The state of its slot from when the slot was taken away; empty: it has its slot.
   std::vector<float> host_state;
-  // Of that state: the segments that are kept, from the first one on. Some may be forgotten.
+  // The kept segments of its state, from the first segment on. Some may be forgotten.
   std::vector<StatePtr> segments;
   bool parked = false;  // host_state holds it because nobody reads the reply
 
@@ -80,11 +80,12 @@ class Sequence {
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
   // Fills `row` to feed `tokens` tokens. `buffer` has room for them without reallocation.
   virtual void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) = 0;
-  // The state that its slot begins with; `state` null: the empty state, or that of copies_from.
+  // The state that its slot begins with; `state` null: the empty state, or the state of
+  // copies_from.
   virtual Checkpoint start() const { return {}; }
-  // Its slot begins as a copy of the slot of this sequence, which is prepared first; null: no copy.
+  // The sequence, prepared first, whose slot is copied to the slot of this sequence; null: none.
   virtual const Sequence* copies_from() const { return nullptr; }
-  // Tokens fed to its slot, those of `start` included, once the outstanding run is complete.
+  // Tokens fed to its slot, including those of `start`, once the outstanding run is complete.
   virtual int64_t fed() const { return 0; }
   // It has ended because a sequence of this model can have no more tokens.
   virtual bool ended_at_limit() const { return false; }

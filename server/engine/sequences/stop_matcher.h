@@ -3,9 +3,9 @@
 // must be held back because a stop string may begin in their text.
 //
 // A sample ends at the first token with which its text contains a stop string. If that token
-// completes several, the one that begins earliest counts, and of those that begin together the
-// longest. One KMP automaton per string: the work is proportional to text times strings whatever
-// the text, and the longest matched prefix is exactly what must be held back.
+// completes several stop strings, the earliest to begin counts, and among equal beginnings the
+// longest. One KMP automaton per string: the work is proportional to text times strings for any
+// text, and the longest matched prefix is exactly what must be held back.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class StopStrings {
   size_t size() const { return strings_.size(); }
   const std::string& operator[](size_t i) const { return strings_[i]; }
 
-  // Bytes of string `i` matched after `byte`, where `matched` were before. REQUIRES: matched <
-  // length of string i.
+  // Bytes of string `i` matched after `byte`, if `matched` bytes were matched before. REQUIRES:
+  // matched < length of string i.
   size_t Advance(size_t i, size_t matched, char byte) const;
 
  private:
@@ -42,7 +42,7 @@ class StopMatcher {
   explicit StopMatcher(const StopStrings* strings);
 
   struct Result {
-    int release = 0;  // tokens, oldest of the held first, whose text is no part of any stop string
+    int release = 0;  // held tokens, oldest first, whose text is in no stop string
     int match = -1;   // the stop string that the text now contains; the tokens still held spell it
     int64_t begin = 0, end = 0;  // of the match, in bytes of the sample's text
   };
