@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sections: how our files of states are cut, each part under a checksum. Numbers are little-endian.
+// Sections: the parts of our state files, each with a checksum. Numbers are little-endian.
 //
 //   type u32  length u64  payload[length]  crc32c u32 (of type, length and payload)
 #pragma once
@@ -27,7 +27,7 @@ class SectionWriter {
   void Number(T value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  // Its length in 4 bytes, then its bytes.
+  // The length of `text` in 4 bytes, then its bytes.
   void Text(absl::string_view text) {
     Number(static_cast<uint32_t>(text.size()));
     bytes_.append(text.data(), text.size());
@@ -42,7 +42,7 @@ class SectionWriter {
   std::string bytes_;
 };
 
-// Takes values from the front. After the end of the bytes they are 0 or empty, and ok() is false.
+// Takes values from the front. Beyond the end the values are 0 or empty, and ok() is false.
 class SectionReader {
  public:
   explicit SectionReader(absl::string_view bytes) : all_(bytes), left_(bytes) {}
@@ -56,13 +56,13 @@ class SectionReader {
   }
   std::string Text() { return std::string(Bytes(Number<uint32_t>())); }
   absl::string_view Bytes(uint64_t size);
-  // The payload of the next section. DATA_LOSS, with a message that says what is wrong, unless it
-  // is of this type and matches its checksum.
+  // The payload of the next section. DATA_LOSS, with a message that says what is wrong, unless the
+  // section is of this type and matches its checksum.
   absl::StatusOr<absl::string_view> Section(uint32_t type);
 
   bool ok() const { return !short_; }
   bool at_end() const { return left_.empty(); }
-  // What was taken so far.
+  // The bytes taken so far.
   absl::string_view taken() const { return all_.substr(0, all_.size() - left_.size()); }
 
  private:

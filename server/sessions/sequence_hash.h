@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The running hash of a session's tokens that replies and snapshots carry: FNV-1a, 64 bits, over
 // each id as 4 bytes, lowest first [Fowler, Noll, Vo 1991]. It detects lost and repeated tokens; it
-// is no protection against forgery.
+// does not protect against forgery.
 #pragma once
 
 #include <cstdint>

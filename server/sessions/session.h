@@ -2,10 +2,10 @@
 // Session: a client's conversation with a model that outlives its requests.
 //
 // A session is its token *history*: the tokens given and generated so far. The recurrent state
-// after any number of them follows from it, so states are kept as *checkpoints* only to save work:
-// a request continues from the latest one that fits and feeds the rest of the history. Rewinding
-// drops tokens; forking copies the history and shares the checkpoints, which never change. The
-// store that keeps the states (state_store.h) may forget any of them.
+// after any number of tokens follows from the history, so states are kept as *checkpoints* only to
+// save work: a request continues from the latest checkpoint that fits and feeds the rest of the
+// history. Rewinding drops tokens; forking copies the history and shares the checkpoints, which
+// never change. The store that keeps the states (state_store.h) may forget any of them.
 #pragma once
 
 #include <algorithm>
@@ -57,13 +57,13 @@ class TokenHistory {
   // The hash of all tokens (sequence_hash.h). A client that computes it over the tokens that it saw
   // knows whether it saw them all.
   uint64_t hash() const { return hash_; }
-  // That of the first `position`, 0 to size().
+  // The hash of the first `position` tokens, 0 to size().
   uint64_t HashAt(int64_t position) const;
 
   void Append(int32_t token, bool generated);
-  // Drops what follows the first `size` tokens.
+  // Drops the tokens after the first `size`.
   void Truncate(int64_t size);
-  // How many tokens, from the first on, have stayed as they were since the last call.
+  // How many tokens, from the first on, have stayed the same since the last call.
   int64_t TakeUnchanged() { return std::exchange(unchanged_, size()); }
 
  private:
@@ -80,7 +80,7 @@ struct Checkpoint {
   ViewPtr state;
 };
 
-// The same, wherever the state is. Thread: that of its store.
+// A checkpoint whose state may be in memory or not. Thread: the thread of its store.
 struct KeptCheckpoint {
   int64_t fed = 0;
   StatePtr state;
@@ -91,12 +91,12 @@ struct SessionInfo {
   SessionId id;
   int64_t position = 0;                  // tokens given and generated
   uint64_t hash = 0;                     // TokenHistory::hash
-  uint64_t seed = 0;                     // of a Generate that names none
+  uint64_t seed = 0;                     // for a Generate without a seed
   std::map<std::string, int64_t> marks;  // name -> position
   absl::Duration idle_timeout;
   absl::Duration idle;  // since the last request ended
-  // Of its checkpoints: in memory, and only in files. Those that forks share count for each; a
-  // segment that checkpoints of this session share counts once.
+  // Bytes of its checkpoints: in memory, and only in files. Checkpoints that forks share count for
+  // each fork; a segment that checkpoints of this session share counts once.
   int64_t state_bytes = 0, state_disk_bytes = 0;
   bool busy = false;
 };
@@ -119,39 +119,39 @@ class Session {
   absl::Time last_used;
   uint64_t use = 0;                  // number of its last use, which orders the sessions of a table
   LiveRequest* active = nullptr;     // the request that has it now
-  std::deque<LiveRequest*> waiters;  // those that come after it, oldest first
+  std::deque<LiveRequest*> waiters;  // requests that wait for their turn, oldest first
   bool closed = false;               // ends with its active request
   bool pinned = false;               // SessionTable::Pin
   // Set while the history ends with the tokens, given and generated, of a cancelled Generate: where
-  // they begin. Its client may have seen only some of them, or none.
+  // these tokens begin. The client may have seen only some of them, or none.
   std::optional<int64_t> abandoned_from;
-  KeyShare key;                                // that it was opened with
+  KeyShare key;                                // the key that opened it
   std::shared_ptr<ReplicatedCopy> replicated;  // null: no store is shared
 
   int64_t position() const { return history.size(); }
   // Tokens to feed for the whole history: the implied bos, where there is one, included.
   int64_t total() const { return bos_ + position(); }
-  // How many tokens of the history the state after `fed` tokens, the implied bos counted, has seen.
+  // The tokens of the history that a state after `fed` tokens, the implied bos counted, has seen.
   int64_t Seen(int64_t fed) const { return std::max<int64_t>(0, fed - bos_); }
 
   // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
   KeptCheckpoint From(int64_t most) const;
-  // Keeps a checkpoint of the present history. Of the earlier ones these stay: those that marks
-  // need, the last few, and enough that going back by d tokens feeds at most
-  // max(checkpoint_tokens, d / 2) tokens again, unless some were forgotten or were further apart
-  // from the start. Their number grows with the logarithm of the length.
+  // Keeps a checkpoint of the present history. Earlier checkpoints stay if marks need them, if they
+  // are among the last few, or if they are needed so that going back by d tokens feeds at most
+  // max(checkpoint_tokens, d / 2) tokens again (more where checkpoints were forgotten or too far
+  // apart). Their number grows with the logarithm of the length.
   void Keep(KeptCheckpoint checkpoint);
   // Whether it has a checkpoint after exactly `fed` fed tokens.
   bool Keeps(int64_t fed) const;
 
-  // Drops what follows `position` tokens, with the marks and checkpoints beyond. REQUIRES: position
-  // <= this->position().
+  // Drops the tokens after the first `position`, with their marks and checkpoints. REQUIRES:
+  // position <= this->position().
   void Rewind(int64_t position);
   void Mark(const std::string& name) { marks_[name] = position(); }
   const std::map<std::string, int64_t>& marks() const { return marks_; }
   // Copies history, marks and checkpoints of `other`.
   void CopyFrom(const Session& other);
-  // Takes on these tokens and marks. States of the tokens that both have stay.
+  // Takes on these tokens and marks. States after common first tokens stay.
   void BecomeCopyOf(TokenHistory other, std::map<std::string, int64_t> marks);
   // Sets the content of a snapshot. REQUIRES: marks lie within the history.
   void Restore(TokenHistory restored, std::map<std::string, int64_t> marks);

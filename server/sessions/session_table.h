@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionTable: the sessions of one model. A session belongs to a tenant; for other tenants it does
-// not exist. A StateStore keeps their states and may forget them: they can be computed again from
-// the history, so a client sees only latency. The table also says whose turn it is on a session.
+// not exist. A StateStore keeps the states of sessions and may forget them: states can be computed
+// again from the history, so a client sees only latency. The table also orders the requests of a
+// session.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +28,9 @@ namespace rivulet {
 struct SessionLimits {
   int max_open_sessions = 10000;
   int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
-  int64_t max_tenant_bytes = 0;           // in a store that replicas share; 0: any
+  int64_t max_tenant_bytes = 0;           // in a store that replicas share; 0: no limit
   int64_t max_tokens = int64_t{1} << 22;  // of one history
-  int64_t context_tokens = 0;             // that a slot has room for; 0: any
+  int64_t context_tokens = 0;             // room of a slot; 0: no limit
   // Tokens that a request on a session feeds between two checkpoints; at least 1.
   int64_t checkpoint_tokens = 512;
   int max_waiting = 16;  // requests that wait for one session
@@ -46,7 +47,7 @@ struct SessionLimits {
 // Thread: the loop.
 class SessionTable {
  public:
-  // `states` is borrowed and outlives it. `shared`: the sessions are those of a store that replicas
+  // `states` is borrowed and outlives it. `shared`: the sessions are in a store that replicas
   // share, which counts them; the table has copies of some.
   SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states, bool shared = false);
 
@@ -61,29 +62,29 @@ class SessionTable {
   absl::StatusOr<Session*> Adopt(const SessionId& id, absl::string_view tenant, absl::Time now);
   // OK if the tenant, with this key, may open `count` more. Errors: RESOURCE_EXHAUSTED
   // (SESSION_LIMIT: of all; TENANT_SESSION_LIMIT: of the tenant; API_KEY_SESSION_LIMIT: of the
-  // key), with retry_after if enough of those that count will soon expire unless they are used.
+  // key), with retry_after if enough of the counted sessions will soon expire unless they are used.
   // O(count). With `shared` always OK: the store decides.
   absl::Status CheckLimits(absl::string_view tenant, int count, absl::Time now,
                            const KeyShare& key = {}) const;
-  // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
+  // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign sessions.
   absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
   static absl::Status NotFound(const SessionId& id);
-  // Whatever its tenant, also one that was closed and has not ended; null: none.
+  // The session of any tenant, even if it was closed and has not ended; null: none.
   Session* Get(const SessionId& id) const;
   // The sessions that were opened since the last call and are still here.
   std::vector<Session*> TakeOpened();
-  // Erases the idle session that expires first of those that `may_go`; false: it found none among
-  // the first few.
+  // Erases the idle session that expires first and that `may_go`; false: none found among the first
+  // few.
   bool EvictIdle(absl::FunctionRef<bool(const Session&)> may_go);
 
-  // A pinned session, which somebody still needs, neither expires nor is evicted. Its idle time
-  // begins anew when it is unpinned.
+  // A pinned session neither expires nor is evicted. Its idle time begins anew when it is unpinned.
   void Pin(Session* session);
   void Unpin(Session* session, absl::Time now);
 
   // Requests of one session take effect one after another, in the order in which they arrived: one
-  // has the session, which then does not expire, and the others wait. Requests are borrowed: call
-  // Leave before one that waits ends, and Release after one that has the session has ended.
+  // request has the session, which then does not expire, and the others wait. Requests are
+  // borrowed: call Leave before a waiting request ends, and Release after the request with the
+  // session has ended.
 
   // `request` arrives. True: its turn is now, and it has the session. False: it waits. Errors:
   // RESOURCE_EXHAUSTED (SESSION_BUSY: too many wait).
@@ -92,19 +93,20 @@ class SessionTable {
   static void Leave(Session* session, LiveRequest* request) {
     std::erase(session->waiters, request);
   }
-  // The request that has it has ended, which counts as its last use. Returns the next request,
-  // which has it from now on; null: there is none, or the session was closed and has ended now.
+  // The request that has the session has ended; this counts as a use. Returns the next request,
+  // which has the session from now on; null: there is none, or the session was closed and has ended
+  // now.
   LiveRequest* Release(Session* session, absl::Time now);
-  // Closes it: it is not found any more. Returns the requests to end: those that wait, then the one
-  // that has it. The session itself ends with the Release after that one.
+  // Closes the session: Find no longer finds it. Returns the requests to end: the waiting ones,
+  // then the request with the session. The session itself ends with the Release after that request.
   std::vector<LiveRequest*> Close(Session* session);
 
-  // The tenant's sessions, the one used longest ago first.
+  // The tenant's sessions, the session used longest ago first.
   std::vector<const Session*> Of(absl::string_view tenant) const;
 
   // Erases sessions that were idle for too long.
   void Expire(absl::Time now);
-  // When the next one expires if nobody uses it.
+  // When the next session expires if nobody uses it.
   absl::Time next_expiry() const;
 
   void ForEach(absl::FunctionRef<void(Session*)> visit) const {
@@ -114,10 +116,10 @@ class SessionTable {
 
  private:
   using Order = std::list<Session*>;
-  // Sessions that no request has, by when they expire; the second number is Session::use.
+  // Sessions that no request has, by the time of their expiry; the second number is Session::use.
   using Idle = absl::btree_map<std::pair<absl::Time, uint64_t>, Session*>;
   struct Tenant {
-    Order order;  // by last use, oldest first; all that count for its limit
+    Order order;  // by last use, oldest first; all count for its limit
     Idle idle;
   };
   // Sessions that were opened with one key.
@@ -129,7 +131,7 @@ class SessionTable {
   struct Entry {
     std::unique_ptr<Session> session;
     Tenant* tenant;
-    Keys::value_type* key;  // null: of none
+    Keys::value_type* key;  // null: opened without a key
     Order::iterator place;
   };
   Session* Insert(std::unique_ptr<Session> session, absl::Duration idle_timeout, absl::Time now,
@@ -148,7 +150,7 @@ class SessionTable {
   const bool shared_;
   std::vector<SessionId> opened_;  // with `shared`: see TakeOpened
   absl::flat_hash_map<SessionId, Entry> sessions_;
-  absl::node_hash_map<std::string, Tenant> tenants_;  // none without sessions
+  absl::node_hash_map<std::string, Tenant> tenants_;  // only with sessions
   Keys keys_;                                         // likewise
   Idle idle_;                                         // of all tenants
   uint64_t uses_ = 0;

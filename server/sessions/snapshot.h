@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshot: a client's session as bytes, so that it can continue elsewhere or later.
-// server/sessions/SNAPSHOT.md specifies the format; nothing in it is trusted before it is checked.
+// server/sessions/SNAPSHOT.md specifies the format; no content is trusted before it is checked.
 #pragma once
 
 #include <openssl/evp.h>
@@ -47,13 +47,13 @@ void SetFingerprint(const Model& model, Snapshot* snapshot);
 // time.
 class SnapshotEncoder {
  public:
-  // Keeps nothing of `snapshot` and does not look at its state: the spans, one after another, are
-  // the state, and outlive this. `key`: of the HMAC-SHA-256 that ends the snapshot; empty: none.
+  // Keeps no reference to `snapshot` and ignores snapshot.state: the spans, one after another, are
+  // the state, and outlive this. `key`: for the HMAC-SHA-256 that ends the snapshot; empty: none.
   SnapshotEncoder(const Snapshot& snapshot, std::vector<std::span<const float>> state,
                   absl::string_view key);
 
-  // The next bytes: first all before the state, then at most 1 MiB of the state with its checksum.
-  // Empty: there are no more.
+  // The next bytes: first all before the state, then each time at most 1 MiB of the state with its
+  // checksum. Empty: the end.
   std::string Next();
   // Next has returned the last bytes.
   bool ended() const { return ended_; }
@@ -66,7 +66,7 @@ class SnapshotEncoder {
   std::string End();
 
   std::string begin_;                          // until it is taken
-  std::vector<std::span<const float>> state_;  // what is left, the last part first
+  std::vector<std::span<const float>> state_;  // the rest of the state, the last part first
   std::unique_ptr<EVP_MD_CTX, FreeMac> mac_;   // null: no key
   bool ended_ = false;
 };
@@ -74,7 +74,7 @@ class SnapshotEncoder {
 // All bytes of a snapshot.
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 
-// How many tokens the snapshot holds whose first bytes these are; nullopt: they do not say.
+// The number of tokens of the snapshot that begins with these bytes; nullopt: the bytes do not say.
 std::optional<int64_t> SnapshotTokens(absl::string_view beginning);
 
 // The snapshot in `bytes`, whole and consistent in itself: checksums, lengths, hash of the tokens,
@@ -83,8 +83,8 @@ std::optional<int64_t> SnapshotTokens(absl::string_view beginning);
 // FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);
 
-// OK where `snapshot` is of this model and tenant. Its state is one of a backend with `limits`, and
-// finite, only where they are SameCache (model/cache_type.h). Errors: FAILED_PRECONDITION
+// OK if `snapshot` is of this model and tenant. Its state is checked (size, finite values) only if
+// both numerics ids are SameCache (model/cache_type.h). Errors: FAILED_PRECONDITION
 // (SNAPSHOT_MODEL: says which part differs), PERMISSION_DENIED (SNAPSHOT_TENANT), DATA_LOSS
 // (SNAPSHOT_DAMAGED: a token that the model does not have, a value that is not finite).
 absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model,

@@ -4,21 +4,21 @@
 // atomic renames. Network file systems (statfs) are refused: two machines may see different names
 // there.
 //
-// What is answered with kDone survives a crash of the processes and of the machine. A process that
-// is stopped, at any place and for any time, holds up no other. Files and folders are for their
-// owner alone. Times are those of the machine's wall clock: a clock that jumps ahead makes sessions
+// A write that was answered with kDone survives a crash of the processes and of the machine. A
+// process that is stopped, at any place and for any time, does not hold up other processes. Files
+// and folders are owner-only. Times are of the machine's wall clock: if it jumps ahead, sessions
 // expire. Where the disk hangs, each call still ends after call_time, and the destructor after
-// twice that; it leaves the thread behind that hangs (server/base/timed_calls.h).
+// twice that; it leaves the hanging thread behind (server/base/timed_calls.h).
 //
-// What lies in the directory: folder sessions-1 with
+// The directory has the folder sessions-1 with
 //   id             the store's id
 //   log/S/N        the changes, in the order of their numbers N (server/sessions/dir/log.h)
 //   records/       the newest change of each session, under a name that begins with the session
 //   chunks/        the tokens, a file a chunk
 //   spare          room for a sweep on a full disk
 // To empty the store, rename the directory and then remove it; servers may run meanwhile. A damaged
-// record or chunk is DATA_LOSS for the sessions that need it, and for no other. Where entries of
-// the log are missing, every call ends with DATA_LOSS.
+// record or chunk is DATA_LOSS only for the sessions that need it. Where entries of the log are
+// missing, every call ends with DATA_LOSS.
 #pragma once
 
 #include <cstdint>
@@ -34,17 +34,17 @@
 
 namespace rivulet {
 
-// What tests change.
+// Settings that only tests change.
 struct DirStoreOptions {
   std::function<absl::Time()> clock = absl::Now;
-  // A call without an answer after so long, since it was made, is UNAVAILABLE.
+  // A call without an answer this long after it was made ends with UNAVAILABLE.
   absl::Duration call_time = absl::Seconds(1);
-  // How often a store removes what has expired. Each replica's store does so.
+  // How often a store removes expired sessions and chunks. Each replica's store does this.
   absl::Duration sweep_every = absl::Seconds(10);
-  // How old a file that nothing names must be before it is removed: it may be of a write that is
-  // under way, which then has to begin again.
+  // How old a file that nothing names must be before it is removed. It may belong to a write that
+  // is under way, which then has to begin again.
   absl::Duration leftover_age = absl::Minutes(10);
-  // Of a store that is made now: an existing one keeps its own.
+  // For a store that is made now: an existing store keeps its own value.
   int64_t entries_per_segment = 1024;
   // Called on the store's thread before each step that uses the directory: "make file", "write",
   // "sync file", "link", "sync folder", "read", "remove", "make folder", "remove folder",
@@ -52,9 +52,9 @@ struct DirStoreOptions {
   std::function<int(absl::string_view step)> before_step;
 };
 
-// The directory is made where it is missing; its parent must exist. Errors: INVALID_ARGUMENT
-// (field session-store): it cannot be made or used, and why, or it is a network's. DATA_LOSS: what
-// is there is damaged.
+// Makes the directory where it is missing; its parent must exist. Errors: INVALID_ARGUMENT (field
+// session-store): it cannot be made or used, and why, or it lies on a network file system.
+// DATA_LOSS: its content is damaged.
 absl::StatusOr<std::unique_ptr<SessionStore>> OpenDirSessionStore(
     const std::string& path, const DirStoreOptions& options = {});
 

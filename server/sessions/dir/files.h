@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a store in a directory does with files. Each error is UNAVAILABLE, or RESOURCE_EXHAUSTED
-// where the disk or the quota is full; none names a path, because clients may see it.
+// The file operations of a store in a directory. Each error is UNAVAILABLE, or RESOURCE_EXHAUSTED
+// where the disk or the quota is full; no error names a path, because clients may see the error.
 #pragma once
 
 #include <sys/stat.h>
@@ -20,7 +20,7 @@
 
 namespace rivulet::dir_store {
 
-// A descriptor that is closed.
+// A descriptor, closed by the destructor.
 class FileHandle {
  public:
   explicit FileHandle(int fd = -1) : fd_(fd) {}
@@ -44,8 +44,8 @@ struct ListedFile {
 
 enum class Linked : uint8_t {
   kDone,
-  kTaken,  // the new name was there
-  kGone,   // the file or the folder was not
+  kTaken,  // the new name exists already
+  kGone,   // the file or the folder does not exist
 };
 
 // Thread: one at a time.
@@ -55,22 +55,22 @@ class Files {
   explicit Files(std::function<int(absl::string_view)> before_step)
       : before_step_(std::move(before_step)) {}
 
-  // Makes an owner-only file and has it on the disk. After an error it is not there.
+  // Makes an owner-only file and syncs it to the disk. After an error it is not there.
   absl::Status WriteNew(const std::string& path, absl::string_view bytes) const;
-  // New bytes for a file that is at least as large and that nobody reads yet: they need no room.
+  // Writes new bytes into a file of at least their size that nobody reads yet: they need no room.
   absl::Status Overwrite(const std::string& path, absl::string_view bytes) const;
   absl::Status Rename(const std::string& from, const std::string& to) const;
   bool Exists(const std::string& path) const;
-  // nullopt: it is not there. `folder`: a descriptor, or AT_FDCWD. *opened: stays open. Also
-  // DATA_LOSS: it is no file.
+  // nullopt: the file is not there. `folder`: a descriptor, or AT_FDCWD. *opened: stays open. Also
+  // DATA_LOSS: it is not a file.
   absl::StatusOr<std::optional<std::string>> Read(int folder, const std::string& path,
                                                   FileHandle* opened = nullptr) const;
-  // Whether `path` names what is open.
+  // Whether `path` names the open file.
   bool IsNamed(const FileHandle& opened, const std::string& path) const;
-  // When a file was written, or a name was added to a folder, by the machine's clock; now, where it
-  // is not there.
+  // When a file was written, or a name was added to a folder, by the machine's clock; now, if it
+  // does not exist.
   absl::Time Changed(const std::string& path) const;
-  // Links file `from` to `name` in `folder`, where nothing of this name may be.
+  // Links file `from` to `name` in `folder`, which must not have this name yet.
   absl::StatusOr<Linked> Link(const std::string& from, int folder, const std::string& name) const;
   // A file that cannot be removed stays.
   void Remove(const std::string& path) const;
@@ -84,11 +84,12 @@ class Files {
   absl::Status SyncFolder(const std::string& path) const;
   absl::Status Sync(const FileHandle& folder) const;
   absl::StatusOr<std::vector<ListedFile>> List(const std::string& path) const;
-  // Gives a folder its name, where nothing or an empty folder may be. False: another one is there.
+  // Renames a folder to `to`, where nothing or an empty folder may be. False: another folder is
+  // there.
   absl::StatusOr<bool> RenameFolder(const std::string& from, const std::string& to) const;
 
  private:
-  // Whether the step may be done; errno is set where not.
+  // Whether the step may be done; if not, errno is set.
   bool Step(absl::string_view step) const;
   bool Fill(int fd, absl::string_view bytes) const;
 

@@ -34,11 +34,11 @@ struct Entry {
   std::vector<std::string> sets;
   std::vector<ChunkFile> chunks;  // all that the record uses
   std::string bytes;              // of the record
-  // What a sweep forgets, because it has expired. A write has another meaning for these lists,
-  // which servers of the version before do not look at: swept_sessions has the name of its account,
-  // if it has one, swept_chunks are those that it drops, and unused_chunks those of its chunks that
-  // count for the account, with their bytes for `expires`. So has a sweep for `chunks`: of each of
-  // unused_chunks the account that it counts for, with its bytes for the nonce.
+  // What a sweep forgets, because it has expired. In a write these lists, which servers of the
+  // previous version ignore, have another meaning: swept_sessions has the name of its account, if
+  // it has one; swept_chunks are the chunks that it drops; unused_chunks are its chunks that count
+  // for the account, with their bytes in `expires`. In a sweep `chunks` has, for each of
+  // unused_chunks, the account that it counts for, with its bytes in the nonce.
   std::vector<std::string> swept_sessions, swept_chunks;
   // Chunks that no record uses any more and that have not expired. A sweep that raises the floor
   // names them again, since the entries that named them go.
@@ -60,9 +60,9 @@ absl::StatusOr<std::string> DecodeChunk(absl::string_view id, absl::string_view 
 class Image {
  public:
   struct Use {
-    std::string account;  // that the bytes count for; empty: none
+    std::string account;  // the bytes count for it; empty: none
     int64_t bytes = 0;
-    int64_t expires = 0;  // then they count no more
+    int64_t expires = 0;  // from then on the bytes do not count
   };
   struct Record {
     uint64_t number = 0;  // of its entry
@@ -83,7 +83,7 @@ class Image {
   // The newest entry of `session` cannot be read.
   void ApplyDamaged(const std::string& session, Record record);
 
-  // What becomes of a write at time `now`: a kind, and the rest as in StoreAnswer. Errors:
+  // The outcome of a write at time `now`: a kind, and the rest as in StoreAnswer. Errors:
   // DATA_LOSS.
   struct Verdict {
     StoreAnswer::Kind kind = StoreAnswer::Kind::kDone;
@@ -100,7 +100,7 @@ class Image {
                                          int64_t now) const;
 
   uint64_t floor() const { return floor_; }
-  uint64_t sweeps() const { return sweeps_; }  // how many were applied
+  uint64_t sweeps() const { return sweeps_; }  // applied so far
   const auto& records() const { return records_; }
   const auto& chunks() const { return chunks_; }
 
@@ -110,11 +110,11 @@ class Image {
   void Forget(const std::string& session);
   void Name(uint64_t number, const ChunkFile& file, int64_t expires);
   void Drop(const std::string& chunk);
-  // Makes *use that one, and counts its bytes.
+  // Replaces *use by `counted`, and counts the bytes.
   void Count(Use* use, Use counted);
   int64_t CountMembers(const std::string& set, int64_t now) const;
   int64_t BytesOf(const std::string& account, int64_t now) const;
-  // How many bytes of the account keep a write from being done; 0: none do.
+  // The account's bytes if they keep the write from being done; 0: they do not.
   int64_t NoBytesFor(const StoreWrite& write, const Record* record, int64_t now) const;
 
   uint64_t floor_ = 0, sweeps_ = 0;
@@ -122,8 +122,8 @@ class Image {
   absl::flat_hash_map<std::string, Chunk> chunks_;
   std::map<std::string, Members> sets_;
   struct Account {
-    int64_t bytes = 0;                    // also of what is to be swept
-    std::map<int64_t, int64_t> expiring;  // ... by when they expire
+    int64_t bytes = 0;                    // including expired and not yet swept
+    std::map<int64_t, int64_t> expiring;  // bytes by time of expiry
   };
   absl::flat_hash_map<std::string, Account> accounts_;
 };

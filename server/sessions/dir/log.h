@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The log of a store in a directory: every change that the replicas made, in one order. log.cc
-// argues why no change is lost and none happens twice.
+// explains why no change is lost or happens twice.
 #pragma once
 
 #include <sys/stat.h>
@@ -20,7 +20,7 @@ namespace rivulet::dir_store {
 // Thread: one at a time.
 class Log {
  public:
-  // `path`: the directory; `segment_entries`: of a store that is made now. Neither is touched yet.
+  // `path`: the directory, not touched yet; `segment_entries`: for a store that is made now.
   Log(const Files* files, std::string path, int64_t segment_entries)
       : files_(*files), path_(std::move(path)), new_segment_entries_(segment_entries) {}
 
@@ -29,13 +29,13 @@ class Log {
   absl::Status CatchUp();
   // REQUIRES: CatchUp was OK.
   const Image& image() const { return image_; }
-  // Others than before: the image was built anew, or has one more sweep.
+  // Differ from earlier values if the image was built anew or has one more sweep.
   std::pair<uint64_t, uint64_t> sweeps() const { return {loads_, image_.sweeps()}; }
   const std::string& store_id() const { return store_id_; }
 
   // Makes the file at `path` the next entry, if none came after the last CatchUp, and brings the
-  // image up to date. If it `lasts`, the entry is on the disk then; if not, it is before the next
-  // one that does.
+  // image up to date. If it `lasts`, the entry is on the disk when Append returns; if not, it is on
+  // the disk before the next entry that lasts.
   enum class Appended : uint8_t {
     kDone,
     kNot,      // another entry came first
@@ -45,13 +45,13 @@ class Log {
   // Errors before the entry is made: of Files. Afterwards: UNAVAILABLE.
   absl::StatusOr<Appended> Append(const std::string& path, bool lasts);
 
-  // Segments of entries: a log that gets long begins later.
+  // The segment of an entry: a long log begins with a later segment.
   uint64_t SegmentOf(uint64_t number) const { return number / entries_per_segment_; }
   uint64_t last_segment() const { return segment_; }
   uint64_t entries_per_segment() const { return entries_per_segment_; }
-  // Removes what lies before the floor.
+  // Removes the segments before the floor.
   void RemoveOldSegments();
-  // Removes what is left of stores that were not made to the end by processes that died.
+  // Removes unfinished stores of processes that died while they made them.
   void RemoveUnfinished();
 
   // A name that no file in records/ ever had. `session` is empty for a sweep.
@@ -88,11 +88,11 @@ class Log {
   bool loaded_ = false;
   uint64_t loads_ = 0;
   Image image_;
-  uint64_t next_ = 0;     // the entry to read next: in segment_, or the first after it
-  uint64_t segment_ = 0;  // whose folder is open
+  uint64_t next_ = 0;     // the next entry to read: in segment_, or the first after it
+  uint64_t segment_ = 0;  // its folder is open
   FileHandle folder_;
   FileHandle
-      last_;  // the entry before next_, if it was read; open, so that its inode stays its own
+      last_;  // the entry before next_, if it was read; open, so that its inode is not reused
 };
 
 }  // namespace rivulet::dir_store

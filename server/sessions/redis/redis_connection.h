@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // RedisConnection: one connection to Redis that is made again whenever it is lost. Calls are sent
-// at once, in their order, without waiting for the answers to those before.
+// at once, in their order, without waiting for the answers to earlier calls.
 //
-// An answer belongs to a call by its place alone. So when a call gets none in time, or something
-// that is no answer comes, the connection is closed and all calls that were sent end: no answer
-// can reach a call that it is not for.
+// Only its place in the order tells to which call an answer belongs. So when a call gets no answer
+// in time, or bytes that are no answer arrive, the connection is closed and all sent calls end: no
+// answer can reach the wrong call.
 #pragma once
 
 #include <atomic>
@@ -26,14 +26,14 @@
 
 namespace rivulet {
 
-// Bytes that wait to be sent. Sent bytes are freed while others still wait: on a busy link some
-// always do. Thread: one.
+// Bytes that wait to be sent. Sent bytes are freed while other bytes still wait, because on a busy
+// link some bytes always wait. Thread: one.
 class UnsentBytes {
  public:
   absl::string_view left() const { return absl::string_view(bytes_).substr(begin_); }
   size_t held_bytes() const { return bytes_.size(); }  // at most 1 MiB + 2 * left().size()
   void Append(absl::string_view bytes) { bytes_.append(bytes.data(), bytes.size()); }
-  // The first `size` of left() were sent.
+  // The first `size` bytes of left() were sent.
   void Drop(size_t size);
   void Clear() { Drop(left().size()); }
 
@@ -42,7 +42,7 @@ class UnsentBytes {
   size_t begin_ = 0;  // of left()
 };
 
-// Thread: any, but not destroyed on its own thread, the one on which `done` is called.
+// Thread: any, but it must not be destroyed on its own thread, which calls `done`.
 class RedisConnection {
  public:
   // `permissions`: as RedisDialer. REQUIRES: CheckRedisOptions is OK.
@@ -53,20 +53,19 @@ class RedisConnection {
   RedisConnection& operator=(const RedisConnection&) = delete;
 
   // `done` is called once, and must not block. A reply may be an error of Redis. Errors:
-  // UNAVAILABLE, the command was not sent, or nobody knows whether it was carried out:
-  // - no answer within the call-timeout after it was sent;
+  // UNAVAILABLE: the command was not sent, or it is unknown whether it was carried out:
+  // - no answer came within the call-timeout after it was sent;
   // - the connection was lost, or Redis is no longer the master (READONLY, LOADING, MASTERDOWN);
-  // - there is none: while one is made calls wait for it, between two attempts they end at once;
-  // - too many calls, or too many bytes, have not ended;
-  // RESOURCE_EXHAUSTED, the command alone is larger than that.
+  // - there is no connection: calls wait while one is made, and end at once between two attempts;
+  // - too many calls, or calls with too many bytes, have not ended.
+  // RESOURCE_EXHAUSTED: the command alone is larger than the limit on bytes.
   using Done = std::function<void(absl::StatusOr<RedisReply>)>;
   void Call(std::vector<std::string> command, Done done);
-  // Calls `function` on the thread.
+  // Calls `function` on the connection's thread.
   void Post(std::function<void()> function);
 
   // Waits for the first attempt to connect. OK: it connected, or Redis could not be reached, which
-  // is no error unless options.must_be_reachable. Errors: those of RedisDialer::Dial. To be called
-  // once.
+  // is no error unless options.must_be_reachable. Errors: as RedisDialer::Dial. To be called once.
   absl::Status AwaitFirstAttempt();
 
  private:
@@ -75,7 +74,7 @@ class RedisConnection {
     Done done;
     int64_t bytes = 0;
     RedisTime deadline;
-    std::function<void()> instead;  // of sending a command
+    std::function<void()> instead;  // called instead of sending a command
   };
 
   void Add(Pending pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -84,7 +83,7 @@ class RedisConnection {
   // Uses a connection until it is lost.
   absl::Status Serve(RedisPeer* peer);
   absl::Status Send(RedisPeer* peer);
-  // What one turn of reading found.
+  // The result of one turn of reading.
   struct Pass {
     bool all_read = true;   // nothing more waits to be read
     bool answered = false;  // a complete answer came
@@ -93,7 +92,7 @@ class RedisConnection {
   absl::Status Answer(RedisReply reply);
   // Waits for `delay`; calls that come meanwhile end with `why`.
   void Pause(absl::Duration delay, const absl::Status& why);
-  // RedisDialer::Wait; calls that come wait, and end in time. CANCELLED: the destructor runs.
+  // RedisDialer::Wait; new calls wait meanwhile, and end in time. CANCELLED: the destructor runs.
   absl::Status WaitForDialer(int fd, short events, RedisTime deadline);
   // Waits for the descriptor (-1: none) or for a new call, until `deadline` at the latest.
   void Poll(int fd, short events, RedisTime deadline);
@@ -117,11 +116,11 @@ class RedisConnection {
   bool first_attempt_ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status first_attempt_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the thread.
+  // Used only by the thread.
   std::deque<Pending> waiting_, sent_;  // in the order of the calls
   UnsentBytes unsent_;                  // of calls in sent_
   bool useful_ = false;                 // this connection has answered a call
-  std::string last_reported_error_;     // what on_disconnected got last
+  std::string last_reported_error_;     // the last message to on_disconnected
   std::thread thread_;                  // last: everything above exists when it starts
 };
 

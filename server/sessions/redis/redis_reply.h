@@ -23,7 +23,7 @@ struct RedisReply {
   std::vector<RedisReply> elements;  // of kArray
 
   bool IsText(absl::string_view value) const { return kind == Kind::kText && text == value; }
-  // Whether it is the error with this first word, for example "NOSCRIPT".
+  // Whether the reply is an error with this first word, for example "NOSCRIPT".
   bool IsError(absl::string_view code) const;
 };
 
@@ -33,11 +33,11 @@ std::string FormatRedisCommand(const std::vector<std::string>& args);
 // Cuts what a server sends into answers. Thread: one.
 class RedisReplyReader {
  public:
-  // What a server that we cannot trust may make us hold, beside 16 KiB of an unfinished line.
+  // The most memory that an untrusted server may make us use, beside 16 KiB of an unfinished line.
   struct Limits {
     size_t text_bytes = size_t{64} << 20;    // of one text
     size_t reply_bytes = size_t{256} << 20;  // of all texts of an answer
-    size_t elements = size_t{1} << 20;       // of an answer, those of nested arrays included
+    size_t elements = size_t{1} << 20;       // of an answer, nested arrays included
   };
   explicit RedisReplyReader(const Limits& limits);
   RedisReplyReader() : RedisReplyReader(Limits()) {}
@@ -45,10 +45,10 @@ class RedisReplyReader {
   RedisReplyReader(const RedisReplyReader&) = delete;
   RedisReplyReader& operator=(const RedisReplyReader&) = delete;
 
-  // Appends what the server sent.
+  // Appends bytes that the server sent.
   void Feed(absl::string_view bytes);
-  // The next answer; nothing: it has not come whole. Errors: UNAVAILABLE, this is not Redis'
-  // protocol or more than the limits; then nothing that follows has a meaning.
+  // The next answer; nullopt: it is not complete yet. Errors: UNAVAILABLE: the bytes are not Redis'
+  // protocol or exceed the limits; the bytes that follow then have no meaning.
   absl::StatusOr<std::optional<RedisReply>> Next();
 
  private:

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What RedisSessionStore sends to Redis, and what it reads from the answers.
+// The commands that RedisSessionStore sends to Redis, and how it reads the answers.
 //
 // Keys, behind the prefix: "id" the store's id; "s:SESSION" a record; "c:CHUNK" a chunk; "m:SET" a
 // sorted set of sessions by the milliseconds since 1970 at which they expire; "a:ACCOUNT" and
-// "b:ACCOUNT" two of the records and chunks that count for an account, by when they expire and by
-// their bytes. All but the id expire.
+// "b:ACCOUNT" two sorted sets of the records and chunks that count for an account, by the time of
+// their expiry and by their bytes. All but the id expire.
 //
-// A script is sent whole each time (EVAL), two kilobytes. With EVALSHA a call whose script Redis
-// has forgotten would have to be sent again, behind calls that came after it.
+// A script is sent whole each time (EVAL), two kilobytes. With EVALSHA, a call whose script Redis
+// has forgotten would have to be sent again, behind later calls.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ using RedisCommand = std::vector<std::string>;
 
 constexpr size_t kClaimBytes = 16;
 
-// `new_id`: what the store's id becomes if it has none. REQUIRES: CheckWrite is OK.
+// `new_id`: the store's new id, if it has none. REQUIRES: CheckWrite is OK.
 RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::string& new_id);
 RedisCommand RedisRead(const std::string& prefix, const std::string& session,
                        const std::string& new_id);
@@ -35,16 +35,16 @@ RedisCommand RedisReadChunks(const std::string& prefix, const std::vector<std::s
 RedisCommand RedisList(const std::string& prefix, const std::string& set, int64_t after_ms,
                        int64_t count);
 // Lists the commands above that the user may not call on keys with the prefix. `more`: further
-// ones, each with its arguments, in which 1 and 2 stand for keys.
+// commands, each with its arguments, in which 1 and 2 stand for keys.
 RedisCommand RedisPermissions(const std::string& prefix, std::vector<std::string> more = {});
 
 RedisCommand RedisEval(absl::string_view script, std::vector<std::string> keys,
                        std::vector<std::string> args);
-// What an error of Redis means to the users of a store. REQUIRES: it is one.
+// The error of a store for an error of Redis. REQUIRES: `error` is an error.
 absl::Status RedisError(const RedisReply& error);
 
-// Answers; `reply` may be anything. Errors: those of SessionStore.
-// `of_read`: to RedisRead, otherwise to RedisWrite.
+// Answers; `reply` may be anything. Errors: as SessionStore. `of_read`: to RedisRead, otherwise to
+// RedisWrite.
 absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply, bool of_read);
 absl::StatusOr<std::vector<std::string>> ReadChunksAnswer(RedisReply reply, size_t count);
 absl::StatusOr<std::vector<SessionStore::Member>> ReadMembersAnswer(const RedisReply& reply);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A SessionStore in Redis 7.0 or later, or Valkey: one server, or a master that Sentinels name.
 //
-// A write that was answered is as safe as Redis is: with its append-only file after a crash up to a
-// second of writes may be lost (appendfsync everysec), and after a failover those that had not
-// reached the replica that became master. The store then has an older record with its older claim.
+// An answered write is as safe as Redis: after a crash, Redis with its append-only file may have
+// lost up to a second of writes (appendfsync everysec), and after a failover the writes that had
+// not reached the new master. The store then has an older record with its older claim.
 //
 // The user needs the keys ~PREFIX* and these commands:
 //   +info +eval +time +get +set +mget +exists +pexpire

@@ -15,7 +15,7 @@
 
 namespace rivulet {
 
-// What TLS connections share: TLS 1.2 or later, the authorities, and what we show.
+// The common part of TLS connections: TLS 1.2 or later, the authorities, our own certificate.
 struct FreeTlsContext {
   void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
 };
@@ -24,10 +24,10 @@ using RedisTls = std::unique_ptr<SSL_CTX, FreeTlsContext>;
 // Reads the files. Errors: INVALID_ARGUMENT (CONFIG_INVALID), which names setting, file and fault.
 absl::StatusOr<RedisTls> MakeRedisTls(const RedisOptions& options);
 
-// Errors of all calls: FAILED_PRECONDITION (SESSION_STORE_REFUSED), TLS is refused, by us (the
-// chain or the name of the certificate) or by the other side, or it speaks no TLS; UNAVAILABLE,
-// anything else. Messages begin with a verb: the caller puts the address before them. Thread: one,
-// which blocks SIGPIPE.
+// Errors of all calls: FAILED_PRECONDITION (SESSION_STORE_REFUSED): TLS is refused, by us (the
+// chain or the name of the certificate) or by the other side, or the other side speaks no TLS;
+// UNAVAILABLE: anything else. Messages begin with a verb: the caller puts the address before them.
+// Thread: one, which blocks SIGPIPE.
 class RedisStream {
  public:
   struct SocketAddress {
@@ -43,15 +43,15 @@ class RedisStream {
   RedisStream& operator=(const RedisStream&) = delete;
 
   int fd() const { return fd_; }
-  // What poll() shall wait for before the last call is made again.
+  // The events that poll() shall wait for before the last call is made again.
   short events() const { return events_; }
 
   // Goes on with connecting. True: done, Read and Write may be called.
   absl::StatusOr<bool> Connect();
-  // How many bytes were read; 0: none are there now. An end of the stream is an error.
+  // The number of bytes read; 0: none are there now. An end of the stream is an error.
   absl::StatusOr<size_t> Read(char* bytes, size_t size);
-  // How many of `bytes` were written; 0: none fit now. REQUIRES: not empty, and where the last call
-  // wrote none, it begins as it did then.
+  // The number of `bytes` written; 0: none fit now. REQUIRES: `bytes` is not empty, and after a
+  // call that wrote none, begins with the bytes of that call.
   absl::StatusOr<size_t> Write(absl::string_view bytes);
 
  private:
@@ -59,7 +59,7 @@ class RedisStream {
     void operator()(SSL* tls) const { SSL_free(tls); }
   };
   explicit RedisStream(int fd) : fd_(fd) {}
-  // What became of a call of OpenSSL that returned `result` <= 0; OK: it waits for events_.
+  // The outcome of an OpenSSL call that returned `result` <= 0; OK: it waits for events_.
   absl::Status AfterTls(int result);
 
   const int fd_;

@@ -24,9 +24,9 @@ struct RedisAddress {
 
 struct RedisUrl {
   bool tls = false;  // to Redis and to Sentinels
-  // Of Redis, one; with `master`: of Sentinels, which know where Redis is.
+  // One address, of Redis; with `master`: the Sentinels, which know where Redis is.
   std::vector<RedisAddress> addresses;
-  std::string master;  // the name that Sentinels know it by; "": no Sentinel
+  std::string master;  // Redis' name at the Sentinels; "": no Sentinel
   std::string user;    // of Redis; "": its user "default"
   int database = 0;
 };
@@ -39,20 +39,20 @@ struct RedisUrl {
 // the part, its value and what is allowed. A password is refused, and no error repeats it.
 absl::StatusOr<RedisUrl> ParseRedisUrl(absl::string_view text);
 
-// What a server says of itself when it was connected to.
+// What a Redis server reports about itself after connecting.
 struct RedisFacts {
   std::string address;  // HOST:PORT
   std::string version;
-  // Bytes that it may take, 0: all of the machine; and what it does then. All policies but
+  // The most memory of Redis, in bytes (0: no limit), and its policy at the limit. All policies but
   // "noeviction" delete sessions that are in use.
   uint64_t max_memory = 0;
   std::string max_memory_policy;
-  // Without its append-only file a crash of Redis loses what it wrote since its last snapshot, or
-  // all, if it makes none (which it does not tell to a user without rights).
+  // Without its append-only file a crash of Redis loses all writes since its last snapshot, or
+  // everything if it makes no snapshots (which it does not tell a user without rights).
   bool append_only_file = false;
 };
 
-// Names of settings in errors are those below, behind "session-store-".
+// In errors, settings have the names below, behind "session-store-".
 struct RedisOptions {
   RedisUrl url;
   // Files are read for each new connection, so that others may replace them. A password ends at the
@@ -61,18 +61,18 @@ struct RedisOptions {
   std::string sentinel_user;           // sentinel-user: "": their user "default"
   std::string sentinel_password_file;  // sentinel-password-file: "": no AUTH
   std::string ca_file;                 // ca: PEM; "": the system's authorities
-  std::string cert_file, key_file;     // cert, key: PEM, what we show; "": nothing
-  // server-name: that certificates of Redis and of Sentinels must have; "": the host that was
-  // connected to, which with Sentinels is the address that they announce.
+  std::string cert_file, key_file;     // cert, key: PEM, ours; "": none
+  // server-name: the name that certificates of Redis and of Sentinels must have; "": the host that
+  // was connected to, which with Sentinels is the address that they announce.
   std::string server_name;
   std::string key_prefix = "rivulet:";  // key-prefix: of all keys in Redis
   // connect-timeout: of finding an address by name, and of TCP and TLS to each address;
   // call-timeout: of everything else, each time.
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration call_timeout = absl::Seconds(1);
-  // Not to reach Redis at first is an error of OpenRedisSessionStore, too.
+  // If Redis cannot be reached at first, OpenRedisSessionStore fails, too.
   bool must_be_reachable = false;
-  // Calls that have not ended, and their bytes.
+  // Limits on the calls that have not ended, and on their bytes.
   int64_t most_calls = 16384;
   int64_t most_bytes = int64_t{64} << 20;
   // Called on the store's thread, where they must not block: when it has connected; and when the
@@ -81,8 +81,8 @@ struct RedisOptions {
   std::function<void(const absl::Status&)> on_disconnected;
 };
 
-// Errors: INVALID_ARGUMENT (CONFIG_INVALID), which name the setting: values that do not fit each
-// other. Files are not read.
+// Errors: INVALID_ARGUMENT (CONFIG_INVALID), which name the setting: values that do not fit
+// together. Files are not read.
 absl::Status CheckRedisOptions(const RedisOptions& options);
 
 }  // namespace rivulet

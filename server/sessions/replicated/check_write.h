@@ -9,12 +9,12 @@
 
 namespace rivulet {
 
-// Whether a store can carry out `write`. INVALID_ARGUMENT, with the part and what it holds: an
-// error of the caller, so every store answers with it before anything else.
+// Whether a store can carry out `write`. INVALID_ARGUMENT, with the part and its value: an error of
+// the caller, so every store checks this before anything else.
 absl::Status CheckWrite(const StoreWrite& write);
 
 // `duration` in whole milliseconds, rounded up; a hundred years at most, so that sums with today's
-// milliseconds are exact in a double (Redis computes in Lua's), and Redis takes them.
+// milliseconds are exact in a double (Lua in Redis computes with doubles), and Redis accepts them.
 int64_t StoreMilliseconds(absl::Duration duration);
 
 }  // namespace rivulet

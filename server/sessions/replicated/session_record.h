@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionRecord: what replicas know of a session that they share, and its tokens in chunks. Both
-// are bytes in a SessionStore.
+// SessionRecord: what replicas know of a shared session, and its tokens in chunks. Both are bytes
+// in a SessionStore.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace rivulet {
 
-// The tokens of a session are those of its chunks, one after another. Forks share chunks; a rewind
-// uses less of the last one.
+// The tokens of a session are the tokens of its chunks, one after another. Forks share chunks;
+// after a rewind the session uses less of its last chunk.
 struct ChunkUse {
   std::string id;
-  int64_t tokens = 0;  // that are used, from its first on
+  int64_t tokens = 0;  // used tokens, from the chunk's first on
   bool operator==(const ChunkUse&) const = default;
 };
 
@@ -39,26 +39,26 @@ struct SessionRecord {
   std::map<std::string, int64_t> marks;
   absl::Duration idle_timeout;
   std::optional<int64_t> abandoned_from;  // Session::abandoned_from
-  // While there is a lease: ReplyFingerprint of the request that runs, if it is a Generate. Its own
-  // repetition need not wait for the lease.
+  // While there is a lease: ReplyFingerprint of the request that runs, if it is a Generate. A
+  // repetition of this request need not wait for the lease.
   std::optional<uint64_t> request;
   absl::Time written = absl::UnixEpoch();  // by the writer's clock; for people to read
   std::vector<ChunkUse> chunks;
-  // No other session uses one of them: it was never forked and is no fork. A server that does not
-  // know this field writes false, and false stays, because that server may have forked it.
+  // No other session uses its chunks: it was never forked and is no fork. A server that does not
+  // know this field writes false, and false stays, because that server may have forked the session.
   bool owns_chunks = false;
-  // Its states that were published (state_archive.h): by their fed tokens, the implied bos
+  // Its published states (state_archive.h), by their numbers of fed tokens, the implied bos
   // counted, ascending.
   std::vector<int64_t> states;
 };
 
 // The uses that cover the first `tokens` tokens. REQUIRES: there are `tokens` tokens.
 std::vector<ChunkUse> FirstTokens(const std::vector<ChunkUse>& uses, int64_t tokens);
-// How many tokens both begin with, as far as the ids of chunks tell.
+// The number of first tokens that both share, as far as the ids of chunks tell.
 int64_t CommonTokens(const std::vector<ChunkUse>& a, const std::vector<ChunkUse>& b);
 // Adds uses until all of `history` is covered; the new chunks go to `written`. `uses` cover its
-// first tokens. Small chunks at their end are replaced by a larger one, so that n tokens lie in
-// some log(n) + n / 65,536 chunks and each is written some log(n) times.
+// first tokens. Small chunks at the end of `uses` are replaced by a larger chunk, so that n tokens
+// lie in about log(n) + n / 65,536 chunks and each token is written about log(n) times.
 void CoverTokens(const TokenHistory& history, absl::string_view tenant, std::vector<ChunkUse>* uses,
                  std::vector<StoreChunk>* written);
 
@@ -71,17 +71,17 @@ absl::StatusOr<SessionRecord> DecodeRecord(absl::string_view bytes);
 std::string EncodeTokens(const TokenHistory& history, int64_t begin, int64_t end,
                          absl::string_view tenant);
 // Appends the first `use.tokens` tokens of a chunk to `history`. Errors: DATA_LOSS
-// (SESSION_RECORD_DAMAGED): it is missing, has fewer, or is of another tenant or position; and
-// those of DecodeRecord.
+// (SESSION_RECORD_DAMAGED): the chunk is missing, has fewer tokens, or is of another tenant or
+// position; and the errors of DecodeRecord.
 absl::Status AppendTokens(const ChunkUse& use, absl::string_view bytes, absl::string_view tenant,
                           TokenHistory* history);
 
-// The errors of what a store holds: it cannot be right (DATA_LOSS, SESSION_RECORD_DAMAGED); this
-// server does not have the key for it (FAILED_PRECONDITION, SESSION_RECORD_KEY). `what`: a whole
+// The errors for bytes in a store: they cannot be right (DATA_LOSS, SESSION_RECORD_DAMAGED), or
+// this server does not have their key (FAILED_PRECONDITION, SESSION_RECORD_KEY). `what`: a whole
 // sentence.
 absl::Status DamagedRecord(absl::string_view what);
 absl::Status UnreadableRecord(absl::string_view what);
-// Whether `status` is one of these, and so of one session and not of the store as a whole.
+// Whether `status` is one of these errors, and so concerns one session and not the whole store.
 bool IsOfRecord(const absl::Status& status);
 
 }  // namespace rivulet

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionStore: where replicas share their sessions. It holds, for each session, one record that
-// changes and chunks of tokens that do not. It reads neither: session_record.h says what they are.
+// changes and chunks of tokens that do not change. It does not read them: session_record.h has the
+// format.
 //
 // A record changes only by compare-and-set on its *claim*, 16 random bytes that each write draws
-// anew. So a write of a replica that has lost the session, or one that arrives late, changes
+// anew. So a write that arrives late, or comes from a replica that has lost the session, changes
 // nothing, whatever the clocks say. A writer that does not know whether its write arrived reads the
-// record: if the claim is its own, it did. The lease in a record only tells others how long to wait
-// before they take the session over; it protects nothing.
+// record: the write arrived if the claim is the writer's own. The lease in a record only tells
+// other replicas how long to wait before they take the session over; it protects nothing.
 #pragma once
 
 #include <cstdint>
@@ -30,23 +31,23 @@ struct StoreChunk {
 struct StoreRecord {
   std::string claim;  // 16 bytes
   std::string bytes;
-  // How long others wait before they take the session over; 0: it is free. In a write: from now on;
-  // in an answer: what is left of it, by the store's clock, and so too much if that clock has gone
-  // back. A lease that was written as 0 is 0 whatever the clock does.
+  // How long other replicas wait before they take the session over; 0: it is free. In a write: from
+  // now on. In an answer: the time left by the store's clock, and so too much if that clock has
+  // gone back. A lease that was written as 0 stays 0 whatever the clock does.
   absl::Duration lease = absl::ZeroDuration();
 };
 
-// A set of sessions that is counted and listed. Any bytes are a name.
+// A set of sessions that is counted and listed. The name may be any bytes.
 struct StoreSet {
   std::string name;
-  int64_t most = 0;  // members that a new session may make it have
+  int64_t most = 0;  // limit of members for a new session
 };
 
-// What an owner's sessions take: the bytes of their records and chunks, and kStoreEntryBytes for
-// each of these, until it expires or is dropped, also of sessions that have ended.
+// Counts the bytes of the records and chunks of an owner's sessions, and kStoreEntryBytes for each,
+// until it expires or is dropped, also of sessions that have ended.
 struct StoreAccount {
   std::string name;  // any bytes; empty: nothing is counted
-  int64_t most = 0;  // bytes that the write may make it have; 0: any number
+  int64_t most = 0;  // limit of bytes for this write; 0: no limit
 };
 inline constexpr int64_t kStoreEntryBytes = 256;
 
@@ -55,15 +56,15 @@ struct StoreWrite {
   std::string session;   // SessionId::ToString
   std::string expected;  // the claim that the record must have; empty: there must be no record
   StoreRecord record;
-  // The record, its chunks and its places in the sets last at least so long from now on.
+  // The record, its chunks and its places in the sets last at least this long from now on.
   absl::Duration expiry;
   std::vector<StoreChunk> chunks;        // new ones
-  std::vector<std::string> kept_chunks;  // that the record uses, too: they last as long
-  // That no session uses any more, once this is written: they are removed.
+  std::vector<std::string> kept_chunks;  // also used by the record: they last as long
+  // Chunks that no session uses any more once this is written: they are removed.
   std::vector<std::string> dropped_chunks;
-  std::vector<StoreSet> sets;  // those that the session is in
+  std::vector<StoreSet> sets;  // the sets that the session is in
   bool leaves_sets = false;    // the session has ended: it leaves them
-  StoreAccount account;        // that the record and the new chunks count for
+  StoreAccount account;        // counts the record and the new chunks
 };
 
 struct StoreAnswer {
@@ -77,9 +78,9 @@ struct StoreAnswer {
   Kind kind = Kind::kDone;
   StoreRecord found;    // of kClaimMismatch, and of a Read that is kDone
   size_t full_set = 0;  // of kFull
-  int64_t members = 0;  // of kFull: how many it has; of kNoBytes: bytes of the account
-  // The store's own id, drawn when it was first used. Another one than before: the store was
-  // emptied or replaced.
+  int64_t members = 0;  // of kFull: members of the set; of kNoBytes: bytes of the account
+  // The store's own id, drawn when it was first used. If it differs from an earlier answer, the
+  // store was emptied or replaced.
   std::string store_id;
 };
 
@@ -87,10 +88,10 @@ struct StoreAnswer {
 // and must not block; calls of one thread are carried out in their order where the store is
 // reachable throughout. Errors, of all: UNAVAILABLE (not reachable, no answer in time, or the store
 // is being destroyed: a write may or may not have happened, or may happen later),
-// RESOURCE_EXHAUSTED (the store is full: a write has not happened; Redis takes one that leaves the
-// sets all the same, so that sessions can be closed then), DATA_LOSS (what it holds is not
-// what was written; or a chunk that a write keeps is not there, and the write has not happened).
-// encrypted_session_store.h adds one.
+// RESOURCE_EXHAUSTED (the store is full: a write has not happened; Redis still accepts a write that
+// leaves the sets, so that sessions can be closed), DATA_LOSS (the store holds other bytes than
+// were written; or a chunk that a write keeps is not there, and the write has not happened).
+// encrypted_session_store.h adds an error.
 class SessionStore {
  public:
   virtual ~SessionStore() = default;
@@ -104,9 +105,9 @@ class SessionStore {
   using ChunksDone = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
   virtual void ReadChunks(std::vector<std::string> ids, ChunksDone done) = 0;
 
-  // Members of a set that have not expired, the one that expires first first: those that expire
-  // later than `after` (milliseconds since 1970 by the store's clock; 0: all), at most `count`, and
-  // in addition all that expire with the last of these.
+  // Members of a set that have not expired, in the order of expiry: those that expire later than
+  // `after` (milliseconds since 1970 by the store's clock; 0: all), at most `count`, and in
+  // addition all that expire at the same time as the last of these.
   struct Member {
     std::string session;
     int64_t expires_ms = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // StateArchive: states that replicas share, so that a replica that takes over a session does not
-// feed all of its tokens again. It is a cache: it may drop a state at any time, those first that
-// expire first, and what it returns is not trusted.
+// feed all of its tokens again. It is a cache: it may drop states at any time, in the order of
+// their expiry, and the bytes that it returns are not trusted.
 //
-// A state's name is the SHA-256 of what it follows from: tenant, weights, configuration, numerics
-// id, the name of the segment before it and the tokens that were fed since. Its bytes repeat all of
-// these (store/state_file.h).
+// A state's name is the SHA-256 of everything that the state follows from: tenant, weights,
+// configuration, numerics id, the name of the segment before it and the tokens that were fed since.
+// Its bytes repeat all of these (store/state_file.h).
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ namespace rivulet {
 
 struct StateArchiveLimits {
   int64_t max_bytes = int64_t{1} << 30;  // of all states of all replicas
-  // ... and segments, so that making room takes Redis some milliseconds at most.
+  // States and segments, so that making room takes Redis some milliseconds at most.
   int64_t max_states = 4096;
-  // Of a directory: a part whose reading takes longer is UNAVAILABLE, and until that ends so are
-  // all others that are read. Likewise with writing.
+  // For a directory: a read that takes longer is UNAVAILABLE, and so are all other reads until it
+  // ends. Likewise with writes.
   absl::Duration call_time = absl::Seconds(10);
 };
 
 struct ArchivedState {
   std::string name;  // 64 characters of [0-9a-f]
-  int64_t size = 0;  // of what bytes() returns; above 0
+  int64_t size = 0;  // size of bytes(); above 0
   std::function<std::string()> bytes;
 };
 
@@ -41,9 +41,10 @@ class StateArchive {
  public:
   virtual ~StateArchive() = default;
 
-  // Keeps what `state` returns, which is called on the archive's thread, for at least `expiry`
-  // where there is room. Where there is a state of this name nothing is written and bytes() is not
-  // called; it expires no sooner than before. `done` gets the number of bytes that were written.
+  // Keeps the result of `state`, which is called on the archive's thread, for at least `expiry`
+  // where there is room. If there is a state of this name, nothing is written, bytes() is not
+  // called, and that state expires no sooner than before. `done` gets the number of bytes that were
+  // written.
   using PutDone = std::function<void(absl::StatusOr<int64_t>)>;
   virtual void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) = 0;
 
@@ -51,7 +52,7 @@ class StateArchive {
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
   virtual void Get(std::string name, GetDone done) = 0;
 
-  // Drops a state that is not what its name says, so that it can be put again. Tells no error.
+  // Drops a state that does not match its name, so that it can be put again. Reports no error.
   virtual void Drop(std::string name) = 0;
 };
 

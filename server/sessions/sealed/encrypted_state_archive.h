@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A StateArchive that keeps everything in another one, encrypted (sealer.h). That archive learns
-// sizes and expiries, and no more.
+// A StateArchive that keeps everything in another StateArchive, encrypted (sealer.h). The inner
+// archive learns only sizes and expiries.
 //
 // A state is stored under Sealer::Name of its name, and sealed by its name as the secret. The name
-// is a hash of all tokens that the state follows from: who can guess it has these tokens. As with
-// the chunks of an EncryptedSessionStore, a rotation of keys does not make states unreadable.
+// is a hash of all tokens that the state follows from: only who has these tokens can compute it. As
+// with the chunks of an EncryptedSessionStore, a rotation of keys does not make states unreadable.
 #pragma once
 
 #include <memory>

@@ -5,10 +5,10 @@
 //   [t h e _ c a t] -- s a t ...     state after "the_cat sat"
 //                  \-- r a n ...     state after "the_cat ran"
 //
-// A scope is a tenant with a salt: a request finds the states of its own scope, and those that the
-// operator loaded at start for all. Leaves hold states; an inner node holds one where a request
-// kept it, because prompts part there. The bytes of states and tokens are limited; the states used
-// longest ago are dropped first.
+// A scope is a tenant with a salt: a request finds the states of its own scope, and the states that
+// the operator loaded at start for all tenants. Leaves hold states; an inner node holds a state if
+// a request kept one there because prompts part there. The bytes of states and tokens are limited;
+// the states used longest ago are dropped first.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@
 namespace rivulet {
 
 struct PrefixCacheLimits {
-  int64_t max_bytes = int64_t{256} << 20;  // of states, wherever they are, and tokens; 0: no cache
-  int64_t least_gain = 16;  // tokens that a kept state saves at least, unless it was asked for
+  int64_t max_bytes = int64_t{256} << 20;  // of states, also in files, and tokens; 0: no cache
+  int64_t least_gain = 16;  // least tokens that a kept state saves, unless it was asked for
 };
 
-// Thread: one, that of the states' store, which outlives it.
+// Thread: the thread of the StateStore, which outlives the cache.
 class PrefixCache {
  public:
   explicit PrefixCache(const PrefixCacheLimits& limits) : limits_(limits) {}
@@ -42,12 +42,12 @@ class PrefixCache {
     StatePtr state;      // null: none
     int64_t shared = 0;  // leading tokens in common with a cached prompt of the scope
   };
-  // The deepest state after at most `most` of the tokens, which becomes the one used last.
+  // The deepest state after at most `most` of the tokens. It then counts as used last.
   Match Find(absl::string_view scope, std::span<const int32_t> tokens, int64_t most);
-  // Keeps `state`, the state after exactly these tokens, of which there is one at least. Others
-  // make room.
+  // Keeps `state`, the state after exactly these tokens. Other states make room. REQUIRES: at least
+  // one token.
   void Keep(absl::string_view scope, std::span<const int32_t> tokens, StatePtr state);
-  // The same for every scope and for ever; not counted as bytes of the cache.
+  // Keeps `state` for every scope and for ever; it is not counted in the bytes of the cache.
   void Share(std::span<const int32_t> tokens, StatePtr state);
 
   const PrefixCacheLimits& limits() const { return limits_; }
@@ -78,7 +78,7 @@ class PrefixCache {
 
   const PrefixCacheLimits limits_;
   absl::flat_hash_map<std::string, std::unique_ptr<Node>> roots_;  // by scope
-  Node shared_;                                                    // root of what all share
+  Node shared_;                                                    // root of the states of Share
   Order order_;  // nodes with states, used longest ago first
   int64_t nodes_bytes_ = 0;
   SharedBytes states_;

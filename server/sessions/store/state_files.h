@@ -2,10 +2,10 @@
 // The files for states that do not fit into memory, and the thread that writes and reads them. Both
 // are interfaces, so that tests and the simulation inject faults and choose when work is done.
 //
-// Only this process can use these files: its sessions end with it, and without them it is unknown
-// which tokens a state belongs to. So files are written without fsync, and those of a dead process
-// are removed. A file that cannot be written or read, or that holds other bytes than were written,
-// costs recomputation and nothing else.
+// Only this process can use these files: its sessions end with it, and without the sessions nobody
+// knows which tokens a state belongs to. So files are written without fsync, and files of a dead
+// process are removed. A file that cannot be written or read, or that holds other bytes than were
+// written, costs only recomputation.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ class StateFiles {
  public:
   virtual ~StateFiles() = default;
 
-  // Makes file `number`; no number is used twice. After an error there is no such file, or one for
-  // which Read may return any bytes.
+  // Makes file `number`; no number is used twice. After an error there is no such file, or Read may
+  // return any bytes for it.
   virtual absl::Status Write(uint64_t number, absl::string_view bytes) = 0;
-  // What the file holds; the caller checks all of it. Errors: any.
+  // The content of the file; the caller checks all of it. Errors: any.
   virtual absl::StatusOr<std::string> Read(uint64_t number) = 0;
-  // Removes the file, which is never asked for again. One that cannot be removed stays.
+  // Removes the file, which is never asked for again. A file that cannot be removed stays.
   virtual void Remove(uint64_t number) = 0;
 };
 
@@ -37,9 +37,9 @@ class StateFiles {
 // INVALID_ARGUMENT (cannot be made, and why).
 absl::Status MakeStateDirectory(const std::string& directory);
 
-// Owner-only files in `directory`, which is made where it is missing; its parent must exist. Held
-// by a lock for as long as the object lives; files of a process that ended without removing them
-// are removed, others are not touched. Errors: FAILED_PRECONDITION (another process holds it),
+// Owner-only files in `directory`, which is made where it is missing; its parent must exist. A lock
+// holds the directory while the object lives. Files of a process that ended without removing them
+// are removed, other files are not touched. Errors: FAILED_PRECONDITION (another process holds it),
 // INVALID_ARGUMENT (cannot be made or written, and why).
 absl::StatusOr<std::unique_ptr<StateFiles>> OpenStateDirectory(const std::string& directory);
 
@@ -57,7 +57,7 @@ class Background {
 // A Background with a thread of its own.
 std::unique_ptr<Background> StartBackgroundThread();
 
-// What an engine needs to keep states in files. Empty: it keeps them in memory only.
+// What an engine needs to keep states in files. Empty: it keeps states in memory only.
 struct DiskTier {
   std::unique_ptr<StateFiles> files;
   std::unique_ptr<Background> background;  // uses `files`, so destroyed first
