@@ -21,26 +21,26 @@ enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 
 // The level of a name: "debug", "info", "warning" or "error"; kInfo for any other.
 LogLevel LogLevelOf(absl::string_view name);
-// Its name.
+// The name of a level.
 const char* LogLevelName(LogLevel level);
-// Lines below `level` are dropped from now on; before the first call, those below kInfo.
+// Lines below `level` are dropped from now on; before the first call, lines below kInfo.
 void SetLogLevel(LogLevel level);
 LogLevel GetLogLevel();
-// As SetLogLevel while the process runs: the event "log_level" says it. Returns the level before.
+// As SetLogLevel while the process runs: logs the event "log_level". Returns the level before.
 LogLevel ChangeLogLevel(LogLevel level);
 
-// What becomes of the lines. A process begins with kOff: only `rivulet-server` logs, never the
+// What happens to lines. A process begins with kOff: only `rivulet-server` logs, never the
 // `rivulet` command with a server inside.
 enum class LogMode : uint8_t {
-  kOff,   // dropped, those held back too
+  kOff,   // dropped, held lines too
   kHeld,  // kept until the mode changes: a start that fails leaves one plain line on stderr and no
           // log
-  kOn,    // queued for the thread that writes, after those held back. While 8192 wait, more are
-          // dropped; once lines are written again, "log_lines_lost" says how many
+  kOn,    // queued for the thread that writes, after the held lines. While 8192 wait, further lines
+          // are dropped; once lines are written again, "log_lines_lost" has their number
   kDirect,  // for the last lines of a process: written before Log returns
 };
-// Leaving kOn writes what waits first. With kDirect that, and the lines that follow, may take one
-// second in all. Thread: one at a time.
+// To leave kOn writes the waiting lines first. With kDirect these and the lines that follow may
+// take one second in all. Thread: one at a time.
 void SetLogMode(LogMode mode);
 // The lines of mode kOn since start. Thread: any.
 LineCounts LogCounts();

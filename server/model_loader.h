@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelLoader: loads and unloads models while the server runs. A caller gives only a name; the
-// directories where it is looked for are fixed when the server starts.
+// server looks for it in directories that are fixed at its start.
 #pragma once
 
 #include <functional>
@@ -27,8 +27,8 @@ void LogModel(const ModelHold& model);
 
 struct ModelLoaderOptions {
   std::map<std::string, std::string> directories;  // of single models, by the model's name
-  std::vector<std::string> repositories;  // directories of model directories, looked through next
-  absl::Duration drain_timeout;           // where the caller gives none
+  std::vector<std::string> repositories;  // directories of model directories, searched next
+  absl::Duration drain_timeout;           // if the caller gives none
 };
 
 // At most one load or unload of a name runs at a time. Thread: any.
@@ -45,11 +45,11 @@ class ModelLoader final : public ModelControl {
                                   std::optional<absl::Duration> drain_timeout) override;
 
   // From now on every call is refused (DRAINING), and so is a running load, once its model is
-  // loaded. No model is added after this has returned.
+  // loaded. No model is added after Close has returned.
   void Close();
 
  private:
-  // An unload on its way, shared by all who wait for it.
+  // A running unload, shared by all callers that wait for it.
   struct Unloading {
     ModelHold model;  // until it is drained
     bool done = false;
@@ -61,7 +61,7 @@ class ModelLoader final : public ModelControl {
   absl::StatusOr<ServedModel> LoadAndStart(const std::string& name) const;
   absl::StatusOr<std::string> DirectoryOf(const std::string& name) const;
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The unload of `name` that is on its way, or a new one (then *is_new).
+  // The running unload of `name`, or a new unload (then *is_new).
   absl::StatusOr<std::shared_ptr<Unloading>> BeginUnload(const std::string& name, bool* is_new,
                                                          ModelHold* model);
   void FinishUnload(const std::string& name, bool all_ended, ModelHold model, Unloading* unloading);
@@ -72,7 +72,7 @@ class ModelLoader final : public ModelControl {
   HealthWatch* const health_;
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  // What is on its way, by the model's name; null: a load.
+  // Running unloads, by the model's name; null: a running load.
   std::map<std::string, std::shared_ptr<Unloading>> busy_ ABSL_GUARDED_BY(mutex_);
 };
 

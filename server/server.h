@@ -42,9 +42,9 @@ class Server {
 
   // The port that was bound; 0 where config.listen is "".
   int port() const;
-  // That of the listener for operators; 0 where config.admin_listen is "".
+  // The port of the listener for operators; 0 where config.admin_listen is "".
   int admin_port() const;
-  // That of /metrics; 0 where config.metrics_listen is "".
+  // The port of /metrics; 0 where config.metrics_listen is "".
   int metrics_port() const;
   // A channel to this server without a socket, with no limit on the size of replies. Valid while
   // the server lives.
@@ -55,7 +55,7 @@ class Server {
   bool failed() const;
 
   // Has the files of keys (keys-file, session-store-encryption-keys) read again, changed or not,
-  // and returns at once. False where there is none.
+  // and returns at once. False where there is no such file.
   bool ReloadKeys();
   // Opens the file of the request log again, which may have been renamed. False where the log is
   // not a file.
@@ -66,9 +66,9 @@ class Server {
   void AnnounceDrain();
 
   // Health turns NOT_SERVING; new requests are refused (UNAVAILABLE), except closing, listing and
-  // snapshots of sessions; running ones go on until `deadline`, and those left end with
-  // UNAVAILABLE. Returns true if all ended by themselves. Nothing is served afterwards. EndReplies,
-  // then Close.
+  // snapshots of sessions; running requests go on until `deadline`, and the rest end with
+  // UNAVAILABLE. Returns true if all ended by themselves. Nothing is served afterwards. Calls
+  // EndReplies, then Close.
   bool Drain(absl::Time deadline);
   bool EndReplies(absl::Time deadline);
   // Closes all connections and sends the last spans. Takes about two seconds, or longer where a
@@ -85,7 +85,7 @@ class Server {
   absl::Status ServeMetrics(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
 
-  // Outlive what borrows them. Null: there is none.
+  // Outlive their borrowers. Null: there is none.
   std::unique_ptr<Tracer> tracer_;
   std::unique_ptr<RequestLog> request_log_;
   ServedModels models_;

@@ -2,7 +2,7 @@
 // The table of error reasons: every reason that an error of server/ or model/ carries
 // (model/base/error.h), with its code and a sentence for people. docs/api.md lists it;
 // tests/lint/error_reasons_test.py writes that list, and checks that every literal reason of the
-// code is in the table and none is unused.
+// code is in the table and no reason is unused.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ struct ErrorReason {
   absl::string_view sentence;
 };
 
-// All of them, in the order of their names. Thread: any.
+// All reasons, in the order of their names. Thread: any.
 std::span<const ErrorReason> ErrorReasons();
 
 // Whether an error with this code may have this reason: a reason of the table with its code there
-// (those of kStart have any code), or, for errors without a reason of their own, the name of the
-// code. Thread: any.
+// (reasons of kStart have any code), or, for errors without their own reason, the name of the code.
+// Thread: any.
 bool IsErrorReason(absl::string_view name, absl::StatusCode code);
 
 }  // namespace rivulet

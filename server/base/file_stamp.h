@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a file is still the one that was read.
+// Tells whether a file has changed since it was read.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ struct FileStamp {
   uint64_t inode = 0;
   int64_t size = 0;
   int64_t written_ns = 0;  // since 1970: when its content last changed
-  int64_t changed_ns = 0;  // ... or its owner, mode or name
+  int64_t changed_ns = 0;  // the same, or its owner, mode or name
 
   bool operator==(const FileStamp&) const = default;
 };
 
-// Take it before reading the file: then a change meanwhile is seen by the next comparison. Thread:
+// Take the stamp before reading the file: then the next comparison sees a change meanwhile. Thread:
 // any.
 FileStamp StampOf(const std::string& path);
 

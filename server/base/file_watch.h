@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FileWatch: a thread that looks at files which others replace, so that no other thread waits for
-// the file system.
+// FileWatch: a thread that looks at files which other processes replace, so that no other thread
+// waits for the file system.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ class FileWatch {
   static constexpr absl::Duration kPeriod = absl::Seconds(1);
 
   // A thread called `name` calls `look`: once per period with false, and after Ask with true. A
-  // file system that hangs may keep `look` beyond the life of the watch, so it must own what it
+  // file system that hangs may keep `look` beyond the life of the watch, so `look` must own what it
   // uses.
   FileWatch(const char* name, absl::Duration period, std::function<void(bool asked)> look);
   // Waits for a `look` that runs, but no longer than half a second: a thread that a file system

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histogram: counts values in fixed buckets of relaxed atomics. The thread that measures never
-// waits for the one that reads; the histogram of prometheus-cpp holds a mutex.
+// Histogram: counts values in fixed buckets of relaxed atomics. The measuring thread never waits
+// for a reading thread; the histogram of prometheus-cpp has a mutex.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@ class Histogram {
  public:
   static constexpr size_t kMaxBounds = 24;
 
-  // `bounds`: upper ends of the buckets, ascending, each inclusive; borrowed, they outlive it. One
-  // more bucket, for values above them all, is added. REQUIRES (else the process ends): 1 to
-  // kMaxBounds of them.
+  // `bounds`: upper ends of the buckets, ascending, each inclusive; borrowed, they outlive the
+  // histogram. One more bucket, for values above all bounds, is added. REQUIRES (else the process
+  // ends): 1 to kMaxBounds bounds.
   explicit Histogram(std::span<const double> bounds);
 
   // A negative value, for example of a clock that was set back, counts as 0.
@@ -27,8 +27,8 @@ class Histogram {
 
   struct Reading {
     std::span<const double> bounds;
-    std::vector<int64_t> counts;  // [bounds + 1] of each bucket alone, the one above them last
-    double sum = 0;  // of the values; those of an Observe that runs meanwhile may be missing in it
+    std::vector<int64_t> counts;  // [bounds + 1] of each bucket alone; last: above all bounds
+    double sum = 0;  // of the values; may lack the value of an Observe that runs meanwhile
     int64_t total() const;
   };
   Reading Read() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the calls with one API key may take together, and KeyAccount, which counts what they took.
+// The limits of all calls with one API key together, and KeyAccount, which counts their use.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace rivulet {
 struct KeyLimits {
   int64_t requests_per_minute = 0;  // calls, and the requests of a Multiplex
   int64_t tokens_per_minute = 0;    // given and generated
-  // Of texts to tokenize; of ids to detokenize, four each.
+  // Bytes of texts to tokenize; each id to detokenize counts as four bytes.
   int64_t text_bytes_per_minute = 0;
   int64_t slots = 0;     // per model, held by its requests at once
   int64_t sessions = 0;  // per model, opened with it and still open
@@ -28,9 +28,9 @@ struct KeyLimits {
   bool operator==(const KeyLimits&) const = default;
 };
 
-// How many of something the holder of a key may have at once.
+// The most of something that the holder of a key may have at once.
 struct KeyShare {
-  std::string key;  // its name; "": whoever has no key
+  std::string key;  // its name; "": callers without a key
   int64_t most = std::numeric_limits<int64_t>::max();
 };
 
@@ -42,16 +42,16 @@ class KeyAccount {
 
   const std::string& name() const { return name_; }
 
-  // Sets limits that hold from now on. Where a rate changes, what may be taken at once stays, up to
-  // one minute of the new rate.
+  // Sets limits that hold from now on. If a rate changes, the amount that may be taken at once
+  // stays, up to one minute of the new rate.
   void SetLimits(const KeyLimits& limits, absl::Time now);
 
-  // Counts a request. Errors: RESOURCE_EXHAUSTED (API_KEY_REQUEST_RATE) with the time after which
-  // one may be made; a refused request does not count.
+  // Counts a request. Errors: RESOURCE_EXHAUSTED (API_KEY_REQUEST_RATE) with the time after which a
+  // request may be made; a refused request does not count.
   absl::Status TakeRequest(absl::Time now);
 
-  // Whether a request that takes tokens may begin. Errors: RESOURCE_EXHAUSTED
-  // (API_KEY_TOKEN_QUOTA) with the time after which one may.
+  // Whether a request that takes tokens may begin. Errors: RESOURCE_EXHAUSTED (API_KEY_TOKEN_QUOTA)
+  // with the time after which a request may begin.
   absl::Status CheckTokens(absl::Time now);
   // Counts tokens that a running request was given or has generated. They may exceed the quota: a
   // running reply is not ended.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For threads that exit() does not wait for: a library or the file system keeps them.
+// For threads that exit() must not wait for, because a library or the file system keeps them.
 #pragma once
 
 #include <thread>
@@ -12,7 +12,7 @@ void LeaveBehind(std::thread thread);
 
 // From now on exit() frees nothing of OpenSSL's. A thread of gRPC may still use a TLS connection
 // then: gRPC shuts down on one of its own threads if a thread of gRPC dropped the last channel, and
-// nothing waits for that shutdown. Thread: that of main, before anything uses OpenSSL.
+// nothing waits for that shutdown. Thread: main, before anything uses OpenSSL.
 void LeaveOpenSslBehind();
 
 }  // namespace rivulet

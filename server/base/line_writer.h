@@ -17,32 +17,32 @@
 namespace rivulet {
 
 // Writes `text` to a descriptor, whole lines at a time, so that lines of several writers of a pipe
-// are not mixed, unless they are longer than 4 KiB. Returns how many bytes were taken: fewer after
-// an error, which errno then says, or where `go_on` returned false. `go_on` is asked each time that
-// nothing was taken for kWritePatienceMs: also where the descriptor blocks, unless another process
-// fills the same pipe at that moment. Async-signal-safe where `go_on` is. Thread: any.
+// are not mixed, unless they are longer than 4 KiB. Returns the number of bytes written: fewer
+// after an error (then errno is set) or if `go_on` returned false. `go_on` is asked each time that
+// nothing was written for kWritePatienceMs, even if the descriptor blocks, unless another process
+// fills the same pipe at that moment. Async-signal-safe if `go_on` is. Thread: any.
 size_t WriteWhile(int fd, absl::string_view text, absl::FunctionRef<bool()> go_on);
 inline constexpr int kWritePatienceMs = 50;
 
-// Where lines go. Its functions are called by the writer's thread, except Behind.
+// The target of lines. The writer's thread calls all functions except Behind.
 class LineSink {
  public:
   virtual ~LineSink() = default;
-  // Writes lines, each with its newline, and returns how many were taken, with errno set where not
-  // all. Where the reader is slow it waits for as long as `go_on` says.
+  // Writes lines, each with its newline, and returns the number written; if not all were, errno is
+  // set. If the reader is slow, it waits as long as `go_on` says.
   virtual int64_t Write(absl::string_view lines, absl::FunctionRef<bool()> go_on) = 0;
-  // The next three report lost lines: Behind or Failed once when that begins, Recovered when it is
-  // over. Behind: too many lines wait. Thread: the one that adds a line.
+  // The next three report lost lines: Behind or Failed once when the loss begins, Recovered when it
+  // is over. Behind: too many lines wait. Thread: the thread that adds a line.
   virtual void Behind() {}
   virtual void Failed(int error) { static_cast<void>(error); }
   virtual void Recovered(int64_t lost) { static_cast<void>(lost); }
-  // Asked for by LineWriter::Reopen.
+  // Called for LineWriter::Reopen.
   virtual void Reopen() {}
 };
 
 struct LineWriterOptions {
   const char* thread = "";    // its name
-  size_t max_waiting = 8192;  // lines; one more is dropped
+  size_t max_waiting = 8192;  // lines; further lines are dropped
   // How long the thread waits for more lines after the first, so that many lines wake it rarely.
   absl::Duration gather = absl::ZeroDuration();
 };
@@ -62,15 +62,15 @@ class LineWriter {
   using Line = absl::AnyInvocable<void(std::string* text) &&>;
 
   LineWriter(LineWriterOptions options, std::unique_ptr<LineSink> sink);
-  // Writes what waits, however long that takes, unless Stop was called.
+  // Writes all waiting lines, however long this takes, unless Stop was called.
   ~LineWriter();
 
-  // Never waits. After Stop: drops it.
+  // Never waits. After Stop: drops `line`.
   void Add(Line line);
   // Has the thread call the sink's Reopen. A write that waits for a reader ends first.
   void Reopen();
-  // Writes what waits, until `deadline` at most: what is left then is lost. Where the system keeps
-  // the thread longer, for example a file system that hangs, the thread is left behind
+  // Writes waiting lines until `deadline` at most; the rest is lost. If the system keeps the thread
+  // longer, for example a file system that hangs, the thread is left behind
   // (server/base/leave_behind.h).
   void Stop(absl::Time deadline);
 

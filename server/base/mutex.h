@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's lock: std::mutex with clang's thread-safety annotations. It is not absl::Mutex
-// because Debian's Abseil is not instrumented: ThreadSanitizer cannot see what that orders and
-// reports races that are none. What it sees here is pthread, which it knows.
+// because Debian's Abseil is not instrumented: ThreadSanitizer does not see how absl::Mutex orders
+// accesses and reports false races. std::mutex is pthread, which ThreadSanitizer knows.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TimedCalls: calls that may hang with the disk, one after another on a thread of their own. A
-// second thread refuses those that take too long.
+// second thread refuses calls that take too long.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,16 @@
 namespace rivulet {
 
 struct TimedCallsOptions {
-  const char* name = "";    // of the thread that carries them out (NameThread)
+  const char* name = "";    // of the thread that makes the calls (NameThread)
   std::string whose;        // for errors: "The session store", say
   size_t most_waiting = 0;  // calls
-  // A call is refused so long after Push, or so long after it has begun. While one that was refused
-  // for the latter reason has not returned, all others are refused, too.
+  // A call is refused this long after Push, or this long after it has begun. While a call that was
+  // refused because of since_begin has not returned, all other calls are refused, too.
   absl::Duration since_push = absl::InfiniteDuration();
   absl::Duration since_begin = absl::InfiniteDuration();
   // How long the destructor waits for the running call, and then for the thread.
   absl::Duration end_time = absl::Seconds(1);
-  // Called between calls, so often; at once again where it returns true.
+  // Called between calls at this interval; again at once if it returns true.
   std::function<bool()> sweep = nullptr;
   absl::Duration sweep_every = absl::InfiniteDuration();
 };
@@ -35,21 +35,21 @@ struct TimedCallsOptions {
 class TimedCalls {
  public:
   explicit TimedCalls(TimedCallsOptions options);
-  // Refuses the calls that wait, and the running one in the end. A thread that hangs is then
-  // left behind (leave_behind.h): so the calls and the sweep own what they use. Thread: not one of
-  // these two.
+  // Refuses the waiting calls, and in the end the running call. A thread that hangs is then left
+  // behind (leave_behind.h), so the calls and the sweep must own what they use. Thread: neither of
+  // its two threads.
   ~TimedCalls();
   TimedCalls(const TimedCalls&) = delete;
   TimedCalls& operator=(const TimedCalls&) = delete;
 
-  // `ask` is called on the thread; `done` gets what it returns. Or UNAVAILABLE: it took too long,
+  // `ask` is called on the thread; `done` gets its result, or UNAVAILABLE: the call took too long,
   // too many calls wait, or this is being destroyed. `done` is called exactly once, on one of the
-  // two threads, and must not block. A call that hangs keeps nothing of `done`. An `ask` that takes
-  // a `const std::atomic<bool>&` can see there whether the call was refused meanwhile.
+  // two threads, and must not block. A call that hangs does not keep `done` alive. An `ask` that
+  // takes a `const std::atomic<bool>&` can see there whether the call was refused meanwhile.
   template <typename Answer, typename Ask>
   void Push(std::function<void(Answer)> done, Ask ask) {
     struct Asked {
-      std::function<void(Answer)> done;  // whoever answers takes it
+      std::function<void(Answer)> done;  // the answering thread takes it
       std::atomic<bool> refused = false;
     };
     const auto asked = std::make_shared<Asked>();
@@ -73,9 +73,9 @@ class TimedCalls {
   }
 
  private:
-  // One of the two gives the answer.
+  // One of the two functions gives the answer.
   struct Call {
-    std::function<std::function<void()>()> ask;  // returns what gives it
+    std::function<std::function<void()>()> ask;  // returns the function that answers
     std::function<void(const absl::Status& why)> refuse;
   };
   class Queue;

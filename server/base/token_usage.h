@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TokenUsage: how many tokens each caller of a model has given and generated.
+// TokenUsage: counts the tokens that each caller of a model has given and generated.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,18 @@
 
 namespace rivulet {
 
-// What requests count their tokens in, as they come. Thread: any.
+// The counters of one caller, which requests increase while they run. Thread: any.
 struct CallerTokens {
-  std::atomic<int64_t> given = 0;      // in accepted requests; of a resumed reply, its tokens too
+  std::atomic<int64_t> given = 0;      // in accepted requests; resumed tokens included
   std::atomic<int64_t> generated = 0;  // and put into a reply
 };
 
-// Clients may name their tenant themselves where there are no keys, so there is a bound on the
-// callers that are counted by their name: the first ones. Thread: any.
+// Without keys clients name their tenant themselves, so the number of callers that are counted by
+// name is bounded: the first callers are. Thread: any.
 class TokenUsage {
  public:
   static constexpr size_t kMostCallers = 1000;
-  // Tenant and key of all others; no tenant and no key has such a name.
+  // Tenant and key of all other callers; no tenant and no key can have this name.
   static constexpr char kOthers[] = "(others)";
 
   // `key`: the name of an API key; "": none. Never null.

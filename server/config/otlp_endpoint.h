@@ -16,7 +16,7 @@ struct OtlpEndpoint {
 
 // Reads "http://HOST[:PORT]" (plaintext) or "https://HOST[:PORT]" (TLS), as OpenTelemetry writes
 // the endpoints of OTLP over gRPC; the port is 4317 unless given. Errors: INVALID_ARGUMENT, which
-// names the setting, what it holds and what is allowed.
+// names the setting, its value and what is allowed.
 absl::StatusOr<OtlpEndpoint> ParseOtlpEndpoint(absl::string_view text);
 
 }  // namespace rivulet

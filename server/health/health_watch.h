@@ -45,7 +45,7 @@ class HealthWatch {
   std::atomic<bool> failed_ = false;
   Mutex look_mutex_;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(look_mutex_);  // by name, all ever served
-  bool any_serving_ ABSL_GUARDED_BY(look_mutex_);                     // what "" was set to
+  bool any_serving_ ABSL_GUARDED_BY(look_mutex_);                     // the status of ""
   std::set<std::string> file_errors_ ABSL_GUARDED_BY(look_mutex_);    // models that had one: logged
   absl::Notification stop_;
   std::thread thread_;  // last: everything above exists when it starts

@@ -20,7 +20,7 @@ struct ListenerWatchOptions {
   absl::Duration fail_after = absl::Seconds(60);   // without an answer
 };
 
-// With the times for `fail_after`: a dozen calls until then, none of them longer than 5 s.
+// The options for `fail_after`: a dozen calls until then, none longer than 5 s.
 ListenerWatchOptions ListenerWatchFor(absl::Duration fail_after);
 
 // Calls on a thread of its own, from construction to destruction.
@@ -29,8 +29,8 @@ class ListenerWatch {
   // A call on a connection of its own. OK: it was answered. RESOURCE_EXHAUSTED: the call could not
   // be made, which says nothing about the listener.
   using Call = std::function<absl::Status(absl::Duration timeout)>;
-  // Whether calls may fail at the moment because no more connections are taken. Such a failure says
-  // nothing about the listener.
+  // Whether calls may fail at the moment because no more connections are accepted. Such a failure
+  // says nothing about the listener.
   using Full = std::function<bool()>;
   // Called once, with the last error, on the watch's thread, before failed() is true.
   using OnFailed = std::function<void(const absl::Status&)>;

@@ -27,7 +27,7 @@ struct ApiKey {
   std::string name;  // for operators
   KeyHash hash = {};
   std::string tenant;                           // its calls use this tenant's sessions and shares
-  std::optional<ModelNames> models;             // those that its calls can see; absent: all
+  std::optional<ModelNames> models;             // models that its calls can see; absent: all
   bool admin = false;                           // may call AdminService
   absl::Time expires = absl::InfiniteFuture();  // from then on it is refused
   KeyLimits limits;
@@ -36,7 +36,7 @@ struct ApiKey {
 
 // Thread, of all functions: any.
 KeyHash HashOf(absl::string_view key);
-// Takes the same time wherever they differ.
+// Compares in constant time.
 bool SameHash(const KeyHash& a, const KeyHash& b);
 
 // Whether `name` may be a tenant's, and a key's: 1 to 64 of A-Z a-z 0-9 . _ -

@@ -11,15 +11,15 @@
 
 namespace rivulet {
 
-// Calls `edit` with the keys of the file and writes the result, as a whole, with mode 0600 and the
-// owner that the file had. A symlink stays, and its target is replaced. With `make` a file that
+// Calls `edit` with the keys of the file and replaces the file by the result, with mode 0600 and
+// the owner that the file had. A symlink stays, and its target is replaced. With `make` a file that
 // does not exist counts as one without keys. Edits of several processes run one after another. An
-// error of `edit` is returned, and the file is not changed. Errors: those of ReadKeys, and
-// INVALID_ARGUMENT where it cannot be written. Thread: any.
+// error of `edit` is returned, and the file is not changed. Errors: the errors of ReadKeys;
+// INVALID_ARGUMENT if the file cannot be written. Thread: any.
 absl::Status EditKeys(const std::string& path, bool make,
                       const std::function<absl::Status(std::vector<ApiKey>* keys)>& edit);
 
-// A new key: 256 random bits as text that metadata can hold, with a prefix that says what it is.
+// A new key: 256 random bits as text that metadata can hold, with a prefix that marks it as a key.
 std::string NewKey();
 
 }  // namespace rivulet

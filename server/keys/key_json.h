@@ -29,8 +29,7 @@ inline constexpr KeyLimit kKeyLimits[] = {
 };
 inline constexpr int64_t kMaxKeyLimit = 1'000'000'000;  // the least is 1
 
-// The members that the file has for the key (docs/security.md), in order; those with nothing to say
-// are absent.
+// The members that the file has for the key (docs/security.md), in order; empty members are absent.
 // Thread: any.
 nlohmann::ordered_json KeyToJson(const ApiKey& key);
 

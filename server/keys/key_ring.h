@@ -19,9 +19,8 @@
 
 namespace rivulet {
 
-// Where a changed file cannot be used, that is logged (keys_reload_failed) and the keys stay as
-// they were. A key whose name stays in the file keeps its account, with the limits that the file
-// has now.
+// If a changed file cannot be used, an event is logged (keys_reload_failed) and the keys stay as
+// they were. A key whose name stays in the file keeps its account, with the file's new limits.
 // Thread: any.
 class KeyRing {
  public:
@@ -32,12 +31,12 @@ class KeyRing {
   // The key that a client shows, also one that has expired; null where there is none. Never waits
   // for the file.
   std::shared_ptr<const ApiKey> Find(absl::string_view key);
-  // Reads the file where it has changed, or `always`. Thread: one at a time.
+  // Reads the file if it has changed, or `always`. Thread: one at a time.
   void Look(absl::Time now, bool always);
 
  private:
-  // By the first bytes of the hash. A look-up compares these in a time that depends on them; what
-  // that says about a hash does not lead to its key.
+  // By the first bytes of the hash. The time of a look-up depends on these bytes, but knowing parts
+  // of a hash does not lead to its key.
   using Keys = std::unordered_multimap<uint64_t, std::shared_ptr<const ApiKey>>;
 
   KeyRing(std::string path, const FileStamp& stamp, absl::Time now, std::vector<ApiKey> keys);

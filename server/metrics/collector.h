@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scrape reads: the values of the metrics in metric_table.h, from where they are counted.
-// Nothing is stored here.
+// The content of a scrape: reads the values of the metrics in metric_table.h from the objects that
+// count them. Stores nothing.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -13,7 +13,7 @@
 namespace rivulet {
 
 // One family for each metric that has a value now, in the order of the table. Holds the models
-// while it reads, so that none is unloaded meanwhile. Thread: any.
+// while it reads, so that no model is unloaded meanwhile. Thread: any.
 std::vector<prometheus::MetricFamily> CollectMetrics(const ServedModels& models,
                                                      const ServerCalls& calls);
 

@@ -20,7 +20,7 @@ struct MetricInfo {
   absl::string_view sentence;
 };
 
-// All of them, in the order of the page. Thread: any.
+// All metrics, in the order of the page. Thread: any.
 std::span<const MetricInfo> Metrics();
 
 }  // namespace rivulet

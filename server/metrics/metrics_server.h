@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MetricsServer: answers GET /metrics over HTTP with what collector.h gathers, in the text format
+// MetricsServer: answers GET /metrics over HTTP with the metrics of collector.h, in the text format
 // of Prometheus.
 #pragma once
 
@@ -17,7 +17,7 @@ class Exposer;
 
 namespace rivulet {
 
-// Has 16 threads of its own for connections, and one that accepts them. Thread: any.
+// Has 16 own threads for connections, and a thread that accepts them. Thread: any.
 class MetricsServer {
  public:
   // Answers once this has returned. `address`: the setting metrics-listen. `models` and `calls` are

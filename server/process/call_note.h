@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallNote: which method the calling thread works on, for the log and the crash handler. It is no
-// part of CallContext, which a signal handler cannot find and threads of the engine have none of.
+// CallNote: which method the calling thread works on, for the log and the crash handler. Not part
+// of CallContext, which a signal handler cannot find and threads of the engine do not have.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 namespace rivulet {
 
 // Notes `method`, for example "Generate", while this lives. The text must outlive the thread's
-// calls. Thread: the one that makes it.
+// calls. Thread: the thread that makes it.
 class CallNote {
  public:
   explicit CallNote(const char* method) : outer_(Current()) {

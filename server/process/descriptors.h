@@ -11,7 +11,7 @@
 
 namespace rivulet {
 
-// The soft limit of RLIMIT_NOFILE, which applies, in descriptors.
+// The soft limit of RLIMIT_NOFILE, which is the limit in force, in descriptors.
 int64_t DescriptorLimit();
 
 // Raises the soft limit to the hard one, for this process. Returns the soft limit before.
@@ -20,22 +20,22 @@ int64_t RaiseDescriptorLimit();
 // Descriptors that are open now.
 int64_t OpenDescriptors();
 
-// How many connections of `each` descriptors fit beside `open` descriptors under a soft limit of
-// `limit`, if a quarter of it, at most 512, stays free for files and whatever is opened later. At
+// The number of connections of `each` descriptors that fit beside `open` descriptors under a soft
+// limit of `limit`, if a quarter of the limit, at most 512, stays free for other descriptors. At
 // least 1.
 int64_t ConnectionsThatFit(int64_t limit, int64_t open, int each);
 
-// Unused descriptors in reserve, for when the process or the machine has no more. Thread: any.
+// Reserved descriptors, for when the process or the machine has no more. Thread: any.
 class SpareDescriptors {
  public:
   explicit SpareDescriptors(int count);
   ~SpareDescriptors();
 
-  // Closes one, so that the next call that needs a descriptor gets it, unless another thread is
-  // faster. False where none is left.
+  // Closes one descriptor, so that the next call that needs a descriptor gets it, unless another
+  // thread is faster. False if none is left.
   bool Release();
-  // Replaces those that were released, as far as there are descriptors. Costs nothing where none is
-  // missing.
+  // Replaces the released descriptors, as far as the system has descriptors. Costs nothing if none
+  // is missing.
   void Refill();
 
  private:

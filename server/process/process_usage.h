@@ -17,8 +17,8 @@ struct ProcessUsage {
   int64_t threads = 0;
 };
 
-// From /proc; nullopt where that cannot be read. The time of boot is read once, because it moves
-// when the machine's clock is set, and the process would seem to have started again. Thread: any.
+// From /proc; nullopt where /proc cannot be read. The time of boot is read only once: it moves when
+// the machine's clock is set, and the process would seem to have started again. Thread: any.
 std::optional<ProcessUsage> GetProcessUsage();
 
 // The same from the contents of /proc/self/stat. `boot_seconds`: since 1970; `ticks`: of the clock,

@@ -8,7 +8,7 @@
 
 namespace rivulet {
 
-// Metadata key of a request's id, in requests and replies; proxies use the same one.
+// Metadata key of a request's id, in requests and replies; proxies use the same key.
 inline constexpr char kRequestIdKey[] = "x-request-id";
 
 inline constexpr size_t kMaxRequestIdBytes = 128;
@@ -18,7 +18,7 @@ inline constexpr size_t kMaxRequestIdBytes = 128;
 // proxies put a comma between two ids. Thread: any.
 bool IsRequestId(absl::string_view text);
 
-// A new one: a random UUID, for example "9f6c1a52-3c1e-4d55-8f0a-0d5b5c1f7e21". Thread: any.
+// A new id: a random UUID, for example "9f6c1a52-3c1e-4d55-8f0a-0d5b5c1f7e21". Thread: any.
 std::string NewRequestId();
 
 }  // namespace rivulet

@@ -29,7 +29,7 @@ struct RequestLine {
   std::string tenant, key;               // the key's name
   std::string model, session, trace_id, peer;
   std::optional<int64_t> prompt_tokens, generated_tokens;
-  std::optional<absl::Time> arrival;  // at the engine, from which on the times count
+  std::optional<absl::Time> arrival;  // at the engine; the times count from here
   std::optional<absl::Duration> queue_time, first_token_time, engine_time;
 };
 
@@ -48,19 +48,19 @@ class RequestLog {
  public:
   // Errors: INVALID_ARGUMENT (CONFIG_INVALID: the file cannot be opened for writing).
   static absl::StatusOr<std::unique_ptr<RequestLog>> Open(const RequestLogOptions& options);
-  // Writes what waits, for at most a second.
+  // Writes waiting lines, for at most a second.
   ~RequestLog();
 
-  // What Open would say of `target`. Makes no file.
+  // The status that Open would return for `target`. Makes no file.
   static absl::Status Check(const std::string& target);
 
-  // Whether a request is to be added: every one with an error, and a random part of the others.
+  // Whether a request is to be added: every request with an error, and a random part of the others.
   bool Takes(bool error) const;
   // Never waits for the disk.
   void Add(RequestLine line);
   // Opens the file again, which may have been renamed: later lines go to the file that has the name
-  // now. Returns at once. If it cannot be opened, lines still go to the old one. False where the
-  // log is not a file.
+  // now. Returns at once. If that file cannot be opened, lines still go to the old file. False
+  // where the log is not a file.
   bool Reopen();
 
   LineCounts counts() const { return writer_.counts(); }

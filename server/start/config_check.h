@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CheckConfig: what `rivulet-server --check-config` says.
+// CheckConfig: the report of `rivulet-server --check-config`.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 namespace rivulet {
 
 struct ConfigReport {
-  std::vector<absl::Status> faults;  // each ends a start, or would if those before it were repaired
+  std::vector<absl::Status> faults;  // each ends a start, or would once earlier faults are repaired
   std::vector<std::string> warnings;  // a start succeeds in spite of them
 };
 
-// Looks at all that Server::Create(config) depends on, by the same functions, and goes on after a
-// fault. It reads no weights and makes no file or directory, so it leaves out what only these show:
-// damaged weights, the models of warm states, the memory of a GPU. A port that another process has
-// is no fault, nor is a directory of states that another server uses: that may be the server whose
-// next configuration this is.
+// Checks everything that Server::Create(config) depends on, by the same functions, and goes on
+// after a fault. It reads no weights and makes no file or directory, so it does not check the
+// weights, the models of warm states and the memory of a GPU. A port that another process has is no
+// fault, nor is a directory of states that another server uses: `config` may be the next
+// configuration of that server.
 ConfigReport CheckConfig(const ServerConfig& config);
 
 }  // namespace rivulet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model directory holds, as the headers of its files say.
+// The content of a model directory, from the headers of its files.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,35 @@ namespace rivulet {
 
 struct ModelDescription {
   std::string name;
-  std::string kind;  // "linear" or "softmax" (model/FORMAT.md), or as `model_type` spells it: "gla"
+  std::string kind;        // "linear" or "softmax" (model/FORMAT.md), or the model_type, as "gla"
   std::string content;     // "tokens", "text", "image 28x28x1"
   std::string tokenizer;   // ModelText::tokenizer_kind; "": none
   int tokenizer_size = 0;  // its ids
-  std::string dtypes;      // of its tensors, those of the most bytes first: "F16, F32"
+  std::string dtypes;      // of its tensors, the type with most bytes first: "F16, F32"
   int64_t num_parameters = 0;
-  // As the CPU backend keeps them; an estimate for kinds "linear" and "softmax".
+  // As the CPU backend keeps the weights; an estimate for kinds "linear" and "softmax".
   int64_t weight_bytes = 0;
   int64_t state_bytes = 0;  // of one sequence, with room for `context` tokens
-  // Of it: what does not grow (recurrent states, windows of keys and values), and what each token
-  // adds in layers that attend to all positions; context: tokens that a slot would have room for.
-  // 0: no limit.
+  // Of state_bytes: the part that does not grow (recurrent states, windows of keys and values), and
+  // the bytes that each token adds in layers that attend to all positions. context: the tokens that
+  // a slot would have room for; 0: no limit.
   int64_t fixed_bytes = 0, token_bytes = 0, context = 0;
   int num_layers = 0, hidden_size = 0, vocab_size = 0;
   int num_heads = 0, key_dim = 0, value_dim = 0;  // the dimensions: of a head
-  // What --weights could choose instead: weight_bytes and slots then.
+  // Another choice of --weights, with its weight_bytes and slots.
   struct Choice {
     std::string weights;  // "int8"
     int64_t weight_bytes = 0;
     int slots = 0;
   };
   std::vector<Choice> choices;
-  int slots = 0;  // that the CPU backend would make here and now with `--slots auto`; 0: none fit
-  std::string slots_choice;  // why that many
+  int slots = 0;             // of the CPU backend here and now with `--slots auto`; 0: none fit
+  std::string slots_choice;  // why this number
 };
 
 // Describes the first model of `server`, with its weights, max_context and kv_cache, without
-// reading a weight. Errors: those of ParseModelPlace, CpuOptionsOf and Model::Open; DATA_LOSS (a
-// tensor of the family that is missing, misshapen or not expected). Thread: any.
+// reading a weight. Errors: the errors of ParseModelPlace, CpuOptionsOf and Model::Open; DATA_LOSS
+// (a tensor of the family is missing, misshapen or not expected). Thread: any.
 absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server);
 
 }  // namespace rivulet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `rivulet quantize` does.
+// The work of `rivulet quantize`.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace rivulet {
 
-// QuantizeDirectory with `weights` as the setting of that name. Errors: of that, and of
-// ParseWeightChoice.
+// QuantizeDirectory with `weights` as in the setting `weights`. Errors: the errors of
+// QuantizeDirectory and of ParseWeightChoice.
 absl::StatusOr<QuantizedDirectory> QuantizeModel(
     const std::string& from, const std::string& out, absl::string_view weights,
     absl::FunctionRef<void(int64_t done, int64_t all)> progress);

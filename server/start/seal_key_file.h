@@ -19,7 +19,7 @@ class SealKeyFile {
   static absl::StatusOr<std::unique_ptr<SealKeyFile>> Create(std::string path);
 
   const std::shared_ptr<Sealer>& sealer() const { return sealer_; }
-  // Reads the file where it has changed, or `always`. One that cannot be used is logged
+  // Reads the file if it has changed, or `always`. If it cannot be used, an event is logged
   // (session_store_keys_failed), and the keys stay as they were.
   void Look(bool always);
 

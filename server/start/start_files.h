@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a start makes of settings that name files, addresses and backends, where Server::Create and
-// CheckConfig (config_check.h) must agree.
+// Reads the settings that name files, addresses and backends in the same way for Server::Create and
+// CheckConfig (config_check.h).
 #pragma once
 
 #include <map>
@@ -23,14 +23,14 @@ TlsFiles TlsFilesOf(const ServerConfig& config);
 // INVALID_ARGUMENT.
 absl::StatusOr<std::string> ReadSnapshotKey(const ServerConfig& config);
 
-// What otlp-endpoint and otlp-ca say, and who the process is; its instance is another one each
-// time. Errors: INVALID_ARGUMENT, NOT_FOUND. REQUIRES: there is an otlp-endpoint.
+// The options from otlp-endpoint and otlp-ca, and the attributes of this process, with a new
+// instance id each time. Errors: INVALID_ARGUMENT, NOT_FOUND. REQUIRES: there is an otlp-endpoint.
 absl::StatusOr<OtlpOptions> OtlpOptionsOf(const ServerConfig& config);
 
-// A missing repository at the start is an error. An empty one is allowed.
+// A missing repository at the start is an error. An empty repository is allowed.
 absl::Status CheckRepository(const std::string& directory);
 
-// Errors: INVALID_ARGUMENT (MODEL_NAME_REPEATED) where `directories`, by the names of their models,
+// Errors: INVALID_ARGUMENT (MODEL_NAME_REPEATED) if `directories`, by the names of their models,
 // has a model `name` already.
 absl::Status CheckNewModel(const std::map<std::string, std::string>& directories,
                            const std::string& name, const std::string& directory);
@@ -38,13 +38,13 @@ absl::Status CheckNewModel(const std::map<std::string, std::string>& directories
 // `reserved_bytes`: as CpuBackendOptions. Errors: INVALID_ARGUMENT (weights).
 absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, int64_t reserved_bytes);
 
-// What `status`, an error of the CUDA backend, is for the start: OK where the CPU serves instead.
+// The fault of a start for `status`, an error of the CUDA backend: OK if the CPU serves instead.
 absl::Status CudaFault(const ServerConfig& config, const absl::Status& status);
 
-// What a start warns of: an address beyond loopback where keys cross the network readable, or
-// where nobody needs one.
+// A warning of a start: clients reach an address beyond loopback with keys in clear text, or
+// without keys.
 struct AddressWarning {
-  bool has_keys;  // which cross the network readable
+  bool has_keys;  // keys cross the network in clear text
   const char* setting;
   std::string address, reason;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings about states: where those of a model may go, and which ones it begins with.
+// The settings about states: where the states of a model may go, and which states it begins with.
 #pragma once
 
 #include <memory>
@@ -22,47 +22,47 @@ namespace rivulet {
 // The limits of `config` on sessions, their states and cached prompts.
 void SetStateOptions(const ServerConfig& config, EngineOptions* options);
 
-// OK where parked-state-mib is 0 or holds what preemption needs (LeastHostBytes). Errors:
-// INVALID_ARGUMENT naming it.
+// OK if parked-state-mib is 0 or enough for preemption (LeastHostBytes). Errors: INVALID_ARGUMENT
+// naming the setting.
 absl::Status CheckHostMemory(const ServerConfig& config, const BackendLimits& limits);
 
-// OK where session-state-mib, prefix-cache-mib and, with state-dir, state-disk-mib are 0 or hold at
-// least one state. Errors: INVALID_ARGUMENT naming the first that does not.
+// OK if session-state-mib, prefix-cache-mib and, with state-dir, state-disk-mib are 0 or enough for
+// one state. Errors: INVALID_ARGUMENT naming the first setting that is too small.
 absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& limits);
 
-// The store that config.session_store names; null for "none". `sealer`: what it holds is encrypted;
-// null: it is not. Errors: INVALID_ARGUMENT naming the setting, those of OpenDirSessionStore and
-// OpenRedisSessionStore; with `must_be_reachable`, UNAVAILABLE where a Redis cannot be reached.
+// The store that config.session_store names; null for "none". `sealer`: encrypts it; null: not
+// encrypted. Errors: INVALID_ARGUMENT naming the setting; the errors of OpenDirSessionStore and
+// OpenRedisSessionStore; with `must_be_reachable`, UNAVAILABLE if a Redis cannot be reached.
 absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config,
                                                                std::shared_ptr<const Sealer> sealer,
                                                                bool must_be_reachable = false);
 
-// Where config.session_states says that states are published; null where no store is shared, and
-// for "none". `sealer`: as OpenSessionStore. Errors: INVALID_ARGUMENT naming the setting, those of
-// OpenDirStateArchive and OpenRedisStateArchive.
+// The archive for published states that config.session_states names; null where no store is shared,
+// and for "none". `sealer`: as OpenSessionStore. Errors: INVALID_ARGUMENT naming the setting; the
+// errors of OpenDirStateArchive and OpenRedisStateArchive.
 absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(
     const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
 
-// The directory that OpenStateArchive would use; "" where it uses none.
+// The directory that OpenStateArchive would use; "": none.
 std::string StateArchiveDirectory(const ServerConfig& config);
 
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
 
 // The snapshots that config.warm_states names: files, or directories of files, of one or several
-// models. Their states are for all tenants, as the operator has decided by naming them; the tenant
-// in a snapshot is ignored. Thread: any, once it is made.
+// models. Their states are for all tenants, because the operator has named the files; the tenant in
+// a snapshot is ignored. Thread: any, once it is made.
 class WarmFiles {
  public:
-  // Reads all of them; each must have a state. `key`: of their signature; "": it is not checked.
-  // Errors: those of DecodeSnapshot, NOT_FOUND, INVALID_ARGUMENT; the message begins with the file.
+  // Reads all files; each must have a state. `key`: of their signatures; "": unchecked. Errors: the
+  // errors of DecodeSnapshot, NOT_FOUND, INVALID_ARGUMENT; the message begins with the file.
   static absl::StatusOr<WarmFiles> Read(const ServerConfig& config, absl::string_view key);
 
-  // INVALID_ARGUMENT (WARM_STATE_MODEL) where a file is of none of these models.
+  // INVALID_ARGUMENT (WARM_STATE_MODEL) if a file belongs to none of these models.
   absl::Status CheckModels(const std::vector<std::shared_ptr<const Model>>& models) const;
-  // Those of `model`. Errors: INVALID_ARGUMENT (WARM_STATE_NUMERICS: computed by another backend or
-  // build, so its tokens would not be those of a lone request; WARM_STATE_MEMORY;
-  // TOO_MANY_TOKENS: longer than a slot has room for), those of CheckSnapshot.
+  // The states of `model`. Errors: INVALID_ARGUMENT (WARM_STATE_NUMERICS: computed by another
+  // backend or build, so requests would get other tokens than without the state; WARM_STATE_MEMORY;
+  // TOO_MANY_TOKENS: more than a slot has room for); the errors of CheckSnapshot.
   absl::StatusOr<std::vector<WarmState>> Of(const Model& model, const BackendLimits& limits,
                                             int64_t max_bytes) const;
 

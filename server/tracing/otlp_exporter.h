@@ -29,14 +29,14 @@ namespace rivulet {
 struct OtlpOptions {
   std::string target;  // HOST:PORT
   bool tls = false;
-  std::string authorities;  // of the collector's certificate, PEM; "": those of the system
+  std::string authorities;  // of the collector's certificate, PEM; "": the system's
   ResourceAttributes resource;
-  size_t max_waiting = 8192;  // spans, those being sent not counted; more are dropped
-  // Spans in one message. With less than 1 KiB each it stays far below gRPC's default of 4 MiB.
+  size_t max_waiting = 8192;  // spans that wait to be sent; more are dropped
+  // Spans in one message. With less than 1 KiB a span it stays far below gRPC's default of 4 MiB.
   size_t max_batch = 512;
-  absl::Duration batch_delay = absl::Seconds(1);  // most that a span waits for others
+  absl::Duration batch_delay = absl::Seconds(1);  // longest that a span waits for others
   absl::Duration call_timeout = absl::Seconds(10);
-  // Between two tries to reach a collector that does not answer; doubles from first to last.
+  // Wait between two tries to reach a collector that does not answer; doubles from first to last.
   absl::Duration first_retry = absl::Seconds(1), last_retry = absl::Seconds(5);
 };
 
@@ -47,10 +47,10 @@ class OtlpExporter {
   // As Stop(now).
   ~OtlpExporter();
 
-  // Takes spans that belong together: all of them, or none where there is no room for all.
+  // Takes spans that belong together: all of them, or none if there is no room for all.
   void Add(std::vector<Span> spans);
-  // Sends what waits, until `deadline` at most; the rest is dropped. Where the collector does not
-  // answer, all is dropped at once. Spans that are added later are dropped.
+  // Sends waiting spans until `deadline` at most; the rest is dropped. If the collector does not
+  // answer, all are dropped at once. Spans that are added later are dropped.
   void Stop(absl::Time deadline);
 
   // Spans since start, without those that still wait.
@@ -63,11 +63,11 @@ class OtlpExporter {
 
  private:
   void Run();
-  // Waits for spans; empty once there will be none.
+  // Waits for spans; empty once no more spans will come.
   std::vector<Span> NextBatch();
   // False where the exporter was stopped before the collector took or refused them.
   bool Deliver(const std::vector<Span>& batch);
-  // Tries once. Returns how long to wait before the next try, where one makes sense.
+  // Tries once. Returns how long to wait before the next try; nullopt: no next try makes sense.
   std::optional<absl::Duration> Try(const std::vector<Span>& batch);
   // Absent where the exporter was stopped and its time is over.
   template <typename Request, typename Reply>
@@ -85,13 +85,13 @@ class OtlpExporter {
   std::deque<Span> waiting_ ABSL_GUARDED_BY(mutex_);
   absl::Time oldest_ ABSL_GUARDED_BY(mutex_);  // when the first of waiting_ came
   std::optional<absl::Time> stop_by_ ABSL_GUARDED_BY(mutex_);
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;                   // the thread has
-  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;  // that runs
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;                   // the thread has ended
+  grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the running call
   std::atomic<int64_t> sent_ = 0, dropped_ = 0, failed_ = 0;
 
-  // The thread's.
+  // Used only by the thread.
   bool away_ = false;
-  int64_t dropped_before_ = 0;  // when it went away
+  int64_t dropped_before_ = 0;  // dropped spans when it went away
   absl::Duration retry_;
   std::thread thread_;
 };

@@ -12,7 +12,7 @@
 
 namespace rivulet {
 
-// Ids are lower-case hexadecimal digits, as in the header traceparent: 32 of a trace, 16 of a span.
+// Ids are lower-case hexadecimal digits, as in the header traceparent: a trace has 32, a span 16.
 struct Span {
   using Value = std::variant<std::string, int64_t>;
 
@@ -30,7 +30,7 @@ struct Span {
 // Describes the process to a collector: names and values such as {"service.name", "..."}.
 using ResourceAttributes = std::vector<std::pair<std::string, std::string>>;
 
-// Random ones. Thread: any.
+// Random ids. Thread: any.
 std::string NewTraceId();
 std::string NewSpanId();
 

@@ -14,12 +14,12 @@ inline constexpr char kTraceParentKey[] = "traceparent";
 
 struct TraceContext {
   std::string trace_id;   // 32 lower-case hexadecimal digits, not all 0
-  std::string parent_id;  // the caller's span: 16 of them, not all 0
+  std::string parent_id;  // the caller's span: 16 such digits, not all 0
   bool sampled = false;   // the caller records its spans
 };
 
-// What a value of kTraceParentKey says; nullopt where it is malformed, as the specification asks
-// for. Of later versions the part that version 00 defines is read. Thread: any.
+// Parses a value of kTraceParentKey; nullopt if it is malformed, as the specification asks. Of
+// later versions, only the part that version 00 defines is read. Thread: any.
 std::optional<TraceContext> ParseTraceParent(absl::string_view value);
 
 }  // namespace rivulet

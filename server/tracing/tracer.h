@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracer: which requests are traced, and the spans of those that are.
+// Tracer: decides which requests are traced, and makes the spans of traced requests.
 #pragma once
 
 #include <optional>
@@ -21,7 +21,7 @@ struct RequestTrace {
   bool parent_elsewhere = false;  // the parent is a span of the caller
 };
 
-// The span of a request, and where an engine took it those of its parts: "queue" until it has
+// The span of a request and, if an engine took it, the spans of its parts: "queue" until it has
 // slots, "prefill" until its first token or its end, "decode" until its end. Without prompts.
 std::vector<Span> SpansOf(const RequestTrace& trace, const RequestLine& line);
 
@@ -32,9 +32,9 @@ class Tracer {
   Tracer(OtlpOptions options, double sample) : sample_(sample), exporter_(std::move(options)) {}
 
   // A request begins. `caller`: its traceparent, whose flag decides; absent: chance decides.
-  // Returns nullopt where the request is not traced.
+  // Returns nullopt if the request is not traced.
   std::optional<RequestTrace> Begin(const std::optional<TraceContext>& caller) const;
-  // The same for a request within a traced one.
+  // The same for a request within a traced request.
   static RequestTrace BeginWithin(const RequestTrace& outer);
 
   // A traced request has ended. Never waits.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdminService, with a listener of its own, which clients never reach: operators load and unload
-// models there and change the log level.
+// AdminService, on its own listener, which clients never reach: operators load and unload models
+// and change the log level.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ namespace rivulet {
 
 class Listener;
 
-// What AdminService asks of its server. Both return when all is done. Errors: as the RPCs'. Thread:
-// any.
+// The operations of the server that AdminService calls. Both return when all is done. Errors: as
+// the RPCs. Thread: any.
 class ModelControl {
  public:
   virtual ~ModelControl() = default;
@@ -37,7 +37,7 @@ class ModelControl {
                                           std::optional<absl::Duration> drain_timeout) = 0;
 };
 
-// Each call takes a thread, unlike those of clients: there are few, and they take seconds.
+// Each call takes a thread, unlike clients' calls: there are few calls, and they take seconds.
 class AdminService final : public RpcService {
  public:
   // Both are borrowed.
@@ -78,9 +78,9 @@ class AdminService final : public RpcService {
 // Thread: any, but Shutdown and the destructor once.
 class AdminServer {
  public:
-  // Serves once it has returned. `control`, `keys` (null: callers need none) and what `sinks` names
-  // must outlive this object; `listen` is HOST:PORT. Errors: INVALID_ARGUMENT (address, TLS files),
-  // NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
+  // The server serves once Create has returned. `control`, `keys` (null: callers need none) and the
+  // sinks must outlive this object; `listen` is HOST:PORT. Errors: INVALID_ARGUMENT (address, TLS
+  // files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
                                                              const std::string& listen,
                                                              const TlsFiles& tls, bool reflection,
@@ -89,8 +89,8 @@ class AdminServer {
   ~AdminServer();
 
   int port() const;
-  // Takes no more calls and waits for the end of those that run. REQUIRES: `control` already
-  // refuses new ones.
+  // Takes no more calls and waits for the end of running calls. REQUIRES: `control` already refuses
+  // new calls.
   void Shutdown();
 
  private:

@@ -36,7 +36,7 @@ class CallContext final : public grpc::CallbackServerContext {
   const Caller& caller() const { return caller_; }
   void SetCaller(Caller caller);
 
-  // The model that the caller knows by this name, which is noted in the record. Errors: those of
+  // The model that the caller knows by this name; notes it in the record. Errors: as
   // ServedModels::Find.
   absl::StatusOr<ModelHold> FindModel(const ServedModels& models, absl::string_view name);
 
@@ -58,8 +58,8 @@ class CallContext final : public grpc::CallbackServerContext {
 void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
                  RequestRecord* record);
 
-// The reason of a reply that its client has not read for too long, and the end of its call: the
-// client sees it in place of what it has not read, without details.
+// The reason of the error for a client that does not read its reply for too long. It ends the call:
+// the client sees this error, without details, in place of the unread rest.
 inline constexpr char kReaderTooSlow[] = "READER_TOO_SLOW";
 void CancelUnread(grpc_call* call);
 
@@ -67,8 +67,8 @@ void CancelUnread(grpc_call* call);
 class CallContexts final : public grpc::ContextAllocator {
  public:
   // `next`, which may be null, is called for each call, too, and returns null. `with_ids`: calls
-  // have ids; a server that only its own process reaches needs none. What `sinks` names outlives
-  // the gRPC server; it gets the record of a call once gRPC is done with the call.
+  // have ids; a server that only its own process reaches needs none. The sinks outlive the gRPC
+  // server; they get the record of a call once gRPC is done with the call.
   CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids,
                const RequestSinks& sinks);
   ~CallContexts() override;

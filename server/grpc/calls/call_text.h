@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallText: the part of a call before its engine, in which its text is converted.
+// CallText: converts the text of a call, before the call goes to its engine.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace rivulet {
 class CallText {
  public:
   // Calls convert(turn) once, at once or later on a thread of the pool; turn.Check says whether the
-  // text may be converted. `bytes`: of the text, 0 where the request has none. REQUIRES: the caller
-  // has a CallNote.
+  // text may be converted. `bytes`: size of the text, 0 where the request has none. REQUIRES: the
+  // caller has a CallNote.
   template <typename Convert>
   void Run(ServerCalls* calls, const Caller& caller, absl::Time deadline, int64_t bytes,
            Convert convert) {
@@ -40,7 +40,7 @@ class CallText {
     calls->texts.Run(turn, caller.TakeText(bytes));
   }
 
-  // Ends the conversion of the text; no effect once that is done.
+  // Ends the conversion of the text; no effect once the text is converted.
   void Cancel() {
     std::shared_ptr<TextTurn> turn;
     {
@@ -52,7 +52,7 @@ class CallText {
   }
 
  private:
-  // For each byte of a text: a token at most, and a byte of its changed form.
+  // For each byte of a text: at most one token, and one byte of the normalised text.
   static constexpr auto kMemoryPerByte = static_cast<int64_t>(kTextBytesPerByte + 4);
 
   Mutex mutex_;

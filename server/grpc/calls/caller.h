@@ -25,10 +25,10 @@ namespace rivulet {
 
 // Metadata key of the tenant.
 inline constexpr char kTenantKey[] = "rivulet-tenant";
-// ... and of the API key, as "Bearer KEY".
+// Metadata key of the API key, whose value is "Bearer KEY".
 inline constexpr char kAuthorizationKey[] = "authorization";
 
-// InfiniteFuture where the client gave none.
+// The deadline of the call; InfiniteFuture where the client gave none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
 struct Caller {
@@ -50,8 +50,8 @@ struct Caller {
 // Who may call a method.
 enum class Role : uint8_t { kClient, kAdmin };
 
-// Finds the caller of a call. Every method except those of health asks it, so no method is open by
-// mistake. Thread: any.
+// Finds the caller of a call. Every method except the health methods asks it, so no method is open
+// by mistake. Thread: any.
 class Callers {
  public:
   using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
@@ -61,15 +61,15 @@ class Callers {
 
   bool need_keys() const { return keys_ != nullptr; }
 
-  // Who sends this metadata and may call methods of `role`. The tenant is the key's; without keys
-  // it is the value of kTenantKey, "" where that is absent. Errors: INVALID_ARGUMENT
-  // (TENANT_MALFORMED, also where the tenant is given twice: a proxy that adds its own value to one
-  // of the client's must not be overruled); UNAUTHENTICATED (API_KEY_MISSING, API_KEY_MALFORMED,
+  // The caller that sends this metadata, who may call methods of `role`. The tenant is the key's
+  // tenant; without keys it is the value of kTenantKey, "" where that is absent. Errors:
+  // INVALID_ARGUMENT (TENANT_MALFORMED, also where the tenant is given twice: a client's value must
+  // not overrule a value that a proxy adds); UNAUTHENTICATED (API_KEY_MISSING, API_KEY_MALFORMED,
   // API_KEY_UNKNOWN, API_KEY_EXPIRED); PERMISSION_DENIED (API_KEY_TENANT: kTenantKey names another
-  // tenant than the key's; API_KEY_NOT_ADMIN). None quotes the key.
+  // tenant than the key's; API_KEY_NOT_ADMIN). No error quotes the key.
   absl::StatusOr<Caller> CallerOf(const Metadata& metadata, Role role) const;
 
-  // For methods without a tenant: the error of CallerOf; OK for everybody where no keys are needed.
+  // For methods without a tenant: the error of CallerOf; always OK where no keys are needed.
   absl::Status Check(const Metadata& metadata, Role role) const;
 
  private:
@@ -77,18 +77,18 @@ class Callers {
 };
 
 // The complete spec of a Generate: with deadline, tenant, and a seed, which is drawn if neither
-// request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which is the
-// text's; ABORTED (PositionNeeded). Thread: any.
+// request nor session has one. `turn`: of the text. Errors: the errors of ToGenerateSpec and of
+// `turn`; ABORTED (PositionNeeded). Thread: any.
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const Caller& caller, const v1::GenerateRequest& request,
                                     const Model& model, const TextTurn& turn);
 
-// The complete spec of a Score. Errors: those of ToScoreSpec and that of `turn`. Thread: any.
+// The complete spec of a Score. Errors: the errors of ToScoreSpec and of `turn`. Thread: any.
 absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                  const v1::ScoreRequest& request, const Model& model,
                                  const TextTurn& turn);
 
-// The complete spec of an Append. Errors: those of ToAppendSpec, that of `turn`, and ABORTED
+// The complete spec of an Append. Errors: the errors of ToAppendSpec and of `turn`; ABORTED
 // (PositionNeeded). Thread: any.
 absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                   const v1::AppendRequest& request, const Model& model,

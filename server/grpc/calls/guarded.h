@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns exceptions of the work for a call into its error. Without this, gRPC answers an exception
-// of a handler with a bare UNIMPLEMENTED, and after one of a reaction the call never ends.
+// Turns an exception in the work for a call into the call's error. Without this, gRPC answers an
+// exception of a handler with a bare UNIMPLEMENTED, and a call whose reaction throws never ends.
 #pragma once
 
 #include "absl/status/status.h"

@@ -12,8 +12,8 @@ namespace rivulet {
 class ErrorCounts;
 
 // Calls of services whose names begin with "grpc.", except health, end with the error of
-// Callers::Check. It has no details, as gRPC has no place for them here; its message begins with
-// the reason. `callers` and `errors` (as in status_map.h) are borrowed and outlive the server
+// Callers::Check. The error has no details, as gRPC has no place for them here; its message begins
+// with the reason. `callers` and `errors` (as in status_map.h) are borrowed and outlive the server
 // that is built.
 void GuardReflection(const Callers* callers, ErrorCounts* errors, grpc::ServerBuilder* builder);
 

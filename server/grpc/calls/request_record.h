@@ -23,8 +23,8 @@
 
 namespace rivulet {
 
-// Of what service; "" for a request of Multiplex and for a method that no service has. Both live
-// for ever.
+// A method and its service; the service is "" for a request of Multiplex and for an unknown method.
+// Both texts live for ever.
 struct MethodName {
   const char* service;
   const char* method;
@@ -34,11 +34,11 @@ struct MethodName {
 // first.
 class RequestRecord {
  public:
-  // What `sinks` names outlives this.
+  // The sinks outlive this.
   explicit RequestRecord(const RequestSinks& sinks) : sinks_(sinks) {}
   // Begins the record of a Generate, the request `member` of `call`, which has begun. Its id is
-  // "<id of the call>/<member>"; caller and peer are those of the call. If the client began the
-  // trace of the call, the request is part of it; else it is traced or not like a call without
+  // "<id of the call>/<member>"; caller and peer are the call's. If the client began the trace of
+  // the call, the request is part of that trace; else chance decides, as for a call without
   // traceparent.
   RequestRecord(const RequestRecord& call, uint64_t member);
 
@@ -58,7 +58,7 @@ class RequestRecord {
   void SetCaller(const Caller& caller);
   // The name of a served model, or any valid name of a model.
   void SetModel(absl::string_view name);
-  // A text that is no id of a session may be anything, and is not kept.
+  // A text that is not the id of a session may be anything, and is not kept.
   void SetSession(absl::string_view id);
   // The usage of a Generate that the engine has ended.
   void SetUsage(const Usage& usage);
@@ -66,11 +66,11 @@ class RequestRecord {
   void SetScored(const Usage& usage);
 
   // Records the end. Returns the status for the client, as ToGrpc and ToWire (status_map.h) with
-  // the id of the request. Of several ends the first error counts.
+  // the id of the request. With several ends the first error counts.
   grpc::Status End(const absl::Status& status, ErrorCounts* errors);
   void End(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire);
 
-  // The server has ended the call early: its client sees this error and not the end before.
+  // The server has ended the call early: the client sees this error in place of the recorded end.
   void SetCut(absl::StatusCode code, absl::string_view reason);
 
   // Gives the finished record to the log and the trace, unless the request never began.

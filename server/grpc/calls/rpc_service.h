@@ -9,7 +9,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/method_handler.h>
 #include <grpcpp/support/server_callback.h>
-// The namespace in which the generated code looks for it, too.
+// The folder of this header depends on the version of gRPC.
 #if __has_include(<grpcpp/impl/server_callback_handlers.h>)
 #include <grpcpp/impl/server_callback_handlers.h>
 #else
@@ -38,9 +38,9 @@ class RpcService : public grpc::Service {
   // the gRPC server.
   RpcService(const char* full_name, const Callers* callers, Role role, ErrorCounts* errors);
 
-  // Every method of the service has its handler in `self`, a member function that takes and returns
+  // Every method of the service has its handler in `self`: a member function that takes and returns
   // what the generated callback service would, except for Received messages where the client
-  // streams. The method is the one with these messages. REQUIRES (else the process ends): each
+  // streams. Its messages tell which method it handles. REQUIRES (else the process ends): each
   // method has one handler, of its kind.
   template <typename Self, typename... Handlers>
   void Handle(Self* self, Handlers... handlers) {
@@ -52,7 +52,7 @@ class RpcService : public grpc::Service {
   using Context = grpc::CallbackServerContext;
   using Type = grpc::internal::RpcMethod::RpcType;
 
-  // A call that ends with the error for which its handler was not called.
+  // The reactor of a call that ends with an error without its handler being called.
   template <typename Reactor>
   class Refused final : public Reactor {
    public:
@@ -144,13 +144,13 @@ class RpcService : public grpc::Service {
   // Finds the caller of the call and counts the call for its key. An error if the handler must not
   // be called: the caller may not call it now, or else `message`, the error of its message.
   absl::Status Check(CallContext* call, const absl::Status& message) const;
-  // Of the method with this message, for CallNote.
+  // The name of the method with this message, for CallNote.
   template <typename Request>
   const char* NameOf() {
     return NameOf(Request::descriptor());
   }
   const char* NameOf(const google::protobuf::Descriptor* request);
-  // Its index.
+  // Returns the index of the method.
   int AddMethodOf(const google::protobuf::Descriptor* request,
                   const google::protobuf::Descriptor* reply, Type type);
   void RequireAll() const;
@@ -159,8 +159,8 @@ class RpcService : public grpc::Service {
   const Callers* const callers_;
   const Role role_;
   ErrorCounts* const errors_;
-  std::deque<std::string> paths_;  // of the methods that were added, which gRPC keeps pointers to
-  std::deque<std::string> names_;  // ... and CallNote
+  std::deque<std::string> paths_;  // of the added methods; gRPC keeps pointers to them
+  std::deque<std::string> names_;  // CallNote keeps pointers to them
 };
 
 }  // namespace rivulet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models of one server, by name. They come and go while it runs. A user of a model holds it;
-// its engine ends after it was removed and nobody holds it.
+// The models of one server, by name. They come and go while it runs. Whoever uses a model holds it;
+// the engine ends once its model was removed and nobody holds it.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@
 
 namespace rivulet {
 
-// Counts what has begun and not ended, such as requests whose last byte was not sent yet: a drain
-// waits for slow readers, too. Thread: any.
+// Counts calls that have begun and not ended. A request ends when its last byte was sent, so a
+// drain waits for slow readers, too. Thread: any.
 class ActiveCalls {
  public:
   void Enter() {
@@ -55,8 +55,8 @@ struct ServedModel {
   std::string backend;
 };
 
-// A model in use: its engine lives while this is held, and unloading waits for that. So hold it for
-// a request from before the engine gets it until the engine's last notification, and never while
+// A model in use: its engine lives while this is held, and an unload waits for that. So hold the
+// model from before the engine gets a request until the engine's last notification, and never while
 // waiting for a client. Thread: one at a time.
 class ModelHold {
  public:
@@ -89,8 +89,8 @@ class ModelHold {
 };
 
 // A call's hold on its model from its handler to the engine's last notification. gRPC may cancel
-// the call at any time, also before the engine has the request. So it has a lock, which a ModelHold
-// lacks: that is copied. Thread: Cancel any; the others one at a time.
+// the call at any time, also before the engine has the request, so this has a lock, unlike a
+// ModelHold, which is copied. Thread: Cancel any; the others one at a time.
 class CallModel {
  public:
   CallModel() = default;
@@ -113,7 +113,7 @@ class CallModel {
     id_ = id;
     if (cancelled_ && hold_) hold_.engine()->Cancel(id_);
   }
-  // Makes the engine end the request, as soon as it has it. No effect after Release.
+  // Makes the engine end the request, as soon as the engine has it. No effect after Release.
   void Cancel() {
     MutexLock lock(&mutex_);
     cancelled_ = true;
@@ -139,23 +139,22 @@ class ServedModels {
   // Names are distinct.
   explicit ServedModels(std::vector<ServedModel> models);
 
-  // In these three, models that `only` does not name do not exist, and errors do not name them;
-  // null: all exist.
-  // The model called `name`. Errors: INVALID_ARGUMENT ("" where not exactly one is served),
-  // NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING).
+  // `only`, here and in the next two: other models do not exist for the caller, and errors do not
+  // name them; null: all exist. The model called `name`. Errors: INVALID_ARGUMENT ("", unless
+  // exactly one model is served), NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING).
   absl::StatusOr<ModelHold> Find(absl::string_view name, const ModelNames* only = nullptr) const;
   // The models that Find finds, in the order in which they were added.
   std::vector<ModelHold> served(const ModelNames* only = nullptr) const;
-  // These, and those that are being unloaded.
+  // The served models, and those that are being unloaded.
   std::vector<ModelHold> all(const ModelNames* only = nullptr) const;
 
-  // Find finds it from now on. REQUIRES: no model of this name is among all().
+  // Find finds `model` from now on. REQUIRES: no model of this name is among all().
   void Add(ServedModel model);
-  // Find no longer finds it; its engine continues. Returns it, or a hold on nothing if Find would
-  // not find it.
+  // Find no longer finds the model; its engine continues. Returns the model, or a hold on nothing
+  // if Find would not find it.
   ModelHold BeginUnload(absl::string_view name);
-  // Removes it from all(), waits until nobody holds it and ends its engine. REQUIRES: BeginUnload
-  // has returned it and its engine is drained, so that all holds will end.
+  // Removes the model from all(), waits until nobody holds it and ends its engine. REQUIRES:
+  // BeginUnload has returned it and its engine is drained, so that all holds will end.
   void FinishUnload(absl::string_view name);
 
  private:

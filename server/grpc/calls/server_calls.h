@@ -37,7 +37,7 @@ struct ServerCalls {
   Callers callers;
   RequestSinks sinks;
   TextPool texts;  // of these calls
-  // For replies that clients have not read yet. A tenant that reads none keeps no other tenant out.
+  // For replies that clients have not read. A tenant that does not read keeps no other tenant out.
   MemoryShares text_replies{kTextReplyBytes, "TEXT_REPLY_MEMORY",
                             "tokens and texts that have not been read"};
 };

@@ -2,8 +2,8 @@
 // TextPool: threads that convert long texts of clients to tokens, and tokens to text. gRPC has few
 // threads, and all calls share them.
 //
-// A text waits in a lane for texts of its size, so that short ones do not wait for long ones. In a
-// lane tenants take turns, and each may have only a share of the waiting texts (fair_share.h).
+// A text waits in a lane for texts of its size, so that short texts do not wait for long texts. In
+// a lane tenants take turns, and a tenant has only a share of the waiting texts (fair_share.h).
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,14 @@
 
 namespace rivulet {
 
-// A text to convert. Its call, which may cancel it, and the thread that converts it share it.
-// Thread: Check and Cancel any.
+// A text to convert. The call, which may cancel it, and the thread that converts it share this
+// object. Thread: Check and Cancel any.
 class TextTurn {
  public:
   struct Order {
     std::string tenant;
     int64_t bytes = 0;         // of the text
-    int64_t memory_bytes = 0;  // that converting it takes beside that, if it is an ordinary text
+    int64_t memory_bytes = 0;  // that the conversion takes beside the text, if it is ordinary
     absl::Time deadline = absl::InfiniteFuture();
   };
   // `convert` is called once in any case. If Check is not OK, it must answer with that error.
@@ -40,9 +40,9 @@ class TextTurn {
   TextTurn(Order order, Convert convert);
 
   // OK, or the reason not to convert the text, or to stop: CANCELLED, DEADLINE_EXCEEDED, or the
-  // error with which it was refused. Call it before the work and between parts of it.
+  // error with which the text was refused. Call it before the work and between parts of the work.
   absl::Status Check() const;
-  // Check, for a TextBudget. Valid while this lives.
+  // Check, as a function for a TextBudget. Valid while this lives.
   TextBudget::Stopped Stopped() const {
     return [this] { return Check(); };
   }
@@ -71,13 +71,13 @@ class TextLane {
 
   // The threads start with the first text.
   explicit TextLane(const Options& options) : options_(options) {}
-  // Refuses waiting texts (DRAINING) and waits for those that are being converted.
+  // Refuses waiting texts (DRAINING) and waits for the texts that are being converted.
   ~TextLane();
 
-  // Runs it on a thread of the lane when its turn comes. Errors: RESOURCE_EXHAUSTED
-  // (TEXT_QUEUE_FULL); then it is not run.
+  // Runs `turn` on a thread of the lane when its turn comes. Errors: RESOURCE_EXHAUSTED
+  // (TEXT_QUEUE_FULL); then `turn` is not run.
   absl::Status Add(const std::shared_ptr<TextTurn>& turn);
-  // Takes it out if it waits; then the caller must run it.
+  // If `turn` waits, takes it out; then the caller must run it.
   bool Remove(const TextTurn* turn);
 
  private:
@@ -97,11 +97,11 @@ class TextLane {
   const Options options_;
   Mutex mutex_;
   CondVar changed_;
-  absl::flat_hash_map<std::string, Tenant> tenants_ ABSL_GUARDED_BY(mutex_);  // that have some
+  absl::flat_hash_map<std::string, Tenant> tenants_ ABSL_GUARDED_BY(mutex_);  // with waiting texts
   std::list<std::string> order_ ABSL_GUARDED_BY(mutex_);  // of tenants_: whose turn is next
   absl::flat_hash_map<const TextTurn*, Waiting::iterator> places_ ABSL_GUARDED_BY(mutex_);
   int64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t memory_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those that are being converted
+  int64_t memory_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of texts that are being converted
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
 };
@@ -109,19 +109,19 @@ class TextLane {
 // Thread: any.
 class TextPool {
  public:
-  // The caller's thread converts a text of at most kInlineBytes: that takes less than a
-  // millisecond, and changing threads takes time too.
+  // The caller's thread converts a text of at most kInlineBytes: this takes less than a
+  // millisecond, and to change threads takes time, too.
   static constexpr int64_t kInlineBytes = int64_t{4} << 10;
-  // Longer ones are long; their lane has threads of its own.
+  // Longer texts go to a lane for long texts, which has its own threads.
   static constexpr int64_t kShortBytes = int64_t{64} << 10;
 
   TextPool();
 
-  // Runs `turn` once: here and now if it is small or refused, else on a thread of a lane. The error
-  // of a refusal is that of TextLane::Add; where `refused` is an error, it is that.
+  // Runs `turn` once: here and now if it is small or refused, else on a thread of a lane. It is
+  // refused if `refused` is an error, or with the error of TextLane::Add.
   void Run(const std::shared_ptr<TextTurn>& turn, const absl::Status& refused);
-  // Ends it early: one that waits is run here and now, one that is being converted learns it from
-  // Check.
+  // Ends `turn` early: if it waits, it is run here and now; if it is being converted, Check tells
+  // it.
   void Cancel(const std::shared_ptr<TextTurn>& turn);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UnknownMethods: answers calls of methods that a listener does not serve with UNIMPLEMENTED and a
-// message that says where they are served, if anywhere. gRPC's own answer has no message.
+// UnknownMethods: answers calls of methods that a listener does not serve with UNIMPLEMENTED. The
+// message says which listener serves the method, if any; gRPC's own answer has no message.
 #pragma once
 
 #include <grpcpp/generic/async_generic_service.h>
@@ -18,8 +18,8 @@ namespace rivulet {
 // Thread: any. Outlives the gRPC server that it is registered with.
 class UnknownMethods final : public grpc::CallbackGenericService {
  public:
-  // `services`: full names of services that are served on the listener of setting `setting`
-  // instead. `callers`: who may learn that. It and what `sinks` names outlive this object.
+  // `services`: full names of services that the listener of setting `setting` serves instead.
+  // `callers`: who may learn that. `callers` and the sinks outlive this object.
   UnknownMethods(const char* setting, std::initializer_list<const char*> services,
                  const Callers* callers, const RequestSinks& sinks);
 

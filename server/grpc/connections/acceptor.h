@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptor: accepts connections for gRPC. gRPC itself has no limit on their number, and once out of
+// Acceptor: accepts connections for gRPC. gRPC itself does not limit their number, and once out of
 // descriptors it never accepts again.
 #pragma once
 
@@ -20,19 +20,19 @@
 
 namespace rivulet {
 
-// Descriptors per connection: gRPC's, and one through which the acceptor sees the end.
+// Descriptors per connection: gRPC's, and another by which the acceptor sees the end.
 inline constexpr int kDescriptorsPerConnection = 2;
 
 // One thread accepts connections and watches for their end. A connection beyond the limits of
 // `connections`, or for which no descriptor is left, is accepted and closed at once: so its client
-// learns it at once, and does not take a place in the queue of sockets to accept. Thread: any, but
-// Start, Stop and the destructor once each, in this order.
+// learns of the refusal at once, and does not take a place in the queue of sockets to accept.
+// Thread: any, but Start, Stop and the destructor once each, in this order.
 class Acceptor {
  public:
   // Takes over a socket, which is connected and non-blocking. Called on the acceptor's thread.
   using Take = std::function<void(int fd)>;
 
-  // Takes over the sockets of `listening`, also when it fails. `connections` is borrowed. Accepts
+  // Takes over the sockets of `listening`, even if Create fails. `connections` is borrowed. Accepts
   // nothing before Start. Errors: RESOURCE_EXHAUSTED (descriptors).
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(ListeningSockets listening,
                                                           Connections* connections);
@@ -47,10 +47,10 @@ class Acceptor {
   // Closes the listening sockets and accepts nothing more. Connections go on.
   void Stop();
 
-  // Connects to what this acceptor listens on, to see whether it answers; with several addresses,
-  // to the next one at each call. The connection is outside all limits and counts, and it may take
-  // a descriptor of the reserve. The caller owns the descriptor. Errors: RESOURCE_EXHAUSTED (no
-  // descriptor, no free port; says nothing about the listener), UNAVAILABLE. Thread: one at a time.
+  // Connects to this acceptor's address, to see whether it answers; with several addresses, to the
+  // next one at each call. The connection is not limited or counted, and it may take a descriptor
+  // of the reserve. The caller owns the descriptor. Errors: RESOURCE_EXHAUSTED (no descriptor, no
+  // free port; says nothing about the listener), UNAVAILABLE. Thread: one at a time.
   absl::StatusOr<int> ConnectToSelf(absl::Duration timeout);
 
  private:

@@ -19,19 +19,18 @@ namespace rivulet {
 // Thread: any, but the destructor once.
 class CallWatch {
  public:
-  // Closes the connection of a peer; false where it was closed before. Called on the watch's
-  // thread.
+  // Closes the connection of a peer; false if it was closed before. Called on the watch's thread.
   using Close = std::function<bool(absl::string_view peer)>;
   using List = std::function<std::vector<ConnectionCalls>()>;
 
-  // Closes the offenders of ResetRates. `max_streams` is of one connection.
+  // Closes the offenders of ResetRates. `max_streams`: limit of one connection.
   CallWatch(int max_streams, Close close, List list = CallsByConnection);
   ~CallWatch();
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Optional: a server that reports its calls through this makes the watch react sooner. It may
-  // outlive the watch.
+  // Optional: a server that uses this allocator reports its calls, so that the watch reacts sooner.
+  // The allocator may outlive the watch.
   std::unique_ptr<grpc::ContextAllocator> Counter();
 
  private:

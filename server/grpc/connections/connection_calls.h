@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The counts that gRPC has of the calls of each connection.
+// gRPC's counts of the calls of each connection.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace rivulet {
 struct ConnectionCalls {
   int64_t id = 0;         // of the connection; never used again
   std::string peer;       // "ipv4:1.2.3.4:56", as ServerContext::peer() has it
-  int64_t started = 0;    // that gRPC has begun
+  int64_t started = 0;    // calls that gRPC has begun
   int64_t succeeded = 0;  // of these, destroyed after their status was sent
   int64_t failed = 0;     // of these, destroyed without a status: reset, or their connection ended
 

@@ -17,8 +17,8 @@
 
 namespace rivulet {
 
-// The other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() but without its
-// percent-encoding. An IPv4 address within an IPv6 one is shown as IPv4.
+// The other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() but without
+// percent-encoding. An IPv4 address within an IPv6 address is shown as IPv4.
 std::string PeerName(const sockaddr_storage& peer);
 // The address of a peer: "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
 std::string AddressOf(absl::string_view peer);
@@ -35,11 +35,11 @@ struct ConnectionCounts {
   int64_t accepted = 0;
   int64_t refused = 0;  // closed at once
   int64_t closed = 0;   // by CloseConnection
-  // Of the certificate that new connections get; absent: plaintext.
+  // The end of the certificate that new connections get; absent: plaintext.
   std::optional<absl::Time> certificate_end;
 };
 
-// Thread: any. Connections of the server to itself are not among them.
+// Thread: any. Does not include the server's connections to itself.
 class Connections {
  public:
   Connections() = default;
@@ -50,42 +50,42 @@ class Connections {
   // Sets the limits from now on; connections that exceed them stay open.
   void SetLimits(const ConnectionLimits& limits);
 
-  // "" if one more of `peer` may be open; else the setting that forbids it, and the connection is
-  // counted as refused.
+  // "" if `peer` may open one more connection; else the setting that forbids it, and the connection
+  // is counted as refused.
   absl::string_view Refusal(const sockaddr_storage& peer);
   // Counts a connection that was closed at once for another reason, for example because no
   // descriptor was left.
   void CountRefused();
   // A connection was opened. `fd` is a second descriptor of its socket, owned from here on. gRPC's
-  // own cannot be used: gRPC closes it at any time, and then another socket may have its number.
+  // own cannot be used: gRPC closes it at any time, then another socket may get its number.
   void Add(int fd, const sockaddr_storage& peer);
   // The connection has ended: forgets it and closes `fd`.
   void Remove(int fd);
 
   void SetCertificateEnd(absl::Time end);
 
-  // Ends the connections of a peer, given as ServerContext::peer() prints it, and with them the
-  // calls on them. False where there is none, or it was closed before.
+  // Ends the connections of a peer, given as ServerContext::peer() prints it, with all their calls.
+  // False if there is none, or it was closed before.
   bool CloseConnection(absl::string_view peer);
-  // The same for a peer that harms others: what it has sent and gRPC has not read is dropped, and
-  // for a second no connection of its address is accepted.
+  // The same for a peer that harms others: unread incoming data is dropped, and for a second no
+  // connection of its address is accepted.
   bool CutOff(absl::string_view peer);
 
   // Waits until the other end of every connection has received what was sent to it before this
   // call. A process that ends earlier may lose the end of a reply: where the client has just sent
   // something, for example a window update, the kernel closes the socket with a reset and drops
-  // what it still had to send. False if some has not arrived by `deadline`.
+  // what it still had to send. False if something has not arrived by `deadline`.
   bool AwaitDelivered(absl::Time deadline) const;
 
-  // Ends every connection after what was sent on it. A later call, or one without an answer yet,
+  // Ends every connection after the data sent on it. A later call, or a call without an answer yet,
   // fails at its client as UNAVAILABLE. Incoming data is still read, so that no reset overtakes
   // outgoing data.
   void EndAll();
 
-  // After EndAll: waits until every client has ended its side. A process that closes a socket
-  // earlier answers what its client still sends, for example a window update, with a reset. The
-  // client's next write then fails, and gRPC's clients drop what they have not read by then. False
-  // if some have not by `deadline`.
+  // After EndAll: waits until every client has ended its side. If a process closes a socket
+  // earlier, the kernel answers later data of the client, for example a window update, with a
+  // reset. The client's next write then fails, and gRPC's clients drop what they have not read by
+  // then. False if some clients have not ended by `deadline`.
   bool AwaitEnded(absl::Time deadline) const;
 
   // Whether no more connections may be opened.

@@ -12,8 +12,8 @@
 namespace rivulet {
 
 // Credentials for one listener. They have a thread that checks the files for changes. New
-// connections use the latest content; open ones keep theirs. With `files.client_ca` only clients
-// that show a certificate of these authorities can connect (mutual TLS). Errors: as
+// connections use the latest content; open connections keep theirs. With `files.client_ca` only
+// clients that show a certificate of these authorities can connect (mutual TLS). Errors: as
 // ReadTlsFiles. `on_end`: of TlsReloader; called until the credentials end.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(
     const TlsFiles& files, TlsReloader::OnEnd on_end);

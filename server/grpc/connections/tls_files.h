@@ -20,7 +20,7 @@ namespace rivulet {
 struct TlsFiles {
   std::string cert;       // the server's certificate, then intermediate ones
   std::string key;        // of the certificate, without a passphrase
-  std::string client_ca;  // authorities; only clients with their certificates connect. "" = all do
+  std::string client_ca;  // authorities: only clients with their certificates may connect; "": all
 
   bool given() const { return !cert.empty(); }  // false: plaintext
 };
@@ -32,7 +32,7 @@ struct TlsIdentity {
 };
 
 // Reads the files. Errors: INVALID_ARGUMENT or NOT_FOUND, which name the setting (tls-cert,
-// tls-key, tls-client-ca), the file and what is wrong: it cannot be read, holds no PEM of that
+// tls-key, tls-client-ca), the file and what is wrong: it cannot be read, it holds no PEM of that
 // kind, a certificate in it is cut off or damaged, the key needs a passphrase or does not belong to
 // the certificate, or the certificate is not valid at `now`.
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now);
@@ -57,7 +57,7 @@ class TlsReloader {
   // The identity, if this is the first call or it has changed since the last one; else nullopt.
   // Never waits for a file.
   std::optional<TlsIdentity> TakeNew();
-  // Reads the files where one has changed. Thread: one at a time.
+  // Reads the files if one has changed. Thread: one at a time.
   void Look(absl::Time now);
 
  private:

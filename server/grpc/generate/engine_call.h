@@ -38,13 +38,13 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
 
 // Owns itself: gRPC calls OnDone after every other reaction, after the handler's return and after
 // Finish, which the engine's last notification (or the error of `submit`) causes. So after OnDone
-// only a function of RunText that has not returned holds it.
+// only a function of RunText that has not returned holds this object.
 template <typename Request, typename Reply>
 class EngineCall final : public grpc::ServerUnaryReactor {
  public:
   // `context`, `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the
-  // gRPC server. The handler, which has a CallNote, holds the model too until it returns, and so
-  // does a function of RunText, as the engine's last notification may come before.
+  // gRPC server. The handler, which has a CallNote, also holds the model until it returns, and so
+  // does a function of RunText, because the engine's last notification may come before.
   EngineCall(ModelHold model, grpc::CallbackServerContext* context, const Request* request,
              Reply* reply, ServerCalls* calls)
       : model_(std::move(model)),
@@ -69,9 +69,9 @@ class EngineCall final : public grpc::ServerUnaryReactor {
               });
   }
 
-  // Calls submit(done), which hands `done` to the engine or returns an error; call it in the
-  // handler or in RunText. `done` takes an absl::StatusOr of any result, or an absl::Status; a
-  // result goes into the reply by fill(result, reply).
+  // Calls submit(done), which hands `done` to the engine or returns an error. Call Run in the
+  // handler or in RunText. `done` takes an absl::StatusOr of any result, or an absl::Status;
+  // fill(result, reply) puts a result into the reply.
   template <typename Submit, typename Fill>
   void Run(const Submit& submit, Fill fill) {
     const auto done = [this, fill = std::move(fill)](auto result) {
@@ -98,9 +98,9 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     Finish(call_->record().End(NameWireField(status, *request_), &calls_->errors));
   }
 
-  // As End, with a reply that may be long: its memory counts for the tenant until it has been sent.
+  // As End, with a reply that may be long: its memory counts for the tenant until it is sent.
   void EndText(absl::Status status) {
-    // It has the message, and the bytes of it.
+    // gRPC holds the message and its serialized bytes.
     const auto bytes = static_cast<int64_t>(reply_->SpaceUsedLong() + reply_->ByteSizeLong());
     if (status.ok() && bytes > kShortReplyBytes) {
       status = calls_->text_replies.Take(call_->caller().tenant, bytes);
@@ -142,7 +142,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
 
   CallModel model_;
   CallText text_;
-  int64_t text_reply_bytes_ = 0;  // taken
+  int64_t text_reply_bytes_ = 0;  // taken from text_replies
   CallContext* const call_;
   const Request* const request_;
   Reply* const reply_;

@@ -3,9 +3,8 @@
 // a time; tokens that arrive meanwhile wait in the reply and leave together (back-pressure: if
 // nobody takes them, the engine pauses the rows of the reply).
 //
-// After the end of a reply its rest waits for the client for as long as the engine would have
-// waited (EngineOptions::reader_timeout), from the last message that the client took. Then the call
-// is ended without it.
+// After the end of a reply its unsent rest waits for the client for EngineOptions::reader_timeout,
+// from the last message that the client took. Then the call ends without the rest.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -33,15 +32,15 @@
 namespace rivulet {
 
 // Owns itself: created by Start, deleted once gRPC is done with the call (OnDone) and the engine is
-// done with the listener (its last OnReady has returned), whichever comes later. Thread: OnReady on
-// the engine's emitter thread, Begin on one of gRPC or TextPool, On* on threads of gRPC.
+// done with the listener (its last OnReady has returned). Thread: OnReady on the engine's emitter
+// thread, Begin on a thread of gRPC or TextPool, On* on threads of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
 class GenerateReactor final : public grpc::ServerWriteReactor<Serialized<v1::GenerateReply>>,
                               public ReplyListener {
  public:
-  // Converts the text of `request` and submits it to the engine of `model`. An error of either ends
-  // the call with trailers only, so that a client may retry. `request` is gRPC's and lives as
-  // long as the call; `calls` must outlive the gRPC server.
+  // Converts the text of `request` and submits the request to the engine of `model`. An error of
+  // either step ends the call with trailers only, so that a client may retry. `request` is gRPC's
+  // and lives as long as the call; `calls` must outlive the gRPC server.
   static GenerateReactor* Start(const absl::StatusOr<ModelHold>& model,
                                 grpc::CallbackServerContext* context,
                                 const v1::GenerateRequest& request, ServerCalls* calls);
@@ -52,7 +51,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<Serialized<v1::Gen
   void OnDone() override;
 
  private:
-  // What to ask of gRPC after mutex_ is released, as its reactions may come at once, on any thread.
+  // What to ask of gRPC after mutex_ is released, because gRPC may react at once, on any thread.
   enum class Action { kNone, kWrite, kWriteAndFinish, kFinish, kCancel };
 
   GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
@@ -62,11 +61,11 @@ class GenerateReactor final : public grpc::ServerWriteReactor<Serialized<v1::Gen
   // Called when the turn of the text has come.
   void Begin(const TextTurn& turn);
   absl::Status Submit(GenerateSpec spec);
-  // What Next says; after an exception the reply is cancelled, and the call ends with that error.
+  // Returns Next; after an exception the reply is cancelled, and the call ends with that error.
   Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action);
-  // Makes alarm_ call CutUnread after the time for which unread messages wait.
+  // Makes alarm_ call CutUnread once unread messages have waited for patience_.
   void WatchReader() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutUnread(bool expired);
   void Release();
@@ -92,7 +91,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<Serialized<v1::Gen
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nobody reads any more
   absl::Status failed_;  // set under mutex_, before finished_: an exception has broken the reply
   bool done_ ABSL_GUARDED_BY(mutex_) = false;          // gRPC has called OnDone
-  int64_t messages_read_ ABSL_GUARDED_BY(mutex_) = 0;  // or at least on their way to the client
+  int64_t messages_read_ ABSL_GUARDED_BY(mutex_) = 0;  // or on their way to the client
   int64_t messages_when_watched_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration patience_ ABSL_GUARDED_BY(mutex_);  // the engine's reader_timeout
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// InferenceService: its RPCs, for the models of one server.
+// InferenceService: the RPCs of the service, for the models of one server.
 #pragma once
 
 #include <string>

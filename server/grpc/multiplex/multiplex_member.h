@@ -37,32 +37,32 @@ class MultiplexMember final : public ReplyListener {
   RequestRecord& record() { return record_; }
 
   // Hands the request to the engine of `model`, which is held until the engine's last notification.
-  // Of `request` it keeps only what errors need to name fields. OnMemberReady may come before it
-  // returns; after an error it never comes. The caller has a share of this object meanwhile.
+  // Keeps only the parts of `request` that errors need to name fields. OnMemberReady may come
+  // before Submit returns; after an error it never comes. The caller keeps a share of this object.
   absl::Status Submit(ModelHold model, GenerateSpec spec, const v1::GenerateRequest& request);
 
   // The text of the request, which is converted before Submit.
   CallText& text() { return text_; }
 
-  // Ends the request, or what Submit will begin; no effect after its end. Thread: any that has a
-  // share of this object.
+  // Ends the request, even before Submit; no effect after its end. Thread: any that has a share of
+  // this object.
   void Cancel();
 
   void OnReady() override;
 
-  // Adds what has arrived since the last call to `reply`; `errors` as in status_map.h. True: that
-  // was its last part, and only the caller still holds this object. Thread: one at a time,
-  // once for each OnMemberReady.
+  // Adds what has arrived since the last call to `reply`; `errors` as in status_map.h. True: this
+  // was the last part, and only the caller still holds this object. Thread: one at a time, once for
+  // each OnMemberReady.
   bool Take(v1::MultiplexReply* reply, ErrorCounts* errors);
-  // After an exception of Take. True: Take has to be called again; false: OnMemberReady has been
-  // called meanwhile, and that is what asks for it.
+  // After an exception of Take. True: the caller has to call Take again; false: OnMemberReady has
+  // been called meanwhile, which leads to a Take.
   bool Requeue() { return (state_.fetch_or(kQueued) & kQueued) == 0; }
 
  private:
   // Bits of state_: OnMemberReady was called and Take not yet; the engine has made its last call.
   static constexpr uint8_t kQueued = 1, kEnded = 2;
 
-  // What only the first part has.
+  // Sets the fields that only the first part has.
   void SetFirst(v1::MultiplexPart* part);
   void AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,
               v1::MultiplexReply* reply);
@@ -76,7 +76,7 @@ class MultiplexMember final : public ReplyListener {
   Mutex mutex_;  // held while submitting: the first OnReady needs reply_
   std::shared_ptr<Reply> reply_;
   std::atomic<uint8_t> state_ = 0;
-  uint64_t seed_ = 0;       // Take's, as is
+  uint64_t seed_ = 0;       // used by Take only
   bool seed_sent_ = false;  // this
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MultiplexReactor: one Multiplex stream. One message holds all that its requests got in one run of
-// an engine, or while the message before was being sent; errors of single requests are parts of it.
+// MultiplexReactor: one Multiplex stream. One message holds everything that its requests got in one
+// run of an engine, or while the previous message was being sent; errors of single requests are
+// parts of it.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -38,7 +39,7 @@ class MultiplexReactor;
 using MultiplexStream =
     grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, Serialized<v1::MultiplexReply>>;
 
-// The streams of a server, so that a drain can end those that are open without a request. Thread:
+// The streams of a server, so that a drain can end the streams without an open request. Thread:
 // any.
 class MultiplexStreams {
  public:
@@ -54,24 +55,24 @@ class MultiplexStreams {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Owns itself: deleted once gRPC is done with the stream and no thread will call Pump any more. It
-// ends the stream only after all its requests. Thread: OnMemberReady on emitter threads, On* on
-// threads of gRPC.
+// Owns itself: deleted once gRPC is done with the stream and no thread will call Pump any more. The
+// stream ends only after all its requests. Thread: OnMemberReady on emitter threads, On* on threads
+// of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): the same
 class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
  public:
-  // Once the parts of a message have more bytes, the next one is begun, so that a slow reader gets
-  // several.
+  // Once the parts of a message have more bytes, the next message begins, so that a slow reader
+  // gets several messages.
   static constexpr size_t kMessageBytes = size_t{64} << 10;
   // No request is read while kMaxNotes errors of requests that never began wait to be sent.
   static constexpr size_t kMaxNotes = 256;
 
-  // All is borrowed: `context` for the call, the others outlive the gRPC server. `max_open`: the
-  // most open requests at a time.
+  // All pointers are borrowed: `context` for the call, the others outlive the gRPC server.
+  // `max_open`: the most open requests at a time.
   MultiplexReactor(grpc::CallbackServerContext* context, const ServedModels* models, int max_open,
                    MultiplexStreams* streams, ServerCalls* calls);
 
-  // Ends the stream once its requests have ended. The caller has a hold.
+  // Ends the stream once its requests have ended. The caller counts in holders_.
   void Drain();
   void Hold() { ++holders_; }
   void Release();
@@ -96,8 +97,8 @@ class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
   // True: request_ has been handled. False: its text is converted first; AfterRead is called later.
   bool Handle();
   bool Begin();
-  // Opens the request of request_ if the stream may have another; else adds an error and returns
-  // null.
+  // Opens the request in request_ if the stream may have another request; else adds an error and
+  // returns null.
   std::shared_ptr<MultiplexMember> Open();
   void CancelRequest(uint64_t key);
   // Has the text of request_ converted; after that its engine gets the request.
@@ -118,7 +119,7 @@ class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action, const absl::Status& end);
-  // Reads on if reading has paused and may go on. True: it does, and Pump is to be called.
+  // Reads on if reading has paused and may go on. True: it reads on, and Pump is to be called.
   bool ReadOn();
 
   CallContext* const call_;
@@ -142,15 +143,15 @@ class MultiplexReactor final : public MultiplexStream, public MultiplexOwner {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
 
-  // Of the thread that has set writing_.
+  // Used only by the thread that has set writing_.
   struct Outgoing {
     std::deque<MultiplexMember*> members;  // whose parts are next
     v1::MultiplexReply message;
-    bool large_parts = false;  // it has more memory than small parts need
+    bool large_parts = false;  // `message` has more memory than small parts need
     Serialized<v1::MultiplexReply> bytes;
   } outgoing_;
 
-  // Used by gRPC while it reads, then by OnReadDone and the thread that converts its text. Nothing
+  // Used by gRPC while it reads, then by OnReadDone and the thread that converts the text. Nothing
   // is read meanwhile, so requests begin in order, and at most one text of a stream waits.
   Received<v1::MultiplexRequest> request_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MultiplexService: its one RPC, for the models of one server.
+// MultiplexService: the RPC of the service, for the models of one server.
 #pragma once
 
 #include "rivulet/v1/multiplex.grpc.pb.h"
@@ -13,8 +13,8 @@ namespace rivulet {
 // Thread: any; gRPC calls it from its own threads.
 class MultiplexService final : public RpcService {
  public:
-  // `max_open`: the most requests open at once on a stream. What is borrowed must outlive the gRPC
-  // server that this service is registered with.
+  // `max_open`: the most requests open at once on a stream. Borrowed arguments must outlive the
+  // gRPC server that this service is registered with.
   MultiplexService(const ServedModels* models, int max_open, ServerCalls* calls)
       : RpcService(v1::MultiplexService::service_full_name(), &calls->callers, Role::kClient,
                    &calls->errors),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionService: its RPCs, for the models of one server.
+// SessionService: the RPCs of the service, for the models of one server.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace rivulet {
 // Thread: any; gRPC calls it from its own threads. As in InferenceService, nothing here waits.
 class SessionService final : public RpcService {
  public:
-  // `calls` counts every call. `snapshot_key`: see EncodeSnapshot. What is borrowed must outlive
+  // `calls` counts every call. `snapshot_key`: see EncodeSnapshot. Borrowed arguments must outlive
   // the gRPC server that this service is registered with.
   SessionService(const ServedModels* models, std::string snapshot_key,
                  const RestoreOptions& restore_options, ServerCalls* calls);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two streaming calls of SessionService: a snapshot out and a snapshot in. Threads of gRPC
-// decode and check, a thread of SnapshotStreams encodes, never those of an engine.
+// decode and check, a thread of SnapshotStreams encodes, never a thread of an engine.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -32,18 +32,18 @@ namespace rivulet {
 
 // The most bytes of a snapshot in one message, in either direction.
 inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
-// Of an outgoing message: a client must take each within the engine's reader_timeout.
+// Bytes of an outgoing message: a client must take each message within the engine's reader_timeout.
 inline constexpr size_t kSnapshotMessageBytes = size_t{256} << 10;
 
 // The limits for snapshots.
 struct RestoreOptions {
-  int64_t memory_bytes = int64_t{512} << 20;   // of all incoming snapshots, and of all outgoing
-  int64_t message_bytes = 4 << 20;             // of the largest message that gRPC takes
-  absl::Duration timeout = absl::Seconds(30);  // of incoming ones, for each kRestorePaceBytes
+  int64_t memory_bytes = int64_t{512} << 20;   // of all incoming snapshots; the same for outgoing
+  int64_t message_bytes = 4 << 20;             // the largest message that gRPC takes
+  absl::Duration timeout = absl::Seconds(30);  // for each kRestorePaceBytes that come in
 };
 
-// What the SnapshotSession and RestoreSession calls of a server share. What is borrowed outlives
-// the gRPC server.
+// What the SnapshotSession and RestoreSession calls of a server share. The pointers are borrowed
+// and outlive the gRPC server.
 struct SnapshotStreams {
   const ServedModels* models;
   std::string key;
@@ -52,23 +52,23 @@ struct SnapshotStreams {
   MemoryShares incoming{options.memory_bytes, "RESTORE_MEMORY",
                         "snapshots that are being restored"};
   MemoryShares outgoing{options.memory_bytes, "SNAPSHOT_MEMORY", "snapshots that are being taken"};
-  // Encodes: tenants take turns. `outgoing` limits what waits.
+  // Encodes snapshots: tenants take turns. `outgoing` limits the waiting bytes.
   TextLane encoder{TextLane::Options{.threads = 1, .waiting_bytes = int64_t{1} << 40}};
 };
 
-// What writes a snapshot to its client, kSnapshotMessageBytes a message.
+// Writes a snapshot to its client, kSnapshotMessageBytes in each message.
 using SnapshotWriter = grpc::ServerWriteReactor<Serialized<v1::SnapshotSessionReply>>;
 
-// One SnapshotSession call. It reserves memory for its state, which the session may forget
-// meanwhile, its tokens and two pieces of the snapshot. The call of a client that does not read is
-// ended. Owns itself, as RestoreReactor does.
+// One SnapshotSession call. It reserves memory for the session's state, which the session may
+// forget meanwhile, its tokens and two pieces of the snapshot. If the client does not read, the
+// call is ended. Owns itself, as RestoreReactor does.
 class SnapshotReactor final : public SnapshotWriter {
  public:
-  // All is borrowed: `context` for the call.
+  // Both are borrowed: `context` for the call.
   SnapshotReactor(grpc::CallbackServerContext* context, SnapshotStreams* streams);
   ~SnapshotReactor() override;
 
-  // Asks for the image of `session` of `model`, which the handler holds, too, until it returns.
+  // Asks for the image of `session` of `model`. The handler also holds the model until it returns.
   // After an error the caller calls End.
   absl::Status Submit(ModelHold model, SessionRef session, absl::Time deadline);
   // Ends the call with an error.
@@ -81,7 +81,7 @@ class SnapshotReactor final : public SnapshotWriter {
  private:
   void OnImage(absl::StatusOr<SessionImage> image);
   absl::Status Take();
-  // Encodes the next piece, on the thread for that, and then writes.
+  // Encodes the next piece on the encoder's thread, and then writes.
   void EncodeNext();
   absl::Status Encode();
   void WriteNext();
@@ -114,13 +114,13 @@ class SnapshotReactor final : public SnapshotWriter {
 // whole messages.
 inline constexpr size_t kRestorePaceBytes = size_t{64} << 10;
 
-// One RestoreSession call. It reserves memory from its start for one message, because gRPC may hold
-// an incomplete one, and then for what has arrived. The call of a client that is too slow is ended.
-// Owns itself: deleted once gRPC is done with the call (OnDone) and alarm_ does not run. Thread:
-// On* on threads of gRPC.
+// One RestoreSession call. It reserves memory for one message from the start, because gRPC may hold
+// an incomplete message, and then for the bytes that have arrived. If the client is too slow, the
+// call is ended. Owns itself: deleted once gRPC is done with the call (OnDone) and alarm_ does not
+// run. Thread: On* on threads of gRPC.
 class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>> {
  public:
-  // All is borrowed: `context` and `reply` for the call.
+  // All are borrowed: `context` and `reply` for the call.
   RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
                  SnapshotStreams* streams);
 
@@ -132,7 +132,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   absl::Status TakeMessage();
   absl::Status Begin();
   absl::Status TakeChunk(const std::string& chunk);
-  // Decodes, checks and submits what has arrived; the engine's answer then ends the call.
+  // Decodes, checks and submits the snapshot; the engine's answer then ends the call.
   absl::Status Submit();
   // Ends the call with an error.
   void End(const absl::Status& status);
@@ -155,13 +155,13 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   std::optional<absl::Duration> idle_timeout_;
   size_t max_bytes_ = 0;
   SessionLimits limits_;
-  std::string bytes_;       // grows with what arrives
-  size_t paced_bytes_ = 0;  // what had come at pace_
+  std::string bytes_;       // the bytes that have arrived
+  size_t paced_bytes_ = 0;  // bytes that had come at pace_
 
   std::atomic<int> holders_ = 1;  // gRPC, and alarm_ while it runs
   Mutex mutex_;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // who ends that ends the call
-  int readers_ ABSL_GUARDED_BY(mutex_) = 0;       // OnReadDone goes on
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // whoever resets it ends the call
+  int readers_ ABSL_GUARDED_BY(mutex_) = 0;       // threads in OnReadDone
   absl::Time pace_ ABSL_GUARDED_BY(mutex_);  // when it last brought kRestorePaceBytes, or began
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
 };

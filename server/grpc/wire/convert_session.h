@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// As convert.h, for sessions.
+// As convert.h, for the messages about sessions.
 #pragma once
 
 #include <optional>
@@ -37,15 +37,15 @@ absl::StatusOr<ForkSpec> ToForkSpec(const v1::ForkSessionRequest& request);
 // The caller sets the deadline, too. Errors: also PAGE_TOKEN_MALFORMED.
 absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request);
 
-// Errors: INVALID_ARGUMENT (`reason`) where it is no valid Duration; the caller checks the range.
+// Errors: INVALID_ARGUMENT (`reason`) if `wire` is no valid Duration; the caller checks the range.
 absl::StatusOr<absl::Duration> ToDuration(absl::string_view reason, absl::string_view field,
                                           const google::protobuf::Duration& wire);
-// Nullopt where `wire` is null. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE) where it is no
+// Nullopt where `wire` is null. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE) if it is no
 // valid Duration; the engine checks the range.
 absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(const google::protobuf::Duration* wire);
 
-// Between the image of a session of `model` and a snapshot, in both directions. ToSnapshot leaves
-// the values of the state out. REQUIRES: the snapshot was checked against the model.
+// Convert the image of a session of `model` to a snapshot and back. ToSnapshot leaves the values of
+// the state out. REQUIRES: the snapshot was checked against the model.
 Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_view numerics_id);
 RestoreSpec ToRestoreSpec(Snapshot snapshot);
 

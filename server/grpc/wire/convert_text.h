@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts of requests, converted to tokens, and tokens converted to text.
+// Converts the texts of requests to tokens, and tokens to text.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct GivenTokens {
 
 // The tokens of a text at `position` of its sequence; absent: the position is known only later.
 // Errors: INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not
-// text), and those of TextTokenizer::Encode; TEXT_NOT_IN_VOCABULARY also where the tokenizer has
-// tokens that the model does not; that of `stopped`.
+// text), TEXT_NOT_IN_VOCABULARY (also for a token that the tokenizer has and the model has not),
+// and the other errors of TextTokenizer::Encode; the error of `stopped`.
 absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
                                          absl::string_view field, const TextOptions& options,
                                          std::optional<int64_t> position,
@@ -50,7 +50,7 @@ absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& mo
 // the text would be.
 absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view field);
 
-// How many bytes of a request are to be converted; ids count four each.
+// The bytes of a request to convert; each id counts as four bytes.
 template <typename Request>
 int64_t TextBytes(const Request& request) {
   return request.has_text() ? static_cast<int64_t>(request.text().size()) : 0;
@@ -62,12 +62,12 @@ inline int64_t TextBytes(const v1::DetokenizeRequest& request) {
   return int64_t{4} * request.ids_size();
 }
 
-// The most bytes that the text of a DetokenizeReply may have, with the bytes beside it.
+// The most bytes of the text of a DetokenizeReply, the bytes beside the text included.
 inline constexpr size_t kMaxDetokenizedBytes = size_t{32} << 20;
 
-// The answers of Tokenize and Detokenize. Errors: INVALID_ARGUMENT naming the field; those of
+// The answers of Tokenize and Detokenize. Errors: INVALID_ARGUMENT naming the field: the errors of
 // TokensOfText, TOKEN_OUT_OF_RANGE for an id that neither model nor tokenizer has, and
-// TEXT_TOO_LONG where the text of the ids is too long. Neither has an effect beyond *reply.
+// TEXT_TOO_LONG if the text of the ids is too long. Both change nothing but *reply.
 absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
                       const TextBudget::Stopped& stopped, v1::TokenizeReply* reply);
 absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model,

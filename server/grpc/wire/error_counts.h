@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ErrorCounts: how often clients got which error.
+// ErrorCounts: counts the errors that clients got.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace rivulet {
 
-// By code and the reason in ErrorInfo, of which the server's code has a fixed number. Only errors
-// take the lock. Thread: any.
+// By code and reason in ErrorInfo; the server has a fixed number of reasons. Only errors take the
+// lock. Thread: any.
 class ErrorCounts {
  public:
   using Counts = std::map<std::pair<absl::StatusCode, std::string>, int64_t>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Received: a message of a client as gRPC hands it over: parsed, or with the error of parsing it.
-// With the message type itself, gRPC would answer a message that does not parse with a bare
-// UNIMPLEMENTED, and end a stream as if it were complete.
+// Received: a message of a client, either parsed or with the error of parsing it. With the message
+// type itself, gRPC would answer a message that does not parse with a bare UNIMPLEMENTED, and end a
+// stream as if the stream were complete.
 #pragma once
 
 #include <grpcpp/impl/serialization_traits.h>
@@ -23,13 +23,13 @@ struct Received {
   absl::Status error;
 };
 
-// INVALID_ARGUMENT (MESSAGE_MALFORMED) about bytes of which `parsed` could be parsed: names the
-// field that is not UTF-8, else the type of the message. `bytes`: how many there were; nullopt
+// INVALID_ARGUMENT (MESSAGE_MALFORMED) for a message of which only `parsed` could be parsed: names
+// the field that is not UTF-8, else the type of the message. `bytes`: size of the message; nullopt
 // where the call ended without a message. Thread: any.
 absl::Status MalformedMessage(const google::protobuf::Message& parsed, std::optional<size_t> bytes);
 
-// The id of the session that `message`, a request or a reply of any method, is about, as it stands
-// there; "" where the message has none. Valid as long as the message is as it is.
+// The id, unchecked, of the session that `message`, a request or a reply of any method, is about;
+// "" where the message has none. Valid until the message changes.
 template <typename Message>
 absl::string_view SessionIn(const Message& message) {
   if constexpr (requires { message.session_id(); }) {
@@ -43,7 +43,7 @@ absl::string_view SessionIn(const Message& message) {
 
 }  // namespace rivulet
 
-// How gRPC parses it: without an error of its own.
+// How gRPC parses a Received: gRPC itself never sees an error.
 template <typename Message>
 class grpc::SerializationTraits<rivulet::Received<Message>> {
  public:

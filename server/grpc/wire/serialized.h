@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serialized: a message to a client that is serialized before gRPC gets it. gRPC serializes a
-// message type itself while a write starts, and if an exception ends that, the call never ends.
+// Serialized: a message to a client that is serialized before gRPC gets it. gRPC would serialize a
+// message type itself while a write starts, and after an exception there the call never ends.
 // Thread: one at a time.
 #pragma once
 
@@ -23,7 +23,7 @@ class Serialized {
  public:
   static const google::protobuf::Descriptor* descriptor() { return Message::descriptor(); }
 
-  // Serializes `message`, of less than 2 GiB, in place of the one before. Throws std::bad_alloc.
+  // Serializes `message`, of less than 2 GiB, over the previous one. Throws std::bad_alloc.
   void Set(const Message& message) {
     bytes_.Clear();
     bool owned = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only mapping from a Status of ours to what a client sees.
+// The only mapping from our Status to the error that a client sees.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -27,8 +27,8 @@ std::string WireReason(const absl::Status& status);
 //   BadRequest{field, message}  where the Status names a field
 //   RetryInfo{delay}            where the Status says when to try again
 //   RequestInfo{request_id}     where it is not empty
-// OK maps to OK without details. An error is counted in `errors`, by its code and reason; null
-// where nobody counts: errors of AdminService. Thread: any.
+// OK maps to OK without details. An error is counted in `errors`, by its code and reason; null for
+// errors of AdminService, which are not counted. Thread: any.
 grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors,
                     absl::string_view request_id = "");
 

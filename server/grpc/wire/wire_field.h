@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The field that an error of the engine names, as the client knows it. The engine calls every
-// prompt "prompt.tokens", what is scored or appended "content.tokens", and the parts of a session
+// Translates the field that an error of the engine names for the client. The engine calls every
+// prompt "prompt.tokens", scored or appended tokens "content.tokens", and the parts of a session
 // "session_id", "position", "mark", "sequence_hash" and "tokens". The client knows the paths of its
 // request: "prompt.text", "content.image_values", "session.position", "to.mark".
 #pragma once
@@ -18,7 +18,7 @@ absl::Status NameWireField(const absl::Status& status, const v1::AppendRequest& 
 absl::Status NameWireField(const absl::Status& status, const v1::ForkSessionRequest& request);
 absl::Status NameWireField(const absl::Status& status, const v1::RewindSessionRequest& request);
 
-// For every other request, whose paths are the engine's names.
+// For all other requests: their paths are the engine's names.
 template <typename Request>
 absl::Status NameWireField(const absl::Status& status, const Request& /*request*/) {
   return status;
