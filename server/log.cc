@@ -22,10 +22,10 @@ namespace {
 
 constexpr absl::Duration kLimitPeriod = absl::Seconds(1);
 
-// What the reader of the log may take for the last lines.
+// The time that the reader of the log may take for the last lines.
 constexpr absl::Duration kLastLinesTime = absl::Milliseconds(900);
 
-// Never held while something is written, except for the last lines.
+// Not held during a write, except for the last lines.
 ABSL_CONST_INIT Mutex log_mutex;
 LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
 LineWriter* log_writer ABSL_GUARDED_BY(log_mutex) = nullptr;  // with kOn alone
@@ -39,7 +39,7 @@ std::string& HeldLines() {
   return *lines;
 }
 
-// Of one event, in the second that began at `begin`.
+// The lines of one event in the second that began at `begin`.
 struct Limit {
   absl::Time begin = absl::InfinitePast();
   int logged = 0;
@@ -64,7 +64,7 @@ class StderrSink final : public LineSink {
   int64_t Write(absl::string_view lines, absl::FunctionRef<bool()> go_on) override {
     return WriteToStderr(lines, go_on);
   }
-  // Not by Log: this is the place where the lines are missing.
+  // Not by Log, so that the line stands where lines are missing.
   void Recovered(int64_t lost) override {
     const std::string line = FormatLogLine(LogTime(absl::Now()), LogLevel::kWarning,
                                            "log_lines_lost", {{"count", lost}});
@@ -179,7 +179,7 @@ void LogLocked(LogLevel level, absl::string_view event, LogFields fields)
 
 void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
   const int64_t left_out = std::exchange(limit->left_out, 0);
-  if (left_out == 0) return;  // whatever the level: lines that would have been written are missing
+  if (left_out == 0) return;  // at any level: written lines are missing
   LogLocked(LogLevel::kWarning, "suppressed", {{"of", std::string(event)}, {"count", left_out}});
 }
 
@@ -188,7 +188,7 @@ void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQ
 LogLevel ChangeLogLevel(LogLevel level) {
   const LogLevel before = least_level.exchange(level);
   MutexLock lock(&log_mutex);
-  // Whatever the levels: a reader must learn why lines come or are missing.
+  // At any level: a reader must learn why lines appear or stop.
   LogLocked(
       LogLevel::kWarning, "log_level",
       {{"from", std::string(LogLevelName(before))}, {"to", std::string(LogLevelName(level))}});

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // rivulet-server: flags, serve, drain on SIGTERM or SIGINT; on SIGHUP read the files of keys (API
-// keys and encryption keys) again and open the file of the request log again. Exit codes: 0 good, 1
-// our bug, 2 bad usage, input or model, 3 backend absent or failed, address unavailable, or a
-// listener that answers nobody. On failure to start stderr holds one line and no log. With
-// --check-config it holds a line for each fault, and the exit code is that of the gravest: 1, else
-// 2, else 3.
+// keys and encryption keys) again and open the file of the request log again. Exit codes: 0
+// success, 1 a bug of the server, 2 bad usage, input or model, 3 backend absent or failed, address
+// unavailable, or a listener that does not answer. If the start fails, stderr has one line and no
+// log. With --check-config it has a line for each fault, and the exit code is the code of the
+// gravest fault: 1, else 2, else 3.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ namespace rivulet {
 namespace {
 
 constexpr int kFailedExitCode = 3;
-// How long the end may take after all replies have ended; with what follows, less than 2 s.
+// How long the end may take after all replies have ended; with the rest, less than 2 s.
 constexpr absl::Duration kMostCloseTime = absl::Milliseconds(1850);
 // How long the reader of stderr may take to read why a start failed.
 constexpr absl::Duration kLastLineTime = absl::Seconds(2);
@@ -81,7 +81,7 @@ int Check(const ServerCommand& command) {
   std::vector<absl::Status> faults = command.faults;
   ConfigReport report = CheckConfig(command.config);
   for (absl::Status& fault : report.faults) {
-    // A setting that the file has wrong kept its default, which says nothing.
+    // A setting with a fault in the file kept its default, which proves nothing.
     const bool known =
         std::any_of(command.faults.begin(), command.faults.end(), [&](const absl::Status& other) {
           const std::string& field = GetErrorDetail(other).field;
@@ -101,8 +101,8 @@ int Check(const ServerCommand& command) {
 }
 
 // Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. On SIGHUP
-// the server reads its files of keys and opens that of its request log again; with neither it is
-// logged and ignored, as a terminal sends it when it closes.
+// the server reads its files of keys again and opens the file of its request log again; if it has
+// neither, SIGHUP is logged and ignored, because a closing terminal sends it.
 int AwaitSignal(const sigset_t& signals, absl::Duration duration, Server* server) {
   constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
   const absl::Time end = absl::Now() + duration;
@@ -134,7 +134,7 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* 
 // Ends the process, so that its supervisor starts another. It runs no destructors, as they would
 // wait for a device that has failed or hangs.
 [[noreturn]] void EndFailed(Server* server) {
-  // Time for clients and balancers to see what health says and how their replies ended.
+  // Time for clients and balancers to see the health status and how their replies ended.
   static constexpr absl::Duration kNoticeTime = absl::Seconds(2);
   SetLogMode(LogMode::kDirect);
   Log(LogLevel::kError, "failed", {{"exit_code", int64_t{kFailedExitCode}}});
@@ -190,14 +190,14 @@ int Main(int argc, char** argv) {
     return Check(*command);
   }
   InstallCrashHandler();
-  // Before any thread starts, so that all inherit the mask and the signals come here alone.
+  // Before any thread starts, so that all inherit the mask and only this thread gets signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);  // a reader of our log that went away is no reason to end
+  signal(SIGPIPE, SIG_IGN);  // a vanished reader of the log must not end the server
 
   SetLogLevel(LogLevelOf(command->config.log_level));
   SetLogMode(LogMode::kHeld);

@@ -147,7 +147,7 @@ absl::StatusOr<ServedModel> ModelLoader::LoadAndStart(const std::string& name) c
   absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory, name);
   if (!model.ok()) return DirectoryFault(model.status());
   // For a directory of --model the operator decides on the name. In a repository, a name in
-  // config.json must be that of the directory.
+  // config.json must be the name of the directory.
   const bool in_repository = options_.directories.count(name) == 0;
   if (const std::string& held = (*model)->own_name();
       in_repository && !held.empty() && held != name) {

@@ -35,8 +35,8 @@ namespace {
 
 constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
 // How long the last messages of a drained server may take to reach its clients. After that, clients
-// have kCloseTime to read them and to end their connections, and a collector to take the last
-// spans; then what is left is dropped.
+// have kCloseTime to read them and to end their connections, and a collector has kCloseTime to take
+// the last spans; then the rest is dropped.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kCloseTime = absl::Milliseconds(1700);
 
@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   return CreateCudaBackend(std::move(model), options);
 }
 
-// What the backends of `models` have reserved of the host's memory.
+// The host memory that the backends of `models` have reserved.
 int64_t ReservedBytes(const ServedModels& models) {
   int64_t bytes = 0;
   for (const ModelHold& model : models.all()) {
@@ -86,7 +86,7 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
     auto cuda = CreateCuda(model, config);
     if (cuda.ok()) return ChosenBackend{"cuda", *std::move(cuda)};
     RIVULET_RETURN_IF_ERROR(CudaFault(config, cuda.status()));
-    // A machine without a GPU is a normal case; one whose GPU fails is not.
+    // A machine without a GPU is a normal case; a machine whose GPU fails is not.
     const bool expected = GetErrorDetail(cuda.status()).reason == "BACKEND_ABSENT";
     Log(expected ? LogLevel::kInfo : LogLevel::kWarning, "backend_chosen",
         {{"model", model->config().name},
@@ -99,7 +99,7 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
   return ChosenBackend{"cpu", std::move(cpu)};
 }
 
-// Files and names are checked for all before any backend takes memory.
+// Files and names are checked for all models before any backend takes memory.
 absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
     const std::vector<std::string>& places) {
   std::vector<std::shared_ptr<const Model>> models;
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
   return models;
 }
 
-// What the engines share with other replicas; null: nothing.
+// The stores that the engines share with other replicas; null: none.
 struct SharedStores {
   std::shared_ptr<SessionStore> sessions;
   std::shared_ptr<StateArchive> states;
@@ -146,12 +146,12 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
                      std::move(chosen.name)};
 }
 
-// HOST:PORT with the port that was bound: "HOST:0" asks for any.
+// HOST:PORT with the bound port: "HOST:0" asks for any port.
 std::string BoundAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
-// What the settings alone say.
+// The options that follow from the settings alone.
 GrpcServerOptions GrpcOptionsOf(const ServerConfig& config) {
   GrpcServerOptions options;
   options.listen = config.listen;
@@ -204,7 +204,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
   RIVULET_ASSIGN_OR_RETURN(WarmFiles warm_files, WarmFiles::Read(config, snapshot_key));
   const auto warm = std::make_shared<const WarmFiles>(std::move(warm_files));
-  // With a repository they may be of a model that is loaded later.
+  // With a repository the files may be of a model that is loaded later.
   if (config.model_repositories.empty()) RIVULET_RETURN_IF_ERROR(warm->CheckModels(models));
   RIVULET_ASSIGN_OR_RETURN(const std::shared_ptr<Sealer> sealer, server->WatchSealKeys(config));
   SharedStores stores;
@@ -352,7 +352,7 @@ bool Server::EndReplies(absl::Time deadline) {
 }
 
 void Server::Close() {
-  admin_.reset();  // what it still does uses the health watch
+  admin_.reset();  // its running calls use the health watch
   health_watch_.reset();
   listener_watch_.reset();
   const absl::Time end = absl::Now() + kCloseTime;

@@ -18,7 +18,7 @@ Histogram::Histogram(std::span<const double> bounds) : bounds_(bounds) {
 void Histogram::Observe(double value) {
   value = std::max(value, 0.0);
   const auto place = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  // One writer: a load and a store are enough, and cheaper than an addition that is atomic.
+  // With one writer a load and a store are enough, and cheaper than an atomic addition.
   std::atomic<int64_t>& count = counts_[static_cast<size_t>(place)];
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   sum_.store(sum_.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);

@@ -12,7 +12,7 @@ namespace rivulet {
 
 void LeaveBehind(std::thread thread) {
   static std::once_flag once;
-  // What was registered last runs first: before any global is destroyed.
+  // The handler that was registered last runs first: before any global is destroyed.
   std::call_once(once, [] {
     on_exit(
         [](int status, void*) {

@@ -20,7 +20,7 @@
 namespace rivulet {
 namespace {
 
-// The lines to write at once: a pipe takes that many bytes as a whole or not at all.
+// The lines to write at once: a pipe takes a piece of this size as a whole or not at all.
 absl::string_view Piece(absl::string_view text) {
   const absl::string_view most = text.substr(0, PIPE_BUF);
   const size_t newline = most.rfind('\n');
@@ -32,7 +32,7 @@ absl::string_view Piece(absl::string_view text) {
 size_t WriteWhile(int fd, absl::string_view text, absl::FunctionRef<bool()> go_on) {
   size_t done = 0;
   while (done < text.size()) {
-    // A blocking descriptor would keep the thread in write() where nobody reads.
+    // A blocking descriptor without a reader would keep the thread in write().
     pollfd room{fd, POLLOUT, 0};
     const int ready = poll(&room, 1, kWritePatienceMs);
     const absl::string_view piece = Piece(text.substr(done));
@@ -52,7 +52,7 @@ struct LineWriter::State {
   State(LineWriterOptions opts, std::unique_ptr<LineSink> to)
       : options(opts), sink(std::move(to)) {}
 
-  // Waits for something to do; false at the end, when there is nothing.
+  // Waits for something to do; false at the end, when nothing is left.
   bool Take(std::vector<Line>* lines, bool* reopen);
   void Write(std::vector<Line>* lines);
   bool GoOn();
@@ -72,7 +72,7 @@ struct LineWriter::State {
   bool ended ABSL_GUARDED_BY(mutex) = false;
   std::atomic<int64_t> written = 0, dropped = 0, failed = 0;
 
-  // The thread's.
+  // Used only by the thread.
   int64_t lost_before = 0;  // dropped and failed, when it last caught up
   bool failing = false;
 };

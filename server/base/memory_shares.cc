@@ -13,8 +13,8 @@
 namespace rivulet {
 namespace {
 
-// Freed memory that the process may keep for itself: the allocator gives back little by its own,
-// as the pieces lie among others.
+// Freed memory that the process may keep: the allocator by itself gives little back to the system,
+// because the freed pieces lie among others.
 constexpr int64_t kMostKept = int64_t{64} << 20;
 
 }  // namespace

@@ -33,13 +33,13 @@ absl::Duration Left(SteadyTime until) {
 
 }  // namespace
 
-// What both threads share, and a thread that is left behind keeps.
+// The state that both threads share; a thread that is left behind keeps it.
 class TimedCalls::Queue {
  public:
   explicit Queue(TimedCallsOptions options) : options_(std::move(options)) {}
 
   void Push(Call call);
-  // The threads, until Stop was called. Watch then goes on until every call is answered.
+  // The threads run these until Stop. Watch then goes on until every call is answered.
   void Work();
   void Watch();
   void Stop();
@@ -57,9 +57,9 @@ class TimedCalls::Queue {
   };
   using Ask = decltype(Call::ask);
 
-  // The next call, or nullptr: it is time to sweep, or to stop.
+  // The next call; nullptr: it is time to sweep, or to stop.
   Ask Next(SteadyTime sweep_at, bool* stop);
-  // Whether the running call has no answer yet; then the caller gives it.
+  // Whether the running call has no answer yet; then the caller of EndRunning answers.
   bool EndRunning();
   // Waits for calls that must be refused. False: every call is answered, and there are no more.
   bool AwaitRefused(std::vector<Refused>* refused);
@@ -69,8 +69,8 @@ class TimedCalls::Queue {
   CondVar work_, watch_, ended_;
   std::deque<Timed> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<Call> excess_ ABSL_GUARDED_BY(mutex_);      // found the queue full
-  std::optional<Timed> running_ ABSL_GUARDED_BY(mutex_);  // none, too, when it was refused
-  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;            // ... for the time since it began
+  std::optional<Timed> running_ ABSL_GUARDED_BY(mutex_);  // none, too, once it was refused
+  bool hangs_ ABSL_GUARDED_BY(mutex_) = false;            // it was refused because of since_begin
   SteadyTime looks_at_ ABSL_GUARDED_BY(mutex_) = SteadyTime::max();  // when Watch looks again
   bool stop_ ABSL_GUARDED_BY(mutex_) = false, has_ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -129,7 +129,7 @@ bool TimedCalls::Queue::AwaitRefused(std::vector<Refused>* refused) {
   MutexLock lock(&mutex_);
   const bool refuses =
       !excess_.empty() || ((stop_ || hangs_) && !waiting_.empty()) || (stop_ && !running_);
-  // What came while this thread refused calls has woken nobody.
+  // Calls that came while this thread refused calls have not woken it.
   looks_at_ = SteadyTime::max();
   if (!waiting_.empty()) looks_at_ = waiting_.front().until;
   if (running_) looks_at_ = running_->until;

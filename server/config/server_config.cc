@@ -78,7 +78,7 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// What a std::optional<int> that holds nothing is called.
+// The value of a std::optional<int> without a value.
 constexpr char kAuto[] = "auto";
 
 // Puts a JSON value into the member it belongs to; false where the type is wrong.
@@ -137,7 +137,7 @@ const char* JsonTypeName(const SettingMember& member) {
   return kNames[member.index()];
 }
 
-// Of a value that is none of the setting's type.
+// The error for a value of another type than the setting's.
 absl::Status WrongType(const Setting& setting, const std::string& held) {
   std::string allowed = absl::StrCat("it must be ", JsonTypeName(setting.member));
   if (setting.min < setting.max) {
@@ -161,7 +161,7 @@ CLI::Option* AddOptionalInt(const std::string& flag, const char* help, std::opti
   return app->add_option(flag, store, help)->default_str(held);
 }
 
-// The parser of the command line; what it is given lands in the arguments.
+// The parser of the command line; it stores values in the constructor's arguments.
 struct Flags {
   CLI::App app{"Serves trained linear transformers over gRPC.", "rivulet-server"};
   std::string config_file;
@@ -190,7 +190,7 @@ struct Flags {
           setting.member);
     }
     for (const char* name : kRenamedSettings) {
-      // Of group "": --help does not show it. A value is optional, so that none is asked for.
+      // In group "", which --help does not show. The value is optional, so that none is demanded.
       app.add_option(absl::StrCat("--", name), renamed[name])->expected(0, 1)->group("");
     }
     app.add_option("--config", config_file, "JSON file with the same names; flags win over it")
@@ -208,7 +208,7 @@ struct Flags {
 
 absl::Status CheckWeights(const ServerConfig& config) {
   RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(config.weights));
-  if (config.backend != "cuda") return absl::OkStatus();  // with auto it is not known yet
+  if (config.backend != "cuda") return absl::OkStatus();  // with auto the backend is not known yet
   return CheckCudaWeights(choice, config.precision == "float32");
 }
 
@@ -283,7 +283,7 @@ absl::Status CheckTlsFiles(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// As --print-config shows it.
+// The value as --print-config shows it.
 ordered_json ValueOf(const Setting& setting, const ServerConfig& config) {
   return std::visit(
       [&](auto member) -> ordered_json {
@@ -297,7 +297,7 @@ ordered_json ValueOf(const Setting& setting, const ServerConfig& config) {
       setting.member);
 }
 
-// Settings of another kind of store than the one that is used.
+// Faults: settings for another kind of store than the store in use.
 void CheckSessionStore(const ServerConfig& config, std::vector<absl::Status>* faults) {
   const bool redis = absl::StartsWith(config.session_store, "redis");
   const ServerConfig defaults;
@@ -315,7 +315,7 @@ void CheckSessionStore(const ServerConfig& config, std::vector<absl::Status>* fa
   }
 }
 
-// Of the listeners.
+// Checks the addresses of the listeners.
 void CheckAddresses(const ServerConfig& config, std::vector<absl::Status>* faults) {
   for (const auto& [setting, address] :
        {std::pair("listen", &config.listen), std::pair("admin-listen", &config.admin_listen),
@@ -350,7 +350,7 @@ std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
     faults.push_back(ParseModelPlace(model).status());
   }
   faults.push_back(CheckWeights(config));
-  // One message that may come, and as much for other tenants.
+  // Room for one message, and the same for other tenants.
   const ServerConfig within = WithinLimits(config);
   if (within.restore_memory_mib == config.restore_memory_mib &&
       within.max_message_mib == config.max_message_mib &&
@@ -378,7 +378,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
 
 namespace {
 
-// Sets what the JSON object in `text` names, and leaves out what it cannot.
+// Sets the settings that the JSON object in `text` names, except for the faulty ones.
 std::vector<absl::Status> ApplyJson(absl::string_view text, ServerConfig* config) {
   std::vector<absl::Status> faults;
   const auto apply = [config](const std::string& key, const JsonValue& value) -> absl::Status {
@@ -452,7 +452,7 @@ std::vector<std::vector<std::string>> SplitFlags(const CLI::App& app,
   return pieces;
 }
 
-// A piece of SplitFlags by itself.
+// Checks one piece of SplitFlags by itself.
 absl::Status CheckFlag(const std::vector<std::string>& piece, CLI::App* app) {
   const std::string flag = piece[0].substr(0, piece[0].find('='));
   for (const char* name : kRenamedSettings) {
@@ -473,7 +473,7 @@ absl::Status CheckFlag(const std::vector<std::string>& piece, CLI::App* app) {
   return absl::OkStatus();
 }
 
-// Takes out of `args` what is wrong by itself.
+// Removes from `args` the pieces that are wrong by themselves.
 std::vector<absl::Status> RemoveBadFlags(std::vector<std::string>* args) {
   ServerConfig scratch;
   Flags flags(&scratch);
@@ -488,7 +488,7 @@ std::vector<absl::Status> RemoveBadFlags(std::vector<std::string>* args) {
   return faults;
 }
 
-// What the file of --config has wrong; what it says is in *config.
+// The faults of the --config file; its values go to *config.
 std::vector<absl::Status> ApplyConfigFile(const std::string& path, ServerConfig* config) {
   const auto text = ReadSmallFile(path, kMaxConfigBytes);
   if (!text.ok()) return {Annotate(text.status(), path)};
@@ -526,7 +526,7 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
     if (!faults.empty() && !first.check_config) return faults.front();
     command.faults.insert(command.faults.end(), faults.begin(), faults.end());
   }
-  Flags second(&command.config);  // flags that are not given leave what the file has set
+  Flags second(&command.config);  // flags that are not given leave the file's values
   try {
     second.app.parse(std::vector(args.rbegin(), args.rend()));
   } catch (const CLI::ParseError& error) {
@@ -537,7 +537,7 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
     return command;
   }
   if (second.print_config) {
-    // A template of a file names no model yet.
+    // A template for a configuration file names no model yet.
     ServerConfig checked = command.config;
     if (checked.models.empty()) checked.models.push_back("any");
     RIVULET_RETURN_IF_ERROR(ValidateServerConfig(checked));

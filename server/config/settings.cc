@@ -16,7 +16,7 @@ Setting Number(const char* name, const char* help, int ServerConfig::*member, in
   return {name, "N", help, member, {}, min, max};
 }
 
-// Of the store that replicas share.
+// Settings of the store that replicas share.
 std::vector<Setting> SessionStoreSettings() {
   using C = ServerConfig;
   return {
@@ -71,7 +71,7 @@ std::vector<Setting> SessionStoreSettings() {
   };
 }
 
-// Of what a model keeps between requests.
+// Settings of the states that a model keeps between requests.
 std::vector<Setting> StateSettings() {
   using C = ServerConfig;
   return {
@@ -123,7 +123,7 @@ std::vector<Setting> StateSettings() {
   };
 }
 
-// What is served, where, and on what.
+// The models, the addresses and the hardware.
 std::vector<Setting> ServingSettings() {
   using C = ServerConfig;
   return {
@@ -185,7 +185,7 @@ std::vector<Setting> ServingSettings() {
   };
 }
 
-// Of tracing.
+// Settings of tracing.
 std::vector<Setting> TracingSettings() {
   using C = ServerConfig;
   return {
@@ -207,7 +207,7 @@ std::vector<Setting> TracingSettings() {
   };
 }
 
-// Of connections.
+// Settings of connections.
 std::vector<Setting> ConnectionSettings() {
   using C = ServerConfig;
   return {
@@ -257,7 +257,7 @@ std::vector<Setting> SecuritySettings() {
   };
 }
 
-// Limits, and how it ends.
+// Limits, and the end of the server.
 std::vector<Setting> OperatingSettings() {
   using C = ServerConfig;
   return {

@@ -23,7 +23,7 @@
 namespace rivulet {
 namespace {
 
-// Without a model nothing but this process tells whose the files are.
+// Without a model (in tests) the stamp does not tell whose the files are.
 StateStamp StampOf(const Model* model, const BackendLimits& limits) {
   if (model != nullptr) return MakeStateStamp(*model, limits.numerics_id);
   return {"", "", limits.numerics_id, "config"};
@@ -109,7 +109,7 @@ class EngineImpl final : public SteppedEngine {
   void Emit() override { emitter_.Deliver(); }
 
  private:
-  // For a request that takes tokens.
+  // Submits a request that takes tokens.
   absl::StatusOr<RequestId> Submit(std::unique_ptr<LiveRequest> request) {
     LiveRequest::Account& account = request->account;
     account.usage =
@@ -127,7 +127,7 @@ class EngineImpl final : public SteppedEngine {
   const ModelConfig config_;
   const EngineOptions options_;
   const Clock clock_;
-  const std::unique_ptr<Backend> backend_;  // the loop's, once it runs
+  const std::unique_ptr<Backend> backend_;  // used by the loop, once it runs
   const BackendLimits limits_;
   const ModelView view_;
   RequestQueue queue_;
@@ -142,7 +142,7 @@ absl::StatusOr<std::shared_ptr<Reply>> EngineImpl::Generate(GenerateSpec spec,
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
   const bool in_session = spec.session.has_value();
   const NewTokens max_new = MostNewTokens(spec, view_, options_);
-  // Of a session it is known in Generation::Begin.
+  // With a session the fingerprint is known only in Generation::Begin.
   const uint64_t fingerprint =
       in_session ? 0 : ReplyFingerprint(view_.fingerprint, spec, max_new.asked);
   if (spec.resume && !in_session) {
@@ -188,7 +188,7 @@ absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
   return Submit(std::make_unique<Appending>(std::move(spec), view_, options_, std::move(done)));
 }
 
-// For a request with nothing to feed: no slot, no loop.
+// Ends a request with nothing to feed, without a slot and without the loop.
 absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<LiveRequest> request) {
   RIVULET_ASSIGN_OR_RETURN(const RequestId id, queue_.NewId());
   request->usage.arrival = clock_();  // it takes no time

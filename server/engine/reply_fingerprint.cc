@@ -50,7 +50,7 @@ class Fingerprint {
   uint64_t hash_;
 };
 
-// The fields of the first version count at any value.
+// Fields of the first version are hashed with any value.
 bool IsOfFirstVersion(absl::string_view field) {
   constexpr absl::string_view kNames =
       "prompt num_samples stop_ids stop_strings seed temperature top_k top_p min_p "
@@ -58,8 +58,8 @@ bool IsOfFirstVersion(absl::string_view field) {
   return absl::c_linear_search(absl::StrSplit(kNames, ' '), field);
 }
 
-// Adds a field unless kNotInFingerprint names it. A later field counts with its name, and only
-// where it is set: so the replies of servers without the field can be resumed.
+// Adds a field unless kNotInFingerprint names it. A later field is hashed with its name, and only
+// if it is set, so that replies of servers without the field can be resumed.
 template <typename T>
 void AddField(absl::string_view name, const T& value, const T& unset, Fingerprint* of) {
   if constexpr (std::is_same_v<T, SamplingParams>) {

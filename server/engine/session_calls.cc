@@ -23,7 +23,7 @@ absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionL
                    absl::FormatDuration(limits.max_idle), "."));
 }
 
-// Those that may be open with the key of a call, which may have none.
+// The share of open sessions of a call's key; the call may have no key.
 KeyShare SessionsOf(const std::shared_ptr<KeyAccount>& key) {
   return key == nullptr ? KeyShare() : key->sessions();
 }

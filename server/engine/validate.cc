@@ -47,7 +47,7 @@ absl::Status CheckFits(absl::string_view field, int64_t count, const ModelConfig
 
 absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
   const std::vector<int32_t>& prompt = spec.prompt;
-  // What a session holds is looked at when its turn comes.
+  // A session's tokens are checked when the request's turn comes.
   if (prompt.empty() && !config.has_bos() && !spec.session) return EmptyPrompt();
   const int64_t count = static_cast<int64_t>(prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckFits("prompt.tokens", count, config));
@@ -109,7 +109,7 @@ absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
                                    " but logprobs.enabled is false; allowed then: 0."));
 }
 
-// `given`: tokens that positions lie in; of a session as many as there may be.
+// `given`: the largest allowed position; with a session, the most tokens that it may have.
 absl::Status CheckCache(const PromptCacheSpec& cache, int64_t given, const EngineOptions& options) {
   if (!cache.enabled) return absl::OkStatus();
   if (cache.salt.size() > static_cast<size_t>(options.max_cache_salt_bytes)) {
@@ -168,7 +168,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
                               const BackendLimits& limits, const EngineOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckPrompt(spec, *model.config));
   RIVULET_RETURN_IF_ERROR(ValidateSampling(spec.sampling, *model.config, "sampling."));
-  // 0 stands for "absent" here, so that is what the message leaves out.
+  // 0 stands for "absent" here, so the message leaves it out.
   if (spec.max_tokens != 0) {
     RIVULET_RETURN_IF_ERROR(CheckRange(spec.max_tokens, 1, options.max_tokens_limit,
                                        "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"));

@@ -22,7 +22,7 @@ namespace {
 using HealthStub = grpc::TemplatedGenericStub<grpc::health::v1::HealthCheckRequest,
                                               grpc::health::v1::HealthCheckResponse>;
 
-// Of the largest request.
+// The size of the largest request.
 int MessageBytes(const GrpcServerOptions& options) {
   constexpr int kInProcess = 1 << 30;
   return options.listen.empty() ? kInProcess : options.max_message_bytes;

@@ -47,12 +47,12 @@ void HealthWatch::Look() {
   for (const auto& [name, serving] : serving_) {
     if (serving && !found.contains(name)) Set(name, false, "unloaded");
   }
-  // Only what changes: each call tells everybody who watches.
+  // Sets only changed values, because each call notifies all watchers.
   const bool any_serving = !found.empty() && !some_failed;
   if (std::exchange(any_serving_, any_serving) != any_serving) {
     server_->SetServing("", any_serving);
   }
-  if (some_failed) failed_ = true;  // last: who sees it finds health NOT_SERVING
+  if (some_failed) failed_ = true;  // last: whoever sees it finds health NOT_SERVING
 }
 
 void HealthWatch::Set(const std::string& name, bool serving, const std::string& reason) {

@@ -41,8 +41,7 @@ void ListenerWatch::Run() {
       continue;
     }
     const absl::Time now = absl::Now();
-    // From the end of a call on: a process that was stopped for an hour has failed once, not for
-    // long.
+    // Counts from the end of a call: a process that was stopped for an hour has failed only once.
     if (!failing_since.has_value()) failing_since = now;
     if (now - *failing_since < options_.fail_after) continue;
     on_failed_(status);

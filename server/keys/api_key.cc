@@ -49,7 +49,7 @@ absl::Status ReadHash(const std::string& path, const JsonValue& value, ApiKey* k
                         return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
                       });
   if (!is_hex) {
-    // Not quoted: it may be the key itself, by mistake.
+    // Not quoted: the value may be the key itself, by mistake.
     const std::string held = value.kind == Kind::kString
                                  ? absl::StrCat("a text of ", value.text.size(), " characters")
                                  : Describe(value);
@@ -180,7 +180,7 @@ std::string ExpiryText(absl::Time time) {
 absl::StatusOr<absl::Time> ParseExpiry(absl::string_view text) {
   absl::Time time;
   std::string ignored;
-  // Abseil takes more than RFC 3339: spaces around it, and "infinite-future".
+  // Abseil accepts more than RFC 3339: surrounding spaces, and "infinite-future".
   const bool plain = text.size() >= 20 &&
                      absl::ascii_isdigit(static_cast<unsigned char>(text[0])) &&
                      !absl::ascii_isspace(static_cast<unsigned char>(text.back()));

@@ -54,7 +54,7 @@ absl::Status Replace(const std::string& path, const std::string& place, absl::st
   struct stat before {};
   const bool exists = stat(place.c_str(), &before) == 0;
   const bool same_owner = before.st_uid == geteuid() && before.st_gid == getegid();
-  // Else a server that runs as its owner could no longer read it.
+  // Else a server that runs as the file's owner could no longer read it.
   if (exists && !same_owner && fchown(fd, before.st_uid, before.st_gid) != 0) {
     return end("its owner cannot be kept");
   }
@@ -72,7 +72,7 @@ absl::Status EditKeys(const std::string& path, bool make,
   const bool exists = std::filesystem::exists(path, ignored);
   const std::filesystem::path real = std::filesystem::canonical(path, ignored);
   const std::string place = exists ? real.string() : path;
-  // Not the file itself, which is another one after each edit.
+  // The lock is not on the file itself, because each edit replaces the file.
   const std::string directory = std::filesystem::path(place).parent_path().string();
   const int lock =
       open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -114,7 +114,7 @@ void AddRequests(const EngineMeters& meters, absl::string_view model, Page* page
   for (size_t i = 0; i < kNumRequestKinds; ++i) {
     const auto kind = static_cast<RequestKind>(i);
     const absl::string_view method = MethodOf(kind);
-    // What ended first: so never more have ended than started.
+    // Reads the ended requests first, so that never more have ended than started.
     const int64_t ended_well = meters.ended_well(kind);
     const auto errors = meters.errors(kind);
     page->Count("rivulet_requests_started_total", {model, method}, meters.started(kind));
@@ -208,8 +208,8 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   AddReplication(load.replication, model, page);
 }
 
-// Reasons that no client has been sent yet are exported as 0: rate() does not see the first
-// value of a series, and so would miss the first error.
+// Reasons that no client has got yet are exported as 0: rate() does not see the first value of a
+// series, and so would miss the first error.
 void AddErrors(ErrorCounts::Counts counts, Page* page) {
   for (const ErrorReason& reason : ErrorReasons()) {
     if (reason.scope == ReasonScope::kCall)

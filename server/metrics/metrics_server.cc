@@ -18,7 +18,7 @@ namespace rivulet {
 namespace {
 
 constexpr char kSetting[] = "metrics-listen";
-// Each connection holds one of the threads, an idle one for at most kRequestTimeoutMs.
+// Each connection holds one of the threads, an idle connection for at most kRequestTimeoutMs.
 constexpr char kHttpThreads[] = "16", kRequestTimeoutMs[] = "2000";
 
 class Collector final : public prometheus::Collectable {
@@ -43,8 +43,8 @@ absl::Status CannotListen(absl::string_view address, absl::string_view why) {
       absl::StrCat("cannot listen on ", address, ", the value of ", kSetting, ": ", why), detail);
 }
 
-// Listens on the address for a moment: the library that listens afterwards does not say why it
-// cannot.
+// Listens on the address for a moment, because the library that listens afterwards gives no reason
+// for a failure.
 absl::Status TryAddress(const std::string& address) {
   RIVULET_ASSIGN_OR_RETURN(const HostPort parsed, ParseHostPort(address, kSetting));
   const auto sockets = ListenOn(parsed, absl::Seconds(1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Not absl's failure_signal_handler: it gives a stack for handlers to one thread alone, and its
-// writer gets text with addresses in it, without the signal's number. Everything after Handle's
-// begin is async-signal-safe: no allocation, no locks, no stdio.
+// Not absl's failure_signal_handler, which gives a signal stack to only one thread, and passes its
+// writer text with addresses but without the signal's number. Everything after Handle's begin is
+// async-signal-safe: no allocation, no locks, no stdio.
 #include "server/process/crash_handler.h"
 
 #include <poll.h>
@@ -36,7 +36,7 @@ constexpr struct {
 
 std::atomic<bool> crashing = false;
 
-// A line of JSON in fixed memory. What does not fit is left out.
+// A line of JSON in fixed memory. Text that does not fit is left out.
 class Line {
  public:
   void Raw(const char* text) { Append(text, std::strlen(text)); }
@@ -53,7 +53,7 @@ class Line {
     char digits[24];
     size_t at = sizeof(digits);
     const bool negative = value < 0;
-    // Downwards, as the least number has no positive one.
+    // Works on negative numbers, because the least int64 has no positive counterpart.
     for (int64_t left = negative ? value : -value; left != 0 || width > 0; left /= 10, --width) {
       digits[--at] = static_cast<char>('0' - left % 10);
     }
@@ -62,7 +62,7 @@ class Line {
   }
   size_t room() const { return sizeof(bytes_) - size_; }
 
-  // Where nobody reads, gives up after two seconds.
+  // If nobody reads, gives up after two seconds.
   void Write() const {
     int tries = 2000 / kWritePatienceMs;
     WriteWhile(STDERR_FILENO, absl::string_view(bytes_, size_), [&tries] { return --tries > 0; });
@@ -79,7 +79,7 @@ class Line {
   size_t size_ = 0;
 };
 
-// UTC as the other lines have it; gmtime takes a lock.
+// UTC as in the other lines; not by gmtime, which takes a lock.
 void AddTime(Line* line) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -121,14 +121,14 @@ uintptr_t StackPointer(const void* context) {
 #endif
 }
 
-// Why the kernel sent it, as far as it says.
+// Why the kernel sent the signal, as far as it says.
 const char* Cause(const siginfo_t& info, const void* context) {
   if (info.si_code <= 0) return info.si_pid == getpid() ? "this process" : "another process";
   if (info.si_signo == SIGFPE)
     return info.si_code == FPE_INTDIV ? "division by zero" : "arithmetic";
   if (info.si_signo == SIGILL) return "instruction";
   if (info.si_signo == SIGBUS) {
-    // A mapped file, as the weights are, that has become shorter.
+    // A mapped file, such as the weights, has become shorter.
     return info.si_code == BUS_ADRERR ? "no memory behind the address" : "bad address";
   }
   constexpr uintptr_t kNear = 64 << 10;
@@ -186,7 +186,7 @@ void WriteLine(const siginfo_t& info, const void* context) {
 
 void Handle(int signal, siginfo_t* info, void* context) {
   if (crashing.exchange(true)) {
-    // Another thread is writing its line and ends the process then; not waited for for ever.
+    // Another thread is writing its line and then ends the process; this wait is bounded.
     for (int i = 0; i < 50; ++i) poll(nullptr, 0, 100);
   } else {
     WriteLine(*info, context);
@@ -200,7 +200,7 @@ void Handle(int signal, siginfo_t* info, void* context) {
   pthread_sigmask(SIG_UNBLOCK, &this_one, nullptr);
   raise(signal);
   // Only the first process of a container gets here: a signal that it sends to itself does not end
-  // it. After the return the fault happens again, which ends it.
+  // it. After the return the fault happens again and ends the process.
   if (info->si_code <= 0) _exit(128 + signal);
 }
 

@@ -29,7 +29,7 @@ int64_t RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);  // who cares reads the limit again
+    setrlimit(RLIMIT_NOFILE, &limit);  // callers that care read the limit again
   }
   return before;
 }

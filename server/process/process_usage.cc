@@ -13,8 +13,8 @@
 namespace rivulet {
 namespace {
 
-// Places of the fields behind the name of the program, which may hold blanks and parentheses: the
-// third field of proc(5) is 0 here.
+// Indexes of the fields after the name of the program, which may hold blanks and parentheses: the
+// third field of proc(5) has index 0 here.
 constexpr size_t kUserTicks = 11, kSystemTicks = 12, kThreads = 17, kStartTicks = 19,
                  kVirtualBytes = 20, kResidentPages = 21;
 

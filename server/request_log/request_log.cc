@@ -29,11 +29,11 @@ double Seconds(absl::Duration duration) {
   return static_cast<double>(absl::ToInt64Microseconds(duration)) / 1e6;
 }
 
-// What a disk or a reader may take for the last lines.
+// The time that a disk or a reader may take for the last lines.
 constexpr absl::Duration kLastRequestsTime = absl::Milliseconds(900);
 
-// -1 with errno set where it cannot be opened. A pipe that nobody reads is such an error, and not
-// waited for.
+// -1 with errno set if the file cannot be opened. A pipe that nobody reads is an error, too: there
+// is no wait.
 int OpenForAppending(const std::string& path, int more_flags = O_CREAT) {
   return open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | more_flags,
               0640);
@@ -45,7 +45,7 @@ absl::Status CannotOpenLog(const std::string& path) {
       absl::StrCat("request-log is ", path, ", which cannot be written: ", std::strerror(errno)));
 }
 
-// Tells the log of lines that are lost, and writes between the lines of the log.
+// Reports lost lines to the log, and writes between the lines of the log.
 class LogSink : public LineSink {
  public:
   explicit LogSink(const RequestLogOptions& options) : options_(options) {}

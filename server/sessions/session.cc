@@ -10,7 +10,7 @@
 namespace rivulet {
 namespace {
 
-// Checkpoints that are kept however close together: enough to go back to before the last calls.
+// Last checkpoints that stay even if close together: enough to go back to before the last calls.
 constexpr size_t kRecentCheckpoints = 4;
 
 std::optional<uint64_t> ParseHex(absl::string_view digits) {
@@ -73,7 +73,7 @@ bool Session::Keeps(int64_t fed) const {
 }
 
 bool Session::NeededByMark(int64_t fed) const {
-  // Going on from a mark feeds its last token again, so the state before that token serves it.
+  // To continue from a mark feeds its last token again, so the state before that token serves it.
   return std::any_of(marks_.begin(), marks_.end(), [&](const auto& mark) {
     return fed == bos_ + mark.second - 1 || fed == bos_ + mark.second;
   });
@@ -96,7 +96,7 @@ void Session::Thin() {
   for (auto i = checkpoints_.size(); i-- > 0;) {
     if (NeededByMark(checkpoints_[i].fed) || ++recent <= kRecentCheckpoints) continue;
     const int64_t before = i > 0 ? checkpoints_[i - 1].fed : 0;
-    const int64_t after = checkpoints_[i + 1].fed;  // it is not the newest: those are recent
+    const int64_t after = checkpoints_[i + 1].fed;  // exists: the newest is recent
     if (after - before > std::max(checkpoint_tokens_, (newest - after) / 2)) continue;
     checkpoints_.erase(checkpoints_.begin() + static_cast<std::ptrdiff_t>(i));
   }

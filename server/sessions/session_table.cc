@@ -12,11 +12,11 @@
 namespace rivulet {
 namespace {
 
-// No retry hint beyond ten minutes, and none that is too short for anything to change.
+// No retry hint is longer than ten minutes, or too short for anything to change.
 constexpr absl::Duration kSoon = absl::Minutes(10);
 constexpr absl::Duration kLeastWait = absl::Milliseconds(100);
 
-// How long until `count` of the idle sessions have expired; 0: fewer are idle, or not soon.
+// The time until `count` of the idle sessions have expired; 0: fewer are idle, or not soon.
 template <typename Idle>
 absl::Duration RoomIn(const Idle& idle, int64_t count, absl::Time now) {
   if (count > std::ssize(idle)) return absl::ZeroDuration();
@@ -71,7 +71,7 @@ absl::Status SessionTable::CheckLimits(absl::string_view tenant, int count, absl
                            ? limits_.max_tenant_sessions
                            : MostFor(limits_.max_open_sessions, size(), own);
   if (own + count <= most) return absl::OkStatus();
-  // With each of its own that ends it may hold what it may now, and has one less.
+  // Each of its sessions that ends leaves its limit unchanged and takes one from its count.
   const Idle& idle = found == tenants_.end() ? none : found->second.idle;
   return Full(
       "TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),

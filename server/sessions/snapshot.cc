@@ -24,12 +24,12 @@ namespace rivulet {
 namespace {
 
 constexpr absl::string_view kMagic = "RVLTSNAP";
-// Version 2 is that of the family's models, whose states have more parts, version 3 that of models
-// whose states grow with their tokens.
+// Version 2 is for the family's models, whose states have more parts, version 3 for models whose
+// states grow with their tokens.
 constexpr uint32_t kLinearVersion = 1, kPartsVersion = 2, kGrowingVersion = 3;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kChunkBytes = size_t{1} << 20;
-// Most that strings, marks and numbers of the first section take.
+// Most bytes of the strings, marks and numbers of the first section.
 constexpr size_t kMaxMetaBytes = size_t{64} << 10;
 
 enum Section : uint32_t { kMeta = 1, kTokens = 2, kState = 3, kEnd = 4 };
@@ -92,7 +92,7 @@ std::string EncodeMeta(const Snapshot& s, size_t state_floats) {
   return meta.Take();
 }
 
-// `state_floats`: of a state from version 2 on.
+// `state_floats`: the floats of a state, from version 2 on.
 absl::Status DecodeMeta(absl::string_view payload, uint32_t version, Snapshot* s,
                         uint64_t* num_tokens, uint64_t* state_floats) {
   if (payload.size() > kMaxMetaBytes) return Damaged("its first section is too long");
@@ -124,7 +124,7 @@ absl::Status DecodeMeta(absl::string_view payload, uint32_t version, Snapshot* s
     if (position < 0 || static_cast<uint64_t>(position) > *num_tokens) {
       return Damaged("a mark lies outside the history");
     }
-    // It goes out as text, which the wire cannot carry otherwise.
+    // The name is sent as text, which must be UTF-8 on the wire.
     if (!IsUtf8(name)) return Damaged("a mark's name is not UTF-8");
     if (!s->marks.emplace(std::move(name), position).second) return Damaged("a mark stands twice");
   }
@@ -165,8 +165,8 @@ absl::Status DecodeTokens(absl::string_view payload, uint64_t count, Snapshot* s
   return absl::OkStatus();
 }
 
-// Whether a state of version 1's layout fits into `num_bytes`. The first product has no padding;
-// where it is small, the second does not overflow.
+// Whether a state of version 1's layout fits into `num_bytes`. The first product has no padding; if
+// it is small, the second does not overflow.
 bool Fits(const kernels::StateLayout& l, size_t num_bytes) {
   const double floats = static_cast<double>(l.layers) * l.heads * l.features * (l.value_dim + 1.0);
   return l.layers >= 1 && l.heads >= 1 && l.features >= 1 && l.value_dim >= 1 &&

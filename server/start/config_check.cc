@@ -35,7 +35,7 @@
 namespace rivulet {
 namespace {
 
-// Of a directory that the start makes where it is missing, but not its parent.
+// Checks a directory that the start makes where it is missing, but whose parent must exist.
 absl::Status CheckDirectory(const char* setting, const std::string& path) {
   const auto invalid = [&](absl::string_view where, absl::string_view wrong) {
     return InvalidField("CONFIG_INVALID", setting, absl::StrCat(setting, ": ", where, " ", wrong));
@@ -81,7 +81,7 @@ class Checker {
   }
 
  private:
-  // The same fault may be found on two ways.
+  // Two checks may find the same fault.
   void Note(const absl::Status& status) {
     if (status.ok()) return;
     for (const absl::Status& known : report_.faults) {
@@ -97,7 +97,7 @@ class Checker {
     if (!config_.keys_file.empty()) Note(ReadKeys(config_.keys_file).status());
     if (!config_.tls_cert.empty() && !config_.tls_key.empty()) {
       Note(ReadTlsFiles(TlsFilesOf(config_), absl::Now()).status());
-      // That ends at the first fault; each file may have one.
+      // ReadTlsFiles ends at the first fault, but each file may have one.
       Note(ReadAuthorities("tls-cert", config_.tls_cert).status());
       Note(CheckTlsKey(config_.tls_key));
     }
@@ -132,7 +132,7 @@ class Checker {
   absl::Status CheckOnBackend(const Model& model, bool on_cpu, int64_t* reserved_bytes) {
     absl::StatusOr<CpuBackendOptions> options = CpuOptionsOf(config_, *reserved_bytes);
     if (!options.ok()) return options.status();
-    // On a GPU this says which tensors are wrong, and nothing about its memory.
+    // For a GPU this checks the tensors, but not its memory.
     if (!on_cpu) options->num_slots = 1;
     if (!on_cpu) options->weights = {};
     const auto limits = PlanCpuBackend(model, *options);
@@ -167,7 +167,7 @@ class Checker {
     absl::string_view path = config_.session_store;
     if (absl::ConsumePrefix(&path, "dir:")) {
       const std::string directory(path);
-      // Nothing is opened that would be made by that.
+      // Opens nothing, because that would make files.
       std::error_code ignored;
       if (directory.empty() || std::filesystem::is_directory(directory + "/sessions-1", ignored)) {
         Note(OpenSessionStore(config_, sealer).status());

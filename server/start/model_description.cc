@@ -32,7 +32,7 @@ std::string ContentName(const ContentConfig& content) {
   return "tokens";
 }
 
-// The slots that `--slots auto` would make on the CPU here and now; none where not even one fits.
+// The slots that `--slots auto` would make on the CPU here and now; none if not even one fits.
 SlotChoice SlotsThatFit(int64_t weight_bytes, int64_t state_bytes) {
   const HostMemory memory = ReadHostMemory();
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
@@ -44,7 +44,7 @@ SlotChoice SlotsThatFit(int64_t weight_bytes, int64_t state_bytes) {
   return AutoSlots(left, static_cast<size_t>(state_bytes), whole);
 }
 
-// The types of the tensors, the one with the most bytes first.
+// The types of the tensors, the type with the most bytes first.
 std::string TypesOf(const CheckpointTensors& tensors) {
   std::map<std::string, int64_t> bytes_by_type;
   for (const std::string& name : tensors.names()) {

@@ -94,13 +94,13 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
   const struct {
     const char* name;
     int mib;
-    const char* none;  // what 0 means
+    const char* none;  // the meaning of 0
   } kSettings[] = {
       {"session-state-mib", config.session_state_mib, "no state is kept in memory"},
       {"prefix-cache-mib", config.prefix_cache_mib, "no prompt cache"},
       {"state-disk-mib", config.state_dir.empty() ? 0 : config.state_disk_mib, "no state files"},
   };
-  // One that grows is kept for as long as it is small enough.
+  // A state that grows is kept while it is small enough.
   const size_t least = limits.context > 0 ? limits.state.At(1) : limits.bytes_per_slot;
   for (const auto& setting : kSettings) {
     const uint64_t bytes = uint64_t{static_cast<uint32_t>(setting.mib)} << 20;

@@ -23,13 +23,13 @@ namespace {
 
 namespace collector = opentelemetry::proto::collector::trace::v1;
 
-// Most that a collector can ask for.
+// The longest wait that a collector can ask for.
 constexpr absl::Duration kMostWait = absl::Seconds(30);
 
 std::shared_ptr<grpc::Channel> ChannelOf(const OtlpOptions& options) {
   grpc::ChannelArguments arguments;
-  // A batch is repeated here, where it is counted, and a collector that returns is found as soon
-  // as a try can find it.
+  // The exporter repeats a batch itself, because it counts batches, and so finds a collector that
+  // returns without gRPC's delay.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
@@ -45,7 +45,7 @@ std::shared_ptr<grpc::Channel> ChannelOf(const OtlpOptions& options) {
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", options.target), credentials, arguments);
 }
 
-// How long the collector asks to be left alone; absent where it says nothing of that.
+// How long the collector asks to wait; absent if it does not ask.
 std::optional<absl::Duration> AskedToWait(const grpc::Status& status) {
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) return std::nullopt;
@@ -168,7 +168,7 @@ std::optional<absl::Duration> OtlpExporter::Try(const std::vector<Span>& batch) 
   const std::optional<absl::Duration> asked = AskedToWait(*status);
   if (!status->ok() && MayBeRepeated(status->error_code(), asked.has_value())) {
     NoteAway(*status);
-    // Up to a fifth more: replicas that lost a collector together must not return to it together.
+    // Up to a fifth more, so that replicas that lost a collector together do not return together.
     const absl::Duration jitter = retry_ / 5 * RandomFraction();
     const absl::Duration wait =
         std::max(retry_ + jitter, std::min(asked.value_or(retry_), kMostWait));

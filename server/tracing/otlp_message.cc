@@ -9,7 +9,7 @@ namespace {
 
 namespace otlp = opentelemetry::proto;
 
-// Of Span.flags: W3C's "sampled", which every span has that is sent, and OTLP's two.
+// Bits of Span.flags: W3C's "sampled", which every sent span has, and two of OTLP.
 constexpr uint32_t kSampled = 1, kOriginKnown = 256, kParentElsewhere = 512;
 
 void AddAttribute(absl::string_view key, const Span::Value& value, otlp::common::v1::KeyValue* to) {

@@ -7,7 +7,7 @@
 namespace rivulet {
 namespace {
 
-// Ids of zeros mean that there is none.
+// An id of zeros means "no id".
 uint64_t NonZeroWord() {
   uint64_t word = 0;
   while (word == 0) word = RandomWord();

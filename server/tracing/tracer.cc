@@ -11,8 +11,8 @@
 namespace rivulet {
 namespace {
 
-// Codes that say that the server failed, and not that the request was a bad one, as OpenTelemetry's
-// conventions for RPC have it.
+// Codes that mean a failure of the server and not a bad request, as in OpenTelemetry's conventions
+// for RPC.
 bool IsFailure(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnknown:
@@ -27,7 +27,7 @@ bool IsFailure(absl::StatusCode code) {
   }
 }
 
-// What the request was, and how it ended.
+// The span of the whole request: what it was, and how it ended.
 Span Whole(const RequestTrace& trace, const RequestLine& line) {
   Span span;
   span.trace_id = trace.trace_id;

@@ -39,7 +39,7 @@ bool Checkpoints::TakeFetched(std::vector<Fetched>* fetched) {
     fetched->push_back({entry.request, {entry.state, states_.Use(entry.state.state.get())}});
     return true;
   });
-  states_.Fit();  // what was fetched is held by now
+  states_.Fit();  // fetched states are held by now
   return true;
 }
 
@@ -58,7 +58,7 @@ absl::Status Checkpoints::KeepAfterRun(Sequence* sequence, Slots* slots) {
   LiveRequest* const request = sequence->request;
   const int64_t fed = sequence->fed();
   if (!request->keep.Due(fed)) return absl::OkStatus();
-  // What was drawn and is held back may yet be dropped.
+  // Drawn tokens that are held back may still be dropped.
   if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
   RIVULET_ASSIGN_OR_RETURN(StatePtr state,
                            slots->Keep({sequence->slot, {}, sequence->segments}, fed, &states_));
@@ -79,7 +79,8 @@ bool Checkpoints::Saves(const Session& session) const {
 
 absl::StatusOr<std::vector<Session*>> Checkpoints::Save(Slots* slots) {
   for (Saving& saving : saving_) {
-    // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
+    // Tokens that were drawn and then dropped (a stop string) may have been fed: then no state
+    // fits.
     const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
     if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
     RIVULET_ASSIGN_OR_RETURN(StatePtr state,

@@ -11,10 +11,10 @@
 namespace rivulet {
 namespace {
 
-// A request this close to its deadline is looked at after each step.
+// A request this close to its deadline is checked after each step.
 constexpr absl::Duration kNearDeadline = absl::Milliseconds(100);
-// How often an unfinished run is polled without sleeping, and how long a sleep is: a bounded spin,
-// because an unbounded one starves a neighbour on the same core.
+// How often an unfinished run is polled without sleeping, and the length of a sleep. The spin is
+// bounded, because an unbounded spin starves another thread on the same core.
 constexpr int kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollSleep(20);
 

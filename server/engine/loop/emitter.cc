@@ -11,7 +11,7 @@ namespace {
 
 using Calls = std::vector<std::function<void()>>;
 
-// What RunAfterBatch was given in the batch that this thread is delivering; null between batches.
+// The calls of RunAfterBatch in the batch that this thread is delivering; null between batches.
 thread_local Calls* after_batch = nullptr;
 
 }  // namespace
@@ -72,8 +72,8 @@ void Emitter::Hand(Batch* batch) {
     if (pending_.empty()) {
       std::swap(pending_, *batch);
     } else {
-      // Pointers in `ready` stay good although they are called before all of `ended`: what ended in
-      // an earlier batch is never in the `ready` of a later one.
+      // Pointers in `ready` stay valid: they are called before `ended`, and an outlet that ended in
+      // an earlier batch is never in the `ready` of a later batch.
       pending_.ready.insert(pending_.ready.end(), batch->ready.begin(), batch->ready.end());
       for (auto& outlet : batch->ended) pending_.ended.push_back(std::move(outlet));
     }
@@ -126,7 +126,7 @@ void Emitter::DeliverBatch(Batch* batch) {
   Calls after;
   after_batch = &after;
   for (Outlet* outlet : batch->ready) {
-    // Cleared first: what arrives during the call leads to another one.
+    // Cleared first: anything that arrives during the call leads to another call.
     outlet->ready_.exchange(false, std::memory_order_acq_rel);
     outlet->OnReady();
   }

@@ -41,7 +41,7 @@ AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const BackendLim
   return limits;
 }
 
-// Tokens of a request arrive at its reply.
+// Notes that tokens of a request arrive at its reply.
 void NoteDelivery(absl::Time now, LiveRequest::Times* times, EngineMeters* meters) {
   if (!times->delivered) {
     meters->NoteFirstToken(*times->first_token - times->arrival);
@@ -51,8 +51,8 @@ void NoteDelivery(absl::Time now, LiveRequest::Times* times, EngineMeters* meter
   times->delivered = now;
 }
 
-// The error that ends a request which changes nothing. Without a claim it is of a copy that may be
-// old, and so says nothing of the session.
+// The error that ends a request which changes nothing. Without a claim the error may come from an
+// old copy, and so says nothing about the session.
 absl::Status OfClaim(const LiveRequest& request, const absl::Status& status) {
   const Session* const session = request.session;
   const bool unclaimed =
@@ -60,7 +60,7 @@ absl::Status OfClaim(const LiveRequest& request, const absl::Status& status) {
   return status.ok() || !unclaimed ? status : StoreUnavailable(status);
 }
 
-// Hands a request over with its end: its places in the queue are free.
+// Hands a request over with its end, which frees its places in the queue.
 void HandEnd(std::unique_ptr<LiveRequest> request, std::vector<RequestQueue::Ended>* ended,
              Emitter* emitter) {
   const LiveRequest::Account& account = request->account;
@@ -68,7 +68,7 @@ void HandEnd(std::unique_ptr<LiveRequest> request, std::vector<RequestQueue::End
   emitter->PutEnd(std::move(request));
 }
 
-// A request that has waited for the writes of its sessions is handed over.
+// Notes that a request is handed over which has waited for the writes of its sessions.
 void NoteHeldEnd(const LiveRequest& request, absl::Time now, EngineMeters* meters,
                  ReplicaTotals* totals) {
   if (!request.claim.durability) return;  // there was nothing to write
@@ -76,7 +76,7 @@ void NoteHeldEnd(const LiveRequest& request, absl::Time now, EngineMeters* meter
   if (request.status.ok() && !request.claim.durability->complete) ++totals->not_durable;
 }
 
-// `request` continues from there; its sequences will share what is kept of it.
+// `request` continues from `found`; its sequences will share the kept segments.
 absl::Status StartFrom(LiveRequest* request, const FoundState& found, SessionTable* table,
                        absl::Time now) {
   request->kept_segments = found.segments();
@@ -150,7 +150,7 @@ Loop::Outcome Loop::Turn() {
       for (const auto& end : sharing_->sessions.Abandon())
         HandEnd(std::move(end->request), &ended_, emitter_);
     }
-    if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error would end
+    if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error could end
     if (emitter_->has_ends()) Publish();
     return Outcome::kStopped;
   }
@@ -176,9 +176,9 @@ void Loop::TakeArrivals() {
   sessions_.Expire(now_);
   UpdateLoad();
   queue_->Exchange(now_, load_, &ended_, &arrivals_);
-  // After Exchange: who learns of an end finds its place in the queue free.
+  // After Exchange: a client that learns of an end finds its place in the queue free.
   if (emitter_->HandAll()) queue_->EndsHanded();
-  // After Exchange, too: what is finished from now on wakes the loop again.
+  // After Exchange, too: reads that finish from now on wake the loop again.
   if (TakeFetchedStates()) Publish();
   if (sharing_ != nullptr) TakeReplicated();
   for (auto& arrival : arrivals_.requests) {
@@ -224,7 +224,7 @@ void Loop::ExpireDeadlines() {
                                              absl::FormatDuration(options_.reader_timeout), ".")));
   }
   for (LiveRequest* request : expired) {
-    if (request->life.ended()) continue;  // by the end of one before it
+    if (request->life.ended()) continue;  // because an earlier request ended
     EndRequest(request, EndedBy(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
                                 "The request's deadline has passed."));
   }
@@ -240,7 +240,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
   const bool admitted = slots_.holders().size() > before;
   RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
-  // Replies that nobody reads got slots back and cannot use them yet: no run publishes that.
+  // Replies that nobody reads got slots back and cannot use them yet: no run publishes this.
   if (admitted && !*ran) Publish();
   return absl::OkStatus();
 }
@@ -314,7 +314,7 @@ void Loop::TakeReplicated() {
   std::optional<int> unsaved;
   if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), clock_.Steady());
   if (unsaved) load_.unsaved = unsaved;
-  // Without requests, no turn may come for long.
+  // Without requests, the next turn may be far away.
   if (unsaved || load_.replication != sharing_->totals) Publish();
 }
 
@@ -371,7 +371,7 @@ bool Loop::TakeFetchedStates() {
   if (!checkpoints_.TakeFetched(&fetched)) return false;
   for (auto& [request, found] : fetched) {
     if (found.view == nullptr) {
-      FindState(request);  // it could not be read: another one, or none
+      FindState(request);  // it could not be read: finds another state, or none
     } else {
       ContinueFrom(request, found);
     }
@@ -379,7 +379,7 @@ bool Loop::TakeFetchedStates() {
   return true;
 }
 
-// Slots: who gives some up, and who gets them.
+// Slots: which requests give up slots, and which get them.
 
 void Loop::ResumeReaders() {
   std::vector<LiveRequest*> read;
@@ -399,7 +399,7 @@ absl::Status Loop::ParkReaders() {
   for (int i = 0; i < kNumPriorities; ++i) {
     needed += admission_.slots_needed(static_cast<Priority>(i));
   }
-  // What waits may wait for slots of its own tenant or key alone.
+  // Waiting requests may wait only for slots of their own tenant or key.
   if (options_.max_tenant_slots > 0 || admission_.limits_keys()) {
     needed = std::numeric_limits<int>::max();
   }
@@ -432,8 +432,8 @@ absl::Status Loop::AdmitWaiting() {
     if (for_the_first_time) {
       request->times.admitted = now_;
       meters_->NoteQueueTime(now_ - request->times.arrival);
-      // Requests that began alike may have left a better state since it came. With that, too, it
-      // feeds at least one token, so nothing of this ends it.
+      // Requests with the same first tokens may have left a better state meanwhile. With that
+      // state, too, the request feeds at least one token, so it does not end here.
       std::optional<FoundState> better;
       if (request->looks_again) better = checkpoints_.FindBetter(request);
       if (better) StartFrom(request, *better, &sessions_, now_).IgnoreError();
@@ -475,7 +475,7 @@ absl::StatusOr<bool> Loop::RunOnce() {
     run_.BackOff();
   }
   meters_->EndRun(clock_(), run_.rows());
-  // Mostly prompts: what feeding a session's tokens again costs.
+  // A run mostly of prompt tokens shows the cost of feeding a session's tokens again.
   if (sharing_ != nullptr && run_.fed() > run_.rows())
     sharing_->states.NoteRun(run_.fed(), clock_.Steady() - begin);
   NotePhase(LoopPhase::kEnd);
@@ -492,7 +492,7 @@ void Loop::HandleRecords() {
 }
 
 void Loop::Flush(Sequence* sequence) {
-  if (sequence->ended) return;  // with its request, by a sibling
+  if (sequence->ended) return;  // with its request, because of another sequence
   LiveRequest* request = sequence->request;
   if (!request->times.first_token) request->times.first_token = now_;
   const int64_t before = request->usage.completion_tokens;
@@ -589,7 +589,7 @@ void Loop::EndRequest(LiveRequest* request, const absl::Status& status) {
   } else {
     HandEnd(std::move(ended), &ended_, emitter_);
   }
-  // While its state is to be saved, nobody else gets the session.
+  // While its state is to be saved, no other request gets the session.
   if (has_session && !checkpoints_.Saves(*session)) Release(session);
 }
 
@@ -609,7 +609,7 @@ void Loop::Release(Session* session) {
   if (forgotten) sessions_.Close(session);  // it is in the store, or nowhere
 }
 
-// What others read: the load, and the replies.
+// For other threads: the load, and the replies.
 
 void Loop::UpdateLoad() {
   load_.slots_used = load_.running = slots_.used();

@@ -72,7 +72,7 @@ absl::Status RequestQueue::CheckLimits(const LiveRequest& request) const {
                      absl::StrCat("The queue is full: ", accepted_.places, " running or waiting, ",
                                   request.account.places, " asked for, ", most, " allowed."));
   }
-  // One request alone is bounded by the size of a message; many of them are bounded here.
+  // The size of a message bounds one request; this bounds many requests together.
   if (accepted_.tokens > 0 && accepted_.tokens + request.account.num_tokens > limits_.max_tokens) {
     return Exhausted(
         "QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
@@ -85,7 +85,7 @@ absl::Status RequestQueue::CheckLimits(const LiveRequest& request) const {
 }
 
 absl::Status RequestQueue::CheckTenantRoom(const LiveRequest& request, const Accepted& own) const {
-  // Slots that the others leave are not counted: a lone tenant may use all of them.
+  // Slots that other tenants leave free are not counted: a lone tenant may use all of them.
   const int64_t others = accepted_.places - own.places;
   const int64_t uncounted = std::max<int64_t>(0, limits_.slots - others);
   const int64_t held = std::max<int64_t>(own.places, uncounted);
@@ -96,7 +96,7 @@ absl::Status RequestQueue::CheckTenantRoom(const LiveRequest& request, const Acc
   if (limits_.max_tenant_queue > 0) {
     most = std::min(most, int64_t{limits_.slots} + limits_.max_tenant_queue);
   }
-  // It shares the rate evenly with the others that are here.
+  // The tenant shares the rate evenly with the other tenants here.
   const int64_t ahead = own.places * static_cast<int64_t>(accepted_of_.size());
   if (own.places + request.account.places > most) {
     return Exhausted("TENANT_QUEUE_FULL", TimeFor(ahead),
@@ -114,7 +114,7 @@ absl::Status RequestQueue::CheckTenantRoom(const LiveRequest& request, const Acc
                                 " allowed now; the rest is for other tenants."));
 }
 
-// How long that many take to end, at the rate of the last seconds.
+// The time in which `places` become free, at the rate of the last seconds.
 absl::Duration RequestQueue::TimeFor(int64_t places) const {
   const double rate = ended_rate_.PerSecond(clock_());
   if (rate <= 0) return absl::Seconds(1);  // nobody knows
@@ -162,7 +162,7 @@ bool RequestQueue::Drain(absl::Time deadline) {
   }
   while (accepted_.places > 0 || handing_) ended_.Wait(&mutex_);
   if (!std::exchange(saves_awaited_, true)) AwaitSaves();
-  // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
+  // False if another drain of the queue, with an earlier deadline, made the rest end.
   return !arrivals_.end_all;
 }
 

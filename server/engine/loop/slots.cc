@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<float>> Slots::Read(Slot slot) {
 }
 
 absl::StatusOr<StatePtr> Slots::Keep(LeftState left, int64_t fed, StateStore* store) {
-  // What the state holds from there on.
+  // Reads the state from float `from` on.
   const auto read = [&](size_t from, std::span<float> out) -> absl::Status {
     if (out.empty()) return absl::OkStatus();
     if (left.values.empty()) return backend_->ReadPart(left.slot, from, out);

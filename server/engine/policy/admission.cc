@@ -18,7 +18,7 @@ RequestId Admission::KeyQueue::oldest() const {
   return first;
 }
 
-// The one whose turn it is.
+// The request whose turn it is.
 RequestId Admission::KeyQueue::next() const {
   if (turns_since_oldest >= kOldestEvery - 1) return oldest();
   return *std::find_if(waiting.begin(), waiting.end(), [](const auto& ids) {
@@ -47,7 +47,7 @@ uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priori
   return place->second.number;
 }
 
-// Its caller ranks.
+// The caller must call Rank.
 void Admission::Wait(RequestId id, const Waiting& waiting) {
   const auto priority = static_cast<size_t>(waiting.priority);
   waiting.tenant->second.queues[&waiting.key->second].waiting[priority].insert(id);
@@ -71,7 +71,7 @@ void Admission::Remove(RequestId id) {
   Forget(waiting.tenant);
 }
 
-// Its caller places the bid of the tenant, and has the request leave the key.
+// The caller must place the bid of the tenant and call Leave for the key.
 void Admission::Drop(RequestId id) {
   const auto found = waiting_.find(id);
   const Waiting waiting = found->second;
@@ -94,7 +94,7 @@ void Admission::Drop(RequestId id) {
 }
 
 std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
-  // Without a free slot nothing is chosen: somebody more urgent may come before there is one.
+  // Without a free slot nothing is chosen: a more urgent request may come before a slot is free.
   if (waiting_.empty() || free_slots == 0) return std::nullopt;
   next_ = Choose();
   if (!next_) return std::nullopt;
@@ -121,7 +121,7 @@ std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
   return id;
 }
 
-// Of a request for `slots` slots, whose tenant holds `held`.
+// The claim of a request for `slots` slots whose tenant holds `held` slots.
 Admission::Claim Admission::ClaimOf(int held, int slots) const {
   if (held == 0) return Claim::kOfFirst;
   const auto tenants = static_cast<int64_t>(tenants_.size());
@@ -138,13 +138,13 @@ bool Admission::MayGo(const Bid& bid) const {
   return begun + bid.slots <= std::min<int64_t>(limits_.slots, left);
 }
 
-// The tenant's request that is next. REQUIRES: one fits its key.
+// The tenant's next request. REQUIRES: a request fits its key.
 RequestId Admission::NextOf(const Tenant& tenant) {
   const bool by_age = tenant.turns_since_oldest >= kOldestEvery - 1;
   return by_age ? *tenant.next_by_age.begin() : tenant.next.begin()->second;
 }
 
-// The preempted request of the tenant that is next where no other may begin.
+// The tenant's preempted request that is next if no other request may begin.
 std::optional<RequestId> Admission::PreemptedOf(const Tenant& tenant) const {
   for (const auto& [priority, id] : tenant.preempted_waiting) {
     const Waiting& waiting = waiting_.at(id);
@@ -154,14 +154,14 @@ std::optional<RequestId> Admission::PreemptedOf(const Tenant& tenant) const {
   return std::nullopt;
 }
 
-// The request that is next of all: the one that was, unless another has a larger claim. Between
-// tenants with equal claims the one whose turn it is: it holds the fewest slots, and of those its
-// last turn was longest ago.
+// The next request of all: the present next_, unless another request has a larger claim. Among
+// equal claims, the tenant that holds the fewest slots has its turn, and among these the tenant
+// whose last turn was longest ago.
 std::optional<RequestId> Admission::Choose() const {
   std::optional<RequestId> best;
   Claim claim = Claim::kNone;
   std::pair<int, uint64_t> turn = {-1, 0};
-  // Its key may have got slots since, for a request with a larger claim.
+  // Its key may have got slots meanwhile, for a request with a larger claim.
   if (next_) {
     const Waiting& waiting = waiting_.at(*next_);
     if (waiting.key->second.Fits(waiting.slots)) best = next_;
@@ -224,7 +224,7 @@ std::vector<RequestId> Admission::Victims(int free_slots, uint64_t run) {
     most->held -= slots_of(*most);
     ++most->next;
   }
-  // A large one may have made a small one before it needless.
+  // A large victim may have made an earlier small victim needless.
   std::erase_if(victims, [&](RequestId victim) {
     const int slots = holding_.at(victim).slots;
     if (missing + slots > 0) return false;
@@ -284,9 +284,9 @@ void Admission::SetHeld(Tenants::iterator tenant, int held, uint64_t turn) {
   }
 }
 
-// The tenant and the key hold other slots than before, or had a turn.
+// Call this when the slots of the tenant and the key have changed, or they had a turn.
 void Admission::Changed(Tenants::iterator tenant, const Key& key) {
-  // Lines of others may fit the key now, or no more.
+  // Queues of other tenants may fit the key now, or no longer fit it.
   if (key.limited()) {
     for (const Tenants::iterator other : key.tenants) Rank(other, key);
   }
@@ -298,7 +298,7 @@ void Admission::Rank(Tenants::iterator tenant, const Key& key) {
   PlaceBid(tenant);
 }
 
-// Brings what the tenant knows of its queue of `key`, if it has one, up to date.
+// Updates the tenant's ranking of its queue for `key`, if it has one.
 void Admission::RankQueue(Tenant* tenant, const Key& key) {
   const auto found = tenant->queues.find(&key);
   if (found == tenant->queues.end()) return;

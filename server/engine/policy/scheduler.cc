@@ -25,8 +25,8 @@ void Scheduler::PlanRun(std::span<const SequenceView> sequences, uint64_t run, b
   const int64_t steps = waiting ? std::max<int64_t>(1, first_end) : long_run_;
   plan->num_steps = single_step ? 1 : static_cast<int>(steps);
 
-  // At least one, or decoding rows that use up the backend's tokens would starve the prompts; the
-  // rows are then cut below to max_rows_, each with one token.
+  // At least one token, or decoding rows that use up the backend's tokens would starve the prompts;
+  // the rows are then cut below to max_rows_, each with one token.
   const int64_t room = int64_t{max_tokens_} - static_cast<int64_t>(decoding);
   int64_t budget = decoding > 0 ? options_.prefill_tokens_busy : options_.prefill_tokens_idle;
   budget = std::max<int64_t>(1, std::min(budget, room));

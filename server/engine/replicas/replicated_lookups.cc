@@ -11,11 +11,11 @@
 namespace rivulet {
 namespace {
 
-// A CloseSession against others that keep writing: each of them writes a few times a second.
+// Tries of a CloseSession while other replicas keep writing, each a few times a second.
 constexpr size_t kCloseTries = 20;
 
-// Under way together for all lookups: however many sessions are listed, the store takes the calls
-// of others, and answers them soon.
+// Reads under way for all lookups together: even while many sessions are listed, the store accepts
+// other calls and answers them soon.
 constexpr size_t kMostReads = 256;
 
 absl::Status CannotClose() {
@@ -108,7 +108,7 @@ void ReplicatedLookups::Read(Open* open, std::vector<SessionId> sessions) {
   BeginReads();
 }
 
-// One read of each request, then the next of each: none waits for all of a long list.
+// One read of each request, then the next of each: no request waits for all of a long list.
 void ReplicatedLookups::BeginReads() {
   while (reads_ < kMostReads && !reading_.empty()) {
     const RequestId id = reading_.front();
@@ -146,7 +146,7 @@ void ReplicatedLookups::OnRecord(Open* open, size_t index, const Answer& answer)
       open->found[index] = InfoOf(id, *record, answer->found.lease > absl::ZeroDuration());
     }
   }
-  // One that a list names may have been closed meanwhile, or nobody here can read it.
+  // A session that a list names may have been closed meanwhile, or cannot be read here.
   if (!status.ok() && one) return End(*open, status);
   if (++open->ended < open->sessions.size()) return;
   std::vector<SessionInfo> infos;

@@ -12,9 +12,9 @@
 namespace rivulet {
 namespace {
 
-// A tombstone stays so long: a repeated CloseSession, or a request that comes late, finds it. A
-// stale copy does not need it: without a record the session is NOT_FOUND, too, unless the store is
-// another one (ReplicatedSessions::OnMissing).
+// How long a tombstone stays, for a repeated CloseSession or a late request. A stale copy does not
+// need it: without a record the session is NOT_FOUND, too, unless the store was replaced
+// (ReplicatedSessions::OnMissing).
 constexpr absl::Duration kTombstone = absl::Minutes(10);
 
 }  // namespace

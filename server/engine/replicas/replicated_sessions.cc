@@ -22,7 +22,7 @@ absl::Status Moved() {
                    detail);
 }
 
-// The session has all that the record has.
+// The session has everything that the record has.
 bool Contains(const Session& session, const SessionRecord& record) {
   return record.position <= session.position() &&
          session.history.HashAt(record.position) == record.sequence_hash;
@@ -49,12 +49,12 @@ void NoteChanges(Session* session) {
   if (changed(copy->publishing)) copy->publishing = 0;
 }
 
-// How many of the session's tokens, as it is here, the store has.
+// The number of the session's tokens here that the store has.
 int64_t SafePosition(const ReplicatedCopy& copy) {
   return std::min(copy.stored.prefix_tokens, copy.stored.record.position);
 }
 
-// `record` is what the store has, and the session has come from it or grown beyond it.
+// `record` is the store's record, and the session equals it or has grown beyond it.
 void SetStored(Session* session, SessionRecord record, std::string claim) {
   ReplicatedCopy* const copy = session->replicated.get();
   NoteChanges(session);
@@ -68,8 +68,8 @@ void SetStored(Session* session, SessionRecord record, std::string claim) {
   copy->stored.claim = std::move(claim);
 }
 
-// What `before` uses and `after` does not is no session's any more. REQUIRES: both own their
-// chunks.
+// No session uses the chunks of `before` that `after` does not use: drops them. REQUIRES: both own
+// their chunks.
 void DropUnused(const SessionRecord& before, const SessionRecord& after, StoreWrite* write) {
   for (const ChunkUse& use : before.chunks) {
     const bool used = std::any_of(after.chunks.begin(), after.chunks.end(),
@@ -83,8 +83,8 @@ bool Grows(RequestKind kind) {
          kind == RequestKind::kAppend;
 }
 
-// The client says what the session must be, and the copy is that: nobody has continued it elsewhere
-// with this client's knowledge.
+// The client gave the session's hash, and the copy matches: as far as this client knows, no other
+// replica has continued the session.
 bool HashFits(const Session& session, const SessionRef& ref) {
   return ref.hash == session.history.hash() || WasAsExpected(ref, session);
 }
@@ -94,9 +94,9 @@ bool IsAsExpected(const Session& session, const LiveRequest& request) {
 }
 
 // Whether another replica has the session. The store's clock may have gone back since the lease was
-// written, and then what is left of it is too much. Whoever has the session renews the lease with a
-// new claim, so one claim for as long as a lease lasts, by the steady clock here, is nobody's any
-// more. Where there are too many leases to know them all, the wait begins again.
+// written, and then the lease seems to last too long. The replica that has the session renews the
+// lease with a new claim, so a claim that stays for the length of a lease, by the steady clock
+// here, has ended. If there are too many leases to remember all, the wait begins again.
 bool IsLeased(const SessionId& session, const StoreRecord& found, absl::Duration now,
               absl::Duration lease, SeenLeases* seen) {
   constexpr size_t kMostSeen = 4096;
@@ -117,8 +117,8 @@ bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
   if (copy.claiming != nullptr) {
     const SessionRef& ref = *copy.claiming->session_ref;
     if (ref.hash == session.history.hash() || FollowsAbandoned(ref, session)) return true;
-    // The client knows less than the copy: the rest must be of its own request, as PositionIn has
-    // it.
+    // The client knows less than the copy: the rest must come from its own request, as in
+    // PositionIn.
     return WasAsExpected(ref, session) &&
            (ref.repeated ||
             *ref.position + copy.claiming->account.num_tokens == session.position());
@@ -126,7 +126,7 @@ bool MayBeWrittenAnew(const Session& session, absl::Duration now) {
   return session.active != nullptr && copy.vouched;
 }
 
-// A repetition of the very request that the lease is for.
+// `request` repeats the request that the lease is for.
 bool IsRepetition(const LiveRequest& request, const SessionRecord& record) {
   return request.session_ref->repeated && request.claim.identity &&
          record.request == request.claim.identity;
@@ -194,7 +194,7 @@ absl::Duration ReplicatedSessions::DueIn() const {
   return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first - clock_.Steady();
 }
 
-// What the loop asks for.
+// Calls of the loop.
 
 void ReplicatedSessions::EvictFor(int more) {
   const auto may_go = [](const Session& session) {
@@ -252,8 +252,8 @@ void ReplicatedSessions::End(std::unique_ptr<LiveRequest> request, Session* sess
     ReplicatedCopy* const copy = CopyOf(session_opened);
     copy->life.Go(Life::kNew);
     session_opened->history.TakeUnchanged();
-    // The chunks of a fork are those of its parent if the parent's record says so; else, as where
-    // the claim of this request got no answer, its own.
+    // A fork shares the chunks of its parent if the parent's record has them; else, for example if
+    // the claim of this request got no answer, it has its own chunks.
     copy->stored.record.owns_chunks = parent == nullptr || parent->stored.record.owns_chunks;
     if (!copy->stored.record.owns_chunks) {
       copy->stored.record.chunks = parent->stored.record.chunks;
@@ -283,7 +283,7 @@ void ReplicatedSessions::End(std::unique_ptr<LiveRequest> request, Session* sess
   const uint64_t number = ++last_end_;
   ends_.emplace(number, std::move(end));
   for (Session* const changed : written) Owe(changed, number);
-  EvictFor(0);  // none of these: they are pinned
+  EvictFor(0);  // not the opened sessions: they are pinned
   for (Session* const changed : written) {
     SetDue(changed, absl::InfiniteDuration());
     Advance(changed);
@@ -368,10 +368,10 @@ void ReplicatedSessions::Write(Session* session, bool lease) {
   write.record.bytes = EncodeRecord(record);
   write.record.lease = lease ? options_.lease : absl::ZeroDuration();
   write.expiry = session->idle_timeout + options_.lease;
-  // One that the store has lost counts again, whatever else is open now.
+  // A session that the store has lost counts again, even beyond the limits.
   const bool is_new = copy->life.Is(Life::kNew);
   write.sets = SetsFor(identity_, *session, table_->limits(), is_new);
-  // A request that has begun may write all that it has.
+  // A request that has begun may write all its tokens.
   const bool grows = is_new || (copy->claiming != nullptr && Grows(copy->claiming->kind));
   write.account = AccountOf(session->tenant, table_->limits(), grows);
   const int64_t position = record.position;
@@ -420,7 +420,7 @@ void ReplicatedSessions::OnWrite(Session* session, const Answer& answer) {
   // Another replica has written the record, and this one cannot read it.
   if (IsOfRecord(answer.status())) return Lose(session, answer.status());
   if (absl::IsDataLoss(answer.status()) && !copy->stored.record.chunks.empty()) {
-    // It has lost chunks that the session has: they are written again.
+    // The store has lost chunks that the session has: they are written again.
     ++totals_->rewritten;
     copy->stored.record.chunks.clear();
     copy->stored.prefix_tokens = 0;
@@ -450,9 +450,9 @@ void ReplicatedSessions::OnWrite(Session* session, const Answer& answer) {
 
 void ReplicatedSessions::OnNoBytes(Session* session, const absl::Status& status) {
   ReplicatedCopy* const copy = session->replicated.get();
-  // One that was taken over may have grown where it was: nothing of it is to be written here.
+  // A session that was taken over may have grown on its old replica: it must not be written.
   if (copy->life.unwritten()) return Lose(session, status);
-  copy->wants_write = true;  // without the request, what it had before may be written
+  copy->wants_write = true;  // without the request, the session may fit
   if (copy->claiming != nullptr) Claimed(session, status);
   Advance(session);
 }
@@ -461,7 +461,7 @@ void ReplicatedSessions::OnWritten(Session* session) {
   ReplicatedCopy* const copy = session->replicated.get();
   ++totals_->writes;
   NoteChanges(session);
-  copy->stored = copy->sent.version;  // which stays the last one that was sent
+  copy->stored = copy->sent.version;  // `sent` keeps the last version, too
   copy->leased_until =
       copy->sent.lease ? copy->sent.at + options_.lease : -absl::InfiniteDuration();
   copy->unconfirmed_claims.clear();
@@ -521,7 +521,7 @@ void ReplicatedSessions::OnChunks(Session* session, const Chunks& chunks) {
   if (!chunks.ok()) return OnUnavailable(session, chunks.status());
   const bool missing = std::any_of(chunks->begin(), chunks->end(),
                                    [](const std::string& bytes) { return bytes.empty(); });
-  // Its owner may have replaced them, or the store was emptied, since the record was read.
+  // Since the record was read, its owner may have replaced the chunks, or the store was emptied.
   if (missing && std::exchange(copy->missed_claim, copy->found.claim) != copy->found.claim) {
     return Advance(session);
   }
@@ -570,11 +570,11 @@ void ReplicatedSessions::OnMissing(Session* session, const std::string& store_id
   if (!MayBeWrittenAnew(*session, clock_.Steady())) {
     if (copy->life.claimed()) return Lose(session, not_found);
     if (copy->owes != 0) DecideEnd(session, /*durable=*/false, absl::OkStatus());
-    // It stays here: the next request may say what it must be.
+    // The session stays here: the next request may give its hash.
     if (copy->claiming != nullptr) Claimed(session, not_found);
     return;
   }
-  copy->store_id = store_id;  // the store was emptied: all of it is written again
+  copy->store_id = store_id;  // the store was emptied: everything is written again
   ++totals_->rewritten;
   copy->stored.record.chunks.clear();
   copy->stored.prefix_tokens = 0;
@@ -590,8 +590,8 @@ void ReplicatedSessions::OnUnavailable(Session* session, const absl::Status& sta
   }
   const bool usable =
       copy->claiming != nullptr && copy->life.known() && IsAsExpected(*session, *copy->claiming);
-  // The replica that has the session may have grown it beyond its record: a later write of this one
-  // must not take it from there.
+  // The replica that has the session may have grown it beyond its record: a later write of this
+  // replica must not take the session away.
   if (copy->life.Is(Life::kTakenOver)) {
     if (!usable) return Lose(session, StoreUnavailable(status));
     copy->life.Go(Life::kOwn);
@@ -637,7 +637,7 @@ void ReplicatedSessions::DecideEnd(Session* session, bool durable, const absl::S
   if (!request->claim.durability) request->claim.durability.emplace();
   if (!durable) request->claim.durability->complete = false;
   request->claim.durability->other_numerics_id = held->other_numerics_id;
-  // Its answer cannot say so. Repeated, it changes nothing more.
+  // The answer of a rewind cannot say that it is not durable. If repeated, it changes nothing more.
   if (!durable && request->kind == RequestKind::kRewindSession && request->status.ok()) {
     request->status = StoreUnavailable(absl::UnavailableError("no answer in time"));
   }

@@ -15,17 +15,17 @@
 namespace rivulet {
 namespace {
 
-constexpr double kLasting = 0.95;  // of a weighted sum, at each addition
+constexpr double kLasting = 0.95;  // factor of a weighted sum at each addition
 
 void Add(double value, double* sum) { *sum = *sum * kLasting + value; }
 
-// Tokens fed; 0: none was published.
+// Fed tokens of the last published state; 0: none was published.
 int64_t LastPublished(const Session& session) {
   const std::vector<int64_t>& published = session.replicated->published;
   return published.empty() ? 0 : published.back();
 }
 
-// The parts of a state that come one after the other, on threads of the archive.
+// Collects the parts of a state, which arrive one by one on threads of the archive.
 class Gathered {
  public:
   using Done = std::function<void(absl::StatusOr<CutState>)>;
@@ -73,7 +73,7 @@ struct ReplicatedStates::Place {
   int64_t bos;
   std::vector<Part> parts;
   mutable absl::once_flag named = {};
-  mutable std::vector<std::string> names = {};  // of the parts, once they are asked for
+  mutable std::vector<std::string> names = {};  // of the parts, once needed
 
   StateStamp Stamp(size_t part) const {
     const auto seen = [&](size_t i) { return std::max<int64_t>(0, parts[i].fed - bos); };
@@ -125,7 +125,7 @@ KeptCheckpoint ReplicatedStates::WorthPublishing(const Session& session) const {
   const double recomputing = static_cast<double>(saved) * fed_seconds_ / fed_;
   const double writing =
       static_cast<double>(NewBytes(session, latest.fed)) * written_seconds_ / written_bytes_;
-  return recomputing > 2 * writing ? latest : KeptCheckpoint();  // they are read, too
+  return recomputing > 2 * writing ? latest : KeptCheckpoint();  // states are read, too
 }
 
 int64_t ReplicatedStates::NewBytes(const Session& session, int64_t fed) const {
@@ -155,11 +155,11 @@ void ReplicatedStates::Publish(Session* session) {
   const auto publication = std::make_shared<Publication>(Publication{
       {session->id, latest.fed, session->history.HashAt(seen)}, new_bytes, clock_.Steady(), parts});
   const ViewPtr view = store_->Use(latest.state.get());
-  // The first segment last and for longest: where room is made, the archive drops the last parts
-  // first, so that what is left is still part of states.
+  // The first segment is written last and expires last: to make room, the archive drops the last
+  // parts first, so that the remaining parts still belong to states.
   for (size_t i = parts; i-- > 0;) {
     archive_->Put(
-        // With long sessions the names take milliseconds, so not here.
+        // For long sessions the names take milliseconds, so they are not computed here.
         [place, view, i] {
           const std::string& name = place->Name(i);
           const StateStamp stamp = place->Stamp(i);
@@ -169,7 +169,7 @@ void ReplicatedStates::Publish(Session* session) {
                                  return EncodeStateFile(stamp, place->Number(i), view->part(i));
                                }};
         },
-        // As long as the session's record; beyond the lease nothing happens to an idle session.
+        // The same as the session's record; beyond the lease nothing happens to an idle session.
         session->idle_timeout + absl::Milliseconds(parts - 1 - i),
         Posting<absl::StatusOr<int64_t>>(
             mailbox_, [this, publication](const absl::StatusOr<int64_t>& written) {
@@ -236,7 +236,7 @@ PublishedRead ReplicatedStates::ReadOf(const Session& session, int64_t fed) {
         });
     for (size_t i = 0; i < place->parts.size(); ++i) {
       const std::string& name = place->Name(i);
-      // Not `archive`, which must not end on its own threads.
+      // Weak, because the archive must not be destroyed on its own threads.
       archive->Get(name, [weak = std::weak_ptr(archive), gathered, name, i, size,
                           wanted = place->parts[i]](const absl::StatusOr<std::string>& bytes) {
         absl::StatusOr<std::vector<float>> part = absl::NotFoundError("it is not there");

@@ -28,7 +28,7 @@ bool RequestLife::Allowed(State from, State to) {
     case State::kFindsState:
       return to == State::kFetchesState || to == State::kWaitsForSlots;
     case State::kFetchesState:
-      // What was read may turn out to be lost: then another state is looked for.
+      // The state may turn out to be lost: then the request looks for another.
       return to == State::kFindsState || to == State::kWaitsForSlots;
     case State::kWaitsForSlots:
       return to == State::kHoldsSlots;

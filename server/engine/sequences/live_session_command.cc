@@ -33,7 +33,7 @@ absl::Status CheckOnlyGeneratedAfter(int64_t position, const Session& session) {
   return absl::OkStatus();
 }
 
-// Exactly these tokens were given at `position` before: the request is asked again. Any position.
+// Exactly these tokens were given at `position`, which may be any number, before (a repetition).
 bool Holds(const Session& session, int64_t position, std::span<const int32_t> tokens) {
   const int64_t count = static_cast<int64_t>(tokens.size());
   const std::optional<int64_t> end = CheckedAdd(position, count);
@@ -62,8 +62,9 @@ absl::Status CheckLength(int64_t position, int64_t count, const ModelConfig& con
                        limit, of, "Send fewer or go back to an earlier position");
 }
 
-// OK where the session is as ref.hash says, or was at ref.position and only has tokens after it
-// that are of a cancelled Generate, or what the request does: `tokens` were given there.
+// OK if the session has the hash ref.hash, or had it at ref.position and all tokens after it are
+// from a cancelled Generate or are the given `tokens` of this request, or the request is
+// `repeated`.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
                             const Session& session) {
   if (!ref.hash || *ref.hash == session.history.hash()) return absl::OkStatus();
@@ -142,8 +143,7 @@ void DropStartTokens(const SessionRef& ref, const Session& session, const StartT
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
                                int64_t begin, int64_t end) {
   std::vector<int32_t> fed;
-  fed.reserve(static_cast<size_t>(end - begin) +
-              1);  // FillRow counts on no reallocation of its own
+  fed.reserve(static_cast<size_t>(end - begin) + 1);  // FillRow relies on no reallocation
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (begin < bos && begin < end) fed.push_back(*config.bos_token_id);
   for (int64_t i = std::max(begin, bos); i < end; ++i)

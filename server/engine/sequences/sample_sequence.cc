@@ -125,8 +125,8 @@ void Generation::Settle(const absl::Status& end) {
   if (session == nullptr) return;
   session->abandoned_from.reset();
   if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
-  // What was generated stays, so that the client can go on where it lost the reply. Without a token
-  // of ours the prompt goes too, unless it was given before: the request had no effect.
+  // Generated tokens stay, so that the client can go on where it lost the reply. Without a
+  // generated token the prompt goes, too, unless it was given before: the request had no effect.
   const int64_t begin = prompt_end_ - appended_;
   if (!end.ok() && session->position() == prompt_end_) {
     session->Rewind(begin);
@@ -142,7 +142,7 @@ void Generation::CreateSequences() {
 }
 
 bool Generation::reader_slow() {
-  // Asked of the reply only while slow: its lock is not for every step.
+  // Asks the reply only while it is slow, because a lock in every step costs too much.
   if (reader_slow_) reader_slow_ = reply->pending_bytes() > options.max_pending_bytes;
   return reader_slow_;
 }
@@ -172,8 +172,8 @@ void Generation::OnEnd() {
 
 namespace {
 
-// Tokens of `feed` that are fed before decoding begins: without the last where the state before it
-// is for several samples, or to be kept.
+// Tokens of `feed` that are fed before decoding begins: without the last token if the state before
+// it is for several samples, or is to be kept.
 int64_t PrefillEnd(const Generation& request) {
   const int64_t size = static_cast<int64_t>(request.feed.size());
   const bool shared = request.num_slots > 1 || request.keep.HasPoint(request.start.fed + size - 1);
@@ -258,7 +258,7 @@ SequenceView SampleSequence::View() const {
     if (room < end - cursor_) end = cursor_ + room;
     const int64_t last = end;
     if (generate_->spec.sampling.has_penalties()) {
-      // They count prompt and output apart, and a row's tokens are all of one kind.
+      // Penalties count prompt and output apart, and a row's tokens are all of one kind.
       for (end = cursor_ + 1; end < last; ++end) {
         if (FedAsOutput(end) != FedAsOutput(cursor_)) break;
       }
@@ -271,12 +271,12 @@ SequenceView SampleSequence::View() const {
   return view;
 }
 
-// Of all that was fed to the slot.
+// The counts of all tokens fed to the slot.
 std::vector<TokenCount> SampleSequence::History() const {
   if (!generate_->spec.sampling.has_penalties()) return {};
-  if (phase_ == Phase::kWaitForFork) return {};  // nothing: it gets the counts with the state
+  if (phase_ == Phase::kWaitForFork) return {};  // the counts come with the state
   TokenCounts counts(generate_->history);
-  // What is fed next is not in the slot yet: the rest of the prompt, or the last that was drawn.
+  // The next tokens to feed are not in the slot yet: from the prompt, or the last drawn token.
   int64_t fed_prompt = cursor_;
   if (phase_ == Phase::kDecode) {
     const bool has_drawn = drawn_ > static_cast<int64_t>(resumed_.size());
@@ -306,7 +306,7 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   if (!host_state.empty()) {
     sampler.history = History();
   } else if (index_ == 0) {
-    sampler.history = generate_->history;  // the others get its counts
+    sampler.history = generate_->history;  // the other samples get its counts
   }
   return sampler;
 }
@@ -377,8 +377,8 @@ void SampleSequence::Keep(HeldToken token) {
   if (result.match >= 0) EndAtMatch(result);
 }
 
-// The text ends where the stop string begins, or ends if it is to be kept: the token in which that
-// is has more text, which nobody gets. Tokens behind are dropped.
+// The text ends where the stop string begins (or ends, if it is to be kept). The rest of the text
+// of the token at that place, and all later tokens, are dropped.
 void SampleSequence::EndAtMatch(const StopMatcher::Result& result) {
   const int64_t text_end = generate_->spec.include_stop_string ? result.end : result.begin;
   int64_t room = text_end - text_bytes_;

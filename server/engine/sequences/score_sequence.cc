@@ -31,8 +31,8 @@ Scoring::Scoring(ScoreSpec spec, const ModelView& model_view, Done done_in)
   feed.assign(spec.tokens.begin(), spec.tokens.begin() + num_scored);
   targets.assign(spec.tokens.end() - num_scored, spec.tokens.end());
   if (bos && num_scored > 0) {
-    // Every window begins with the bos; the token whose place it takes here was the last of the
-    // window before, which is scored but not fed.
+    // Every window begins with the bos. It takes the place of the last token of the previous
+    // window, which is scored but not fed.
     std::rotate(feed.begin(), feed.end() - 1, feed.end());
     for (int64_t k = 0; k < num_scored; k += window) feed[static_cast<size_t>(k)] = *bos;
   }
@@ -84,7 +84,7 @@ absl::Status Appending::Begin(SessionTable* table, absl::Time /*now*/) {
   DropStartTokens(*session_ref, *session, spec_.start_tokens, &spec_.tokens);
   RIVULET_ASSIGN_OR_RETURN(const int64_t position,
                            PositionIn(*session, *session_ref, spec_.tokens));
-  // The sequence before the appended tokens; the first token of all is scored after a bos only.
+  // Tokens before the appended tokens; the first token of a sequence is scored only after a bos.
   const int64_t before = bos + position;
   const int64_t appended = static_cast<int64_t>(spec_.tokens.size());
   const int64_t unscored = before == 0 ? std::min<int64_t>(1, appended) : 0;
@@ -138,7 +138,7 @@ void Appending::Settle(const absl::Status& end) {
   result.session = {session->position(), session->history.hash(), session->seed};
 }
 
-// Of the window in the slot, which is cleared when all of it is fed (OnRunDone).
+// Counts the window in the slot, which is zeroed when the whole window is fed (OnRunDone).
 int64_t ScoreSequence::fed() const {
   return score_->start.fed + (cursor_ > 0 ? (cursor_ - 1) % score_->window + 1 : 0);
 }

@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
   grpc::ServerBuilder builder;
   SetUpListener(options, &builder);
   GuardReflection(&result->callers_, nullptr, &builder);
-  // Health is answered on the clients' listener only.
+  // Only the listener for clients answers health.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true, sinks));
   builder.RegisterService(&result->service_);
@@ -177,7 +177,7 @@ int AdminServer::port() const { return listener_->port(); }
 
 void AdminServer::Shutdown() {
   if (listener_ == nullptr) return;
-  // What is being loaded cannot be given up halfway; what is being unloaded ends with the drain.
+  // A load cannot be given up halfway; an unload ends with the drain.
   service_.WaitUntilIdle();
   connections_.AwaitDelivered(absl::Now() + kDeliveryTime);
   // Idle connections are cut: their clients may never read the end of the connection.

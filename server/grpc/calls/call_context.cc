@@ -56,7 +56,7 @@ void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
   if (record->sinks().any()) {
     start.method = method;
     start.caller = ParseTraceParent(OnlyValue(*context, kTraceParentKey));
-    // As events of the log have it: gRPC escapes the brackets of IPv6.
+    // As in events of the log: gRPC escapes the brackets of IPv6.
     start.peer = absl::StrReplaceAll(context->peer(), {{"%5B", "["}, {"%5D", "]"}});
   }
   record->Begin(std::move(start));

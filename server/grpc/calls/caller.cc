@@ -73,7 +73,7 @@ absl::StatusOr<absl::string_view> ShownKey(const Metadata& metadata) {
   return key;
 }
 
-// The client's library has sent this call before and does not know what became of it.
+// The client's library has sent this call before and does not know whether it had an effect.
 bool IsRepeated(const grpc::CallbackServerContext& context) {
   return context.client_metadata().contains("grpc-previous-rpc-attempts");
 }
@@ -82,7 +82,7 @@ bool IsRepeated(const grpc::CallbackServerContext& context) {
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   // Not context.deadline(): its nanoseconds since 1970 overflow in the year 2262, and a client may
-  // name a later one.
+  // name a later deadline.
   const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME);
   if (gpr_time_cmp(deadline, gpr_inf_future(GPR_CLOCK_REALTIME)) == 0) {
     return absl::InfiniteFuture();

@@ -24,7 +24,7 @@ using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerRpcInfo;
 
-// Of one call.
+// Guards one call.
 class Guard final : public grpc::experimental::Interceptor {
  public:
   Guard(const Callers* callers, ErrorCounts* errors, ServerRpcInfo* call)
@@ -40,7 +40,7 @@ class Guard final : public grpc::experimental::Interceptor {
   }
 
  private:
-  // The handler still runs, but neither reads what the client has sent nor is what it writes sent.
+  // The handler still runs, but reads nothing from the client, and its replies are not sent.
   void Refuse(const absl::Status& status) {
     const CallNote note("reflection");
     const grpc::Status wire = ToGrpc(status, errors_);  // logs and counts it

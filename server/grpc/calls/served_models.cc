@@ -41,7 +41,7 @@ ModelHold& ModelHold::operator=(ModelHold&& other) noexcept {
 }
 
 void ModelHold::Release() {
-  // The engine may end as soon as this has left; the entry does not.
+  // The engine may end as soon as this hold has left; the entry does not.
   if (const std::shared_ptr<Entry> entry = std::move(entry_)) entry->holds.Leave();
 }
 

@@ -16,14 +16,14 @@ namespace {
 
 constexpr int64_t kShortLaneBytes = int64_t{16} << 20;
 constexpr int64_t kLongLaneBytes = int64_t{64} << 20;
-// Of Order::memory_bytes, which are 16 for each byte of text. A text of more than 3 MiB is
-// converted alone in its lane, one of 4 MiB with 64 MiB. The threads of the short lane never have
-// more than 4 MiB. A text that is hard on purpose takes more, up to its TextBudget on each thread:
-// docs/security.md has the figures.
+// Limits of Order::memory_bytes, which are 16 for each byte of text. A text of more than 3 MiB is
+// converted alone in its lane, and a text of 4 MiB takes 64 MiB. The threads of the short lane
+// never have more than 4 MiB. A text that is made to be hard takes more, up to its TextBudget on
+// each thread: docs/security.md has the figures.
 constexpr int64_t kShortMemoryBytes = int64_t{16} << 20;
 constexpr int64_t kLongMemoryBytes = int64_t{48} << 20;
 
-// Of one lane: a few, below the number of cores.
+// The threads of one lane: a few, below the number of cores.
 int LaneThreads() {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::clamp(cores / 4, 1, 4);
@@ -92,7 +92,7 @@ absl::Status TextLane::Add(const std::shared_ptr<TextTurn>& turn) {
     const auto found = tenants_.find(turn->order().tenant);
     const int64_t own = found == tenants_.end() ? 0 : found->second.bytes;
     const int64_t most = MostFor(options_.waiting_bytes, waiting_bytes_, own);
-    // A text that is larger than the lane has it alone.
+    // A text that is larger than the lane has the lane alone.
     if (waiting_bytes_ > 0 && own + bytes > most) {
       return QueueFull(absl::StrCat("the texts that wait to be converted have ", waiting_bytes_,
                                     " bytes, ", own, " of them this tenant's, whose share is now ",
@@ -180,7 +180,7 @@ void TextPool::Run(const std::shared_ptr<TextTurn>& turn, const absl::Status& re
   }
   const absl::Status added = LaneOf(*turn).Add(turn);
   if (!added.ok()) return turn->Run(added);
-  // Cancel may have looked for it before it was there.
+  // Cancel may have looked for the turn before it was there.
   if (turn->cancelled()) Cancel(turn);
 }
 

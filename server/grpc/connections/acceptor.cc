@@ -25,13 +25,13 @@ namespace rivulet {
 namespace {
 
 constexpr int kSpareDescriptors = 4;
-constexpr int kAcceptsATurn = 64;  // then ends of connections are looked at again
-// How long nothing is accepted where a try failed for want of memory or descriptors.
+constexpr int kAcceptsATurn = 64;  // then ends of connections are checked again
+// How long nothing is accepted after a failure because of memory or descriptors.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
 
 bool NoDescriptor(int error) { return error == EMFILE || error == ENFILE; }
 
-// Errors of one connection that ended before it was accepted; see accept(2).
+// Errors of a single connection that ended before it was accepted; see accept(2).
 bool ConcernsOne(int error) {
   constexpr int kErrors[] = {EINTR,        ECONNABORTED, EPROTO, ENETDOWN,
                              ENOPROTOOPT,  EHOSTDOWN,    ENONET, EOPNOTSUPP,
@@ -52,7 +52,7 @@ Endpoint ToEndpoint(const Address& address) {
   return endpoint;
 }
 
-// Where to connect to reach what listens on `address`; 127.0.0.1 for every address of the machine.
+// Where to connect for a listener on `address`; 127.0.0.1 for every address of the machine.
 Endpoint ReachableAt(const sockaddr_storage& address, int port) {
   if (address.ss_family == AF_INET6) {
     sockaddr_in6 v6{};
@@ -153,7 +153,7 @@ void Acceptor::Run() {
     const int count =
         epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), paused_ ? pause_ms : -1);
     if (count <= 0 && paused_) Resume();
-    // Ends first: they make room.
+    // Ends of connections come first: they make room.
     std::vector<int> readable;
     for (size_t i = 0; i < static_cast<size_t>(std::max(count, 0)); ++i) {
       const int fd = events[i].data.fd;
@@ -210,10 +210,10 @@ void Acceptor::Admit(int fd, const sockaddr_storage& peer) {
     return Refuse(fd, "no descriptor is left");
   }
   connections_->Add(second, peer);
-  // Its end alone: gRPC shuts a socket before it closes it, and what the peer ends is ended for
-  // both then. Edge-triggered, as an error that is not the end would be reported repeatedly.
+  // Watches only for the end: gRPC shuts a socket down before it closes it, and then both
+  // descriptors see the end. Edge-triggered, because other errors would be reported repeatedly.
   if (const absl::Status watched = Watch(second, EPOLLET); !watched.ok()) {
-    connections_->Remove(second);  // its place would never be free again
+    connections_->Remove(second);  // its place would never become free again
     connections_->CountRefused();
     return Refuse(fd, watched.message());
   }
@@ -237,7 +237,7 @@ void Acceptor::Refuse(int fd, absl::string_view reason) {
 }
 
 void Acceptor::Pause(absl::string_view why) {
-  // A socket that is watched and not accepted from would keep this thread running.
+  // A watched socket from which nothing is accepted would keep this thread running.
   for (const ListeningSocket& socket : listening_.sockets) {
     epoll_ctl(epoll_, EPOLL_CTL_DEL, socket.fd, nullptr);
   }
@@ -263,7 +263,7 @@ absl::StatusOr<int> Acceptor::ConnectToSelf(absl::Duration timeout) {
   if (fd < 0 && NoDescriptor(errno) && spare_.Release()) fd = make_socket();
   if (fd < 0) return SystemError("socket", errno);
   absl::Cleanup close_it = [fd] { close(fd); };
-  // Bound before it is connected, so that the acceptor can be told whom to let in.
+  // Bound before it is connected, so that the acceptor can be told which peer to expect.
   const Endpoint here = WithoutPort(there);
   if (bind(fd, Name(here), here.length) != 0) return SystemError("bind", errno);
   sockaddr_storage bound{};

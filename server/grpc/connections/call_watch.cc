@@ -15,14 +15,14 @@
 namespace rivulet {
 namespace {
 
-// A look costs some 30 us a connection. It is taken at once when there are many calls and this
-// often otherwise, for calls of gRPC's own services, which are not counted here.
+// A look costs some 30 us a connection. The watch looks at once when there are many calls, else at
+// this interval, for calls of gRPC's own services, which are not counted here.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(20);
 constexpr int kIdleShare = 50;  // looks take at most 1 / kIdleShare of the time
-constexpr int kBusyShare = 10;  // ... while there are many calls
+constexpr int kBusyShare = 10;  // the same while there are many calls
 
-// Of this thread, that it ran: what a look costs others, also where it had to wait for a core.
+// The CPU time of this thread: what a look costs others, also if it waited for a core.
 absl::Duration ThreadTime() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -34,8 +34,8 @@ const Json& MemberOf(const Json& object, const char* name) {
   return found == object.end() ? nothing : *found;
 }
 
-// Calls visit(element) for each element of a list that comes in pages; `list(start)` is the page
-// that begins with the id `start`, `ref` where an element has its id.
+// Calls visit(element) for each element of a list that comes in pages. `list(start)` is the page
+// that begins with the id `start`; `ref` is the member of an element with its id.
 template <typename List, typename Visit>
 void ForEach(const List& list, const char* elements, const char* ref, const char* id,
              const Visit& visit) {

@@ -27,14 +27,14 @@ std::string Decoded(absl::string_view peer) {
   return absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
 }
 
-// Whether the other end has acknowledged all that was sent on `fd`, or the connection has ended.
+// Whether the other end has acknowledged everything sent on `fd`, or the connection has ended.
 bool IsDelivered(int fd) {
   int bytes = 0;
   return ioctl(fd, SIOCOUTQ, &bytes) != 0 || bytes == 0;
 }
 
-// Whether the other end has ended its side. gRPC may have shut the socket for both, so poll does
-// not tell.
+// Whether the other end has ended its side. gRPC may have shut down both sides of the socket, so
+// poll does not tell.
 bool HasEnded(int fd) {
   tcp_info info{};
   socklen_t length = sizeof(info);

@@ -49,7 +49,7 @@ class Sink final : public absl::LogSink {
 
 void TakeGrpcLog() {
   absl::SetStderrThreshold(absl::LogSeverityAtLeast::kInfinity);
-  absl::InitializeLog();       // until then all goes to stderr
+  absl::InitializeLog();       // until then all lines go to stderr
   absl::AddLogSink(new Sink);  // for as long as the process lives
 }
 #endif

@@ -22,9 +22,9 @@
 namespace rivulet {
 namespace {
 
-constexpr int kMaxConnections = 65536;  // unless told otherwise: each costs memory, too
+constexpr int kMaxConnections = 65536;  // by default: each costs memory, too
 
-// Linking the reflection library turns it on for every server of the process; this says so for one.
+// The linked reflection library turns reflection on for every server; this sets it for one.
 class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
   explicit ReflectionOption(bool on) : on_(on) {}
@@ -46,7 +46,7 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
 }
 
-// What `options` asks for, as far as there are descriptors for it.
+// The limit of `options`, as far as descriptors allow.
 int MaxConnections(const ListenerOptions& options) {
   const int64_t most = options.max_connections > 0 ? options.max_connections : kMaxConnections;
   return static_cast<int>(std::min(
@@ -70,7 +70,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const TlsFi
                             [connections](absl::Time end) { connections->SetCertificateEnd(end); });
 }
 
-// Hands the sockets that it is called with to gRPC.
+// A function that hands sockets to gRPC.
 Acceptor::Take HandTo(grpc::experimental::ExternalConnectionAcceptor* external) {
   return [external](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -84,9 +84,9 @@ Acceptor::Take HandTo(grpc::experimental::ExternalConnectionAcceptor* external) 
 void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder) {
   SetUpGrpc();
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
-  // gRPC 1.51 closes the connection over more than this, with all its streams; so it is more than
-  // proxies pass on, which put many clients on one connection: HAProxy 16 KiB in 101 fields, Envoy
-  // 60 KiB in 100. A field counts 32 bytes more.
+  // Beyond this limit gRPC 1.51 closes the connection with all its streams. So it is more than
+  // proxies, which put many clients on one connection, pass on: HAProxy 16 KiB in 101 fields, Envoy
+  // 60 KiB in 100. Each field counts 32 bytes more.
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 64 << 10);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   const auto set_time = [builder](const char* name, absl::Duration duration) {
@@ -101,16 +101,16 @@ void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder)
     set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options.max_connection_idle);
   }
   if (options.max_connection_age != absl::InfiniteDuration()) {
-    // The grace time stays gRPC's default, without end: no reply is cut.
+    // The grace time stays gRPC's default, infinite: no reply is cut.
     set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
   }
-  // What was read is parsed to its end, also when its connection is closed meanwhile: 64 KiB are
-  // the headers of some 600 calls.
+  // gRPC parses each chunk to its end, even if the connection is closed meanwhile: 64 KiB hold the
+  // headers of some 600 calls.
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 64 << 10);
   // No decompression, so no request is larger than its bytes on the wire.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // Reflection is gRPC's own synchronous service; everything of ours uses callbacks.
+  // Reflection is gRPC's own synchronous service; all our services use callbacks.
   builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
@@ -149,8 +149,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions&
 void Listener::Shutdown(absl::Time deadline) {
   if (acceptor_ != nullptr) {
     acceptor_->Stop();  // gRPC takes no sockets from now on
-    // First, as gRPC 1.51 answers what crosses its Shutdown with CANCELLED, which no client
-    // retries.
+    // First, because gRPC 1.51 answers calls that arrive during Shutdown with CANCELLED, which no
+    // client retries.
     connections_->EndAll();
     connections_->AwaitEnded(deadline);
   }

@@ -19,8 +19,8 @@
 namespace rivulet {
 namespace {
 
-// Several addresses need one port: how often another is tried where the first address's free port
-// is taken at a second one.
+// Several addresses need one port: how often another port is tried if the free port of the first
+// address is taken at another address.
 constexpr int kFreePortTries = 8;
 
 struct Address {
@@ -63,7 +63,7 @@ Address AnyIpv6() {
   return address;
 }
 
-// Of the host, each once; of the machine as a whole [::] first, which takes IPv4 in as well.
+// The addresses of the host, each once; for every address [::] first, which also takes IPv4.
 absl::StatusOr<std::vector<Address>> Resolve(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -106,7 +106,7 @@ int Listen(const Address& address, absl::Duration user_timeout) {
   const int on = 1, off = 0;
   const auto timeout_ms = static_cast<unsigned>(absl::ToInt64Milliseconds(user_timeout));
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // What is accepted inherits these two.
+  // Accepted sockets inherit both options.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
   if (address.storage.ss_family == AF_INET6) {
@@ -125,7 +125,7 @@ void Close(ListeningSockets* all) {
   all->sockets.clear();
 }
 
-// On all of `addresses` that the machine has, at one port. `taken`: another socket has it.
+// Listens on all `addresses` that the machine has, at one port. `taken`: another socket has it.
 absl::StatusOr<ListeningSockets> ListenOnAll(std::vector<Address> addresses, int port,
                                              absl::Duration user_timeout, bool* taken) {
   ListeningSockets all;
@@ -173,7 +173,7 @@ absl::Status TryToListen(const HostPort& address) {
 
 bool CollidesWith(const HostPort& address, const HostPort& other) {
   if (address.port != other.port || address.port == 0) return false;
-  // At a free port, as a server that runs may have this one.
+  // At a free port, because a running server may have this port.
   auto first = ListenOn({address.host, 0}, absl::Seconds(1));
   if (!first.ok()) return false;
   auto second = ListenOn({other.host, first->port}, absl::Seconds(1));

@@ -11,14 +11,14 @@ namespace rivulet {
 namespace {
 
 // The times over which a rate is taken. The longer one is for clients that give up a few thousand
-// calls at once and then wait; the shorter one is for when that would already hold up others.
+// calls at once and then wait, the shorter one for when that would already hold up other clients.
 constexpr double kSeconds = 3;
 constexpr double kSecondsOfMany = 0.5;
 constexpr double kLeastPart = 100;  // recent resets of a connection that count
 
 }  // namespace
 
-// The least number of reset calls: those that failed, and unfinished ones that cannot be streams.
+// The least number of reset calls: failed calls, and unfinished calls that cannot be streams.
 int64_t ResetRates::ResetsOf(const ConnectionCalls& connection) const {
   return connection.failed + std::max<int64_t>(0, connection.unfinished() - max_streams_);
 }

@@ -15,7 +15,7 @@ namespace rivulet {
 namespace {
 
 // gRPC's C++ interface can watch files, but a file that it cannot use ends all new connections. Its
-// C interface asks for what is new at every handshake and keeps what it has where nothing is.
+// C interface asks for new files at every handshake and otherwise keeps the old files.
 class TlsCredentials final : public grpc::ServerCredentials {
  public:
   TlsCredentials(std::unique_ptr<TlsReloader> reloader, bool verify_clients)
@@ -38,7 +38,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
     const auto identity = static_cast<TlsReloader*>(reloader)->TakeNew();
     if (!identity.has_value()) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair{identity->key.c_str(), identity->cert.c_str()};
-    // gRPC insists on authorities also where no client is asked for a certificate.
+    // gRPC requires authorities even if no client is asked for a certificate.
     const std::string& authorities =
         identity->client_ca.empty() ? identity->cert : identity->client_ca;
     *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
@@ -49,7 +49,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
     return grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
 
-  // Asked by gRPC until the listener is shut down, and a listener outlives neither.
+  // gRPC uses these until the listener is shut down, and a listener outlives neither.
   const std::shared_ptr<TlsReloader> reloader_;
   const FileWatch watch_;
   grpc_server_credentials* const credentials_;

@@ -18,8 +18,8 @@
 namespace rivulet {
 namespace {
 
-// gRPC 1.51 makes a socket's SSL object while it is handed the socket, on the same thread. So what
-// this thread makes meanwhile is of this peer.
+// gRPC 1.51 makes a socket's SSL object while it is handed the socket, on the same thread. So an
+// SSL object that this thread makes meanwhile belongs to this peer.
 thread_local const std::string* handed_over = nullptr;
 
 struct Peers {
@@ -42,12 +42,12 @@ void Report(const SSL* ssl, std::string reason) {
              {{"peer", std::move(peer)}, {"reason", std::move(reason)}});
 }
 
-// OpenSSL calls it with every header and message that it has read or is about to write.
+// OpenSSL calls this with every header and message that it has read or is about to write.
 void OnMessage(int is_written, int, int type, const void* data, size_t size, SSL* ssl, void*) {
   if (SSL_is_init_finished(ssl) != 0) return;
   const auto* const bytes = static_cast<const unsigned char*>(data);
   if (type == SSL3_RT_HEADER && is_written == 0 && size > 0) {
-    // It answers what is not TLS with no alert.
+    // OpenSSL answers bytes that are not TLS without an alert.
     if (bytes[0] < SSL3_RT_CHANGE_CIPHER_SPEC || bytes[0] > SSL3_RT_APPLICATION_DATA) {
       Report(ssl, "what the client sent is not TLS");
     }

@@ -37,10 +37,10 @@ Owned<BIO> Reader(const std::string& text) {
   return Owned<BIO>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// For keys that need a passphrase: there is none to give.
+// For keys that need a passphrase: the server has none.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
-// One of the files, with what errors call it.
+// One of the files, with its name in errors.
 struct PemFile {
   const char* setting;
   const std::string& path;
@@ -55,7 +55,7 @@ struct PemFile {
   }
 };
 
-// Whether every block of PEM that begins in `text` also ends in it.
+// Whether every PEM block that begins in `text` also ends in `text`.
 bool BlocksEnd(absl::string_view text) {
   bool open = false;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -68,7 +68,7 @@ bool BlocksEnd(absl::string_view text) {
   return !open;
 }
 
-// Checks all certificates of the file: gRPC gives up the whole file for one that it cannot read.
+// Checks all certificates of the file: gRPC rejects the whole file if it cannot read one of them.
 absl::StatusOr<Owned<X509>> FirstCertificate(const PemFile& file, const std::string& text) {
   const Owned<BIO> reader = Reader(text);
   Owned<X509> first;
@@ -94,7 +94,7 @@ absl::StatusOr<Owned<EVP_PKEY>> PrivateKey(const PemFile& file, const std::strin
   return key;
 }
 
-// Nothing where a certificate holds something else than a time.
+// nullopt if a certificate holds something else than a time.
 std::optional<absl::Time> ToTime(const ASN1_TIME* time) {
   std::tm broken_down{};
   if (ASN1_TIME_to_tm(time, &broken_down) != 1) return std::nullopt;

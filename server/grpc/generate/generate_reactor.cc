@@ -45,7 +45,7 @@ GenerateReactor* GenerateReactor::Start(const absl::StatusOr<ModelHold>& model,
   }
   ++reactor->holders_;
   reactor->text_.Run(calls, reactor->context_->caller(), DeadlineOf(*context), TextBytes(request),
-                     // Its own hold: the engine's last word may come before Begin has returned.
+                     // Its own hold: the engine may make its last call before Begin has returned.
                      [reactor, hold = *model](const TextTurn& turn) {
                        reactor->Begin(turn);
                        reactor->Release();
@@ -75,7 +75,7 @@ absl::Status GenerateReactor::Submit(GenerateSpec spec) {
     absl::StatusOr<std::shared_ptr<Reply>> submitted =
         Guarded([&] { return engine->Generate(std::move(spec), this); });
     if (!submitted.ok()) {
-      --holders_;  // Begin's caller is one
+      --holders_;  // Begin's caller holds one
       finished_ = true;
       return submitted.status();
     }
@@ -107,7 +107,7 @@ void GenerateReactor::WatchReader() {
   if (patience_ == absl::InfiniteDuration()) return;
   messages_when_watched_ = messages_read_;
   ++holders_;
-  // Its calls come on another thread, never from within Set or Cancel.
+  // The alarm calls back on another thread, never from within Set or Cancel.
   alarm_.Set(absl::ToChronoTime(absl::Now() + patience_),
              [this](bool expired) { CutUnread(expired); });
 }
@@ -185,7 +185,7 @@ GenerateReactor::Action GenerateReactor::Next() {
   if (writing_ || finished_) return Action::kNone;
   if (broken_) waiting_.clear();  // first: parts that nobody can read must not hide the end
   if (waiting_.empty()) {
-    end_ = reply_->end();  // before Take: what is taken after the end is all there is
+    end_ = reply_->end();  // before Take: after the end, Take returns everything
     waiting_ = reply_->Take();
     std::reverse(waiting_.begin(), waiting_.end());
   }

@@ -11,7 +11,7 @@
 namespace rivulet {
 namespace {
 
-// What NameWireField looks at: which prompt there is, not what it holds.
+// The part that NameWireField reads: the kind of the prompt, not its content.
 v1::GenerateRequest Outline(const v1::GenerateRequest& request) {
   v1::GenerateRequest outline;
   if (request.has_text()) outline.mutable_text();
@@ -55,12 +55,12 @@ void MultiplexMember::OnReady() {
   if (last) model_.Release();
   MultiplexOwner* const owner = owner_;
   const uint8_t before = state_.fetch_or(last ? kQueued | kEnded : kQueued);
-  // Where it is queued already, its Take may come now and end it: nothing of it is touched.
+  // If it is queued already, Take may come now and destroy it: do not touch it.
   if ((before & kQueued) == 0) owner->OnMemberReady(this);
 }
 
 bool MultiplexMember::Take(v1::MultiplexReply* reply, ErrorCounts* errors) {
-  // First: what arrives from here on leads to another call.
+  // First: anything that arrives from here on leads to another call.
   const bool ended = (state_.fetch_and(uint8_t{0xff} & ~kQueued) & kEnded) != 0;
   std::vector<ReplyDelta> deltas = reply_->Take();
   for (ReplyDelta& delta : deltas) {

@@ -21,7 +21,7 @@ namespace rivulet {
 namespace {
 
 constexpr char kMultiplex[] = "Multiplex";
-// A part with more bytes leaves memory in its message that is given back.
+// After a part with more bytes, the memory that it leaves in the message is freed.
 constexpr size_t kSmallPartBytes = 512;
 
 absl::Status Refusal(absl::StatusCode code, absl::string_view reason, absl::string_view field,
@@ -302,7 +302,7 @@ void MultiplexReactor::Pump() {
       MutexLock lock(&mutex_);
       if (writing_ || batch_pending_ || finished_) return;
       if (ready_.empty() && notes_.empty() && outgoing_.members.empty() && !Over()) return;
-      writing_ = true;  // so what Gather uses is ours
+      writing_ = true;  // so only this thread uses what Gather uses
       outgoing_.members.insert(outgoing_.members.end(), ready_.begin(), ready_.end());
       ready_.clear();
       notes.swap(notes_);
@@ -314,7 +314,7 @@ void MultiplexReactor::Pump() {
       outgoing_.bytes.Set(outgoing_.message);
       return absl::OkStatus();
     });
-    if (!gathered.ok()) Break(gathered);  // whose Pump leaves the rest to this one
+    if (!gathered.ok()) Break(gathered);  // Break calls Pump, which leaves the rest to this call
     MutexLock lock(&mutex_);
     for (const uint64_t key : ended) open_.erase(key);
     action = Next();

@@ -18,7 +18,7 @@
 namespace rivulet {
 namespace {
 
-// What a call is about, for whom, and how long it may take.
+// The model and session of a call, its caller, and its deadline.
 struct Job {
   Engine* engine;
   std::string tenant;
@@ -26,7 +26,7 @@ struct Job {
   absl::Time deadline;
 };
 
-// Results into replies, for EngineCall.
+// Puts results into replies, for EngineCall.
 struct FillReply {
   absl::string_view model;
 

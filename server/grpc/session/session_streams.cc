@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kSnapshot[] = "SnapshotSession", kRestore[] = "RestoreSession";
 
-// Of a snapshot that may come: with keys and values of any type.
+// The largest state of an incoming snapshot, with keys and values of any type.
 size_t MostStateBytes(const Engine& engine) {
   const BackendLimits& limits = engine.limits();
   const StateSize widest = engine.model().config().state().size();  // in float32
@@ -60,7 +60,7 @@ absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::
   return absl::OkStatus();
 }
 
-// On the engine's emitter thread, which has other replies to serve.
+// Called on the engine's emitter thread, which has other replies to serve.
 void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
   const CallNote note(kSnapshot);
   absl::Status status = image.status();
@@ -276,7 +276,7 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
                                      kSnapshotChunkBytes));
   }
   if (bytes_.size() + chunk.size() > max_bytes_) {
-    // Its first bytes say whether the server's limit of tokens is the cause.
+    // The first bytes say whether the server's limit of tokens is the cause.
     const auto tokens = SnapshotTokens(bytes_.empty() ? chunk : bytes_);
     RIVULET_RETURN_IF_ERROR(CheckRestored(tokens.value_or(0), limits_));
     ErrorDetail detail;
@@ -293,11 +293,11 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
 
 absl::Status RestoreReactor::Submit() {
   if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
-  // Found again: it is not held while a client takes its time.
+  // Looks the model up again, because it is not held while the client sends.
   RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*streams_->models, name_));
   Engine* const engine = model.engine();
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, streams_->key));
-  std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
+  std::string().swap(bytes_);  // the budget now counts the decoded snapshot, of the same size
   const BackendLimits& limits = engine->limits();
   RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), limits, call_->caller().tenant));
   reply_->set_same_numerics(snapshot.numerics_id == limits.numerics_id);
@@ -335,7 +335,7 @@ void RestoreReactor::CutSlow(bool expired) {
   absl::Status status;
   {
     MutexLock lock(&mutex_);
-    // Without a read the call may be over, and the server with what streams_ points to.
+    // Without a read the call may be over, and the objects behind streams_ gone.
     if (expired && reading_) status = CheckPace();
   }
   End(status);

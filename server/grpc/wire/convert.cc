@@ -65,7 +65,7 @@ SamplingParams ToSampling(const v1::SamplingParams& wire) {
   if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
   if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
   params.logit_bias.assign(wire.logit_bias().begin(), wire.logit_bias().end());
-  std::sort(params.logit_bias.begin(), params.logit_bias.end());  // a map has no order of its own
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());  // a map has no order
   params.seed = wire.seed();
   return params;
 }

@@ -13,7 +13,7 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMaxMarkBytes = 64;
-// Of a Duration, by its specification.
+// The limit of a Duration, by its specification.
 constexpr int64_t kMaxSeconds = 315'576'000'000;
 constexpr int32_t kMaxNanos = 999'999'999;
 
@@ -77,7 +77,7 @@ absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request) {
   spec.page_size = request.page_size();
   const std::string& token = request.page_token();
   if (token.empty()) return spec;
-  // As absl::Hex writes it: 16 digits, and no white space, which SimpleHexAtoi would pass over.
+  // As absl::Hex writes it: 16 digits, and no white space, which SimpleHexAtoi would accept.
   const bool digits = std::all_of(token.begin(), token.end(), absl::ascii_isxdigit);
   if (token.size() != 16 || !digits || !absl::SimpleHexAtoi(token, &spec.after)) {
     return InvalidField("PAGE_TOKEN_MALFORMED", "page_token",

@@ -13,16 +13,17 @@
 namespace rivulet {
 namespace {
 
-// Of ids, between two questions whether to go on.
+// The number of ids between two checks whether to go on.
 constexpr int kIdsPerQuestion = 1 << 14;
-// Ids of a Detokenize up to which it says where each one ends; beyond, that takes more than they.
+// Detokenize says where the text of each id ends only up to this number of ids: the ends of more
+// ids would take more memory than the ids.
 constexpr int kMaxEnds = 1 << 16;
 
 absl::Status Ask(const TextBudget::Stopped& stopped) {
   return stopped == nullptr ? absl::OkStatus() : stopped();
 }
 
-// What is wrong with a text names its field; why its call ends does not.
+// Adds the field to errors of the text, but not to the error with which the call ends.
 absl::Status WithField(const absl::Status& status, absl::string_view field) {
   if (!absl::IsInvalidArgument(status)) return status;
   ErrorDetail detail = GetErrorDetail(status);
@@ -38,7 +39,7 @@ absl::Status CheckHasText(const Model& model, absl::string_view field) {
                                    model.config().name, "\" is not text", model.text().why_none));
 }
 
-// A tokenizer may have tokens that the model has no embedding for.
+// A tokenizer may have tokens without an embedding in the model.
 absl::Status CheckIds(const TextTokens& tokens, const Model& model, absl::string_view field) {
   const int limit = model.config().vocab_size;
   for (size_t i = 0; i < tokens.ids.size(); ++i) {

@@ -28,7 +28,7 @@ const Message& MessageOf(const Message& message, const FieldDescriptor* field, i
                               : reflection.GetMessage(message, field);
 }
 
-// As errors name it: a oneof is a level of its own.
+// The path as errors name it: a oneof is a level of its own.
 std::string PathOf(const FieldDescriptor* field, int i) {
   const auto* oneof = field->real_containing_oneof();
   return absl::StrCat(oneof == nullptr ? "" : absl::StrCat(oneof->name(), "."), field->name(),
@@ -36,7 +36,7 @@ std::string PathOf(const FieldDescriptor* field, int i) {
 }
 
 // The first text in `message` that is not UTF-8; "" where there is none. The parser keeps the text
-// at which it ends. No deeper than the parser's own limit.
+// at which it stops. Searches no deeper than the parser's own limit.
 std::string BadTextPath(const Message& message) {
   std::vector<const FieldDescriptor*> fields;
   message.GetReflection()->ListFields(message, &fields);

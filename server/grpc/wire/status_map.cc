@@ -16,10 +16,10 @@ namespace {
 
 struct Mapped {
   grpc::StatusCode code;
-  const char* reason;  // where the Status names none
+  const char* reason;  // used if the Status has no reason
 };
 
-// Exhaustive: a new code is a compiler warning here, and so an error.
+// Exhaustive: a missing code is a compiler warning here, and so an error.
 Mapped MapCode(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kOk:
@@ -63,9 +63,9 @@ Mapped MapCode(absl::StatusCode code) {
   return {grpc::StatusCode::INTERNAL, "INTERNAL"};
 }
 
-// One event for each error that a client receives. A cancellation is the client's own, and of level
-// debug. Neither the message nor a value: they may quote what the client sent. A reason that the
-// table lacks is a bug of ours.
+// Logs one event for each error that a client receives. The client causes cancellations itself, so
+// they have level debug. The event has neither the message nor a value, because these may quote the
+// client. A reason that the table lacks is a bug of the server.
 void LogError(absl::StatusCode code, const std::string& reason, const std::string& field,
               absl::string_view request_id) {
   const bool ours = code == absl::StatusCode::kInternal || code == absl::StatusCode::kDataLoss ||
@@ -80,7 +80,7 @@ void LogError(absl::StatusCode code, const std::string& reason, const std::strin
 }
 
 void AddDetail(const google::protobuf::Message& detail, google::rpc::Status* wire) {
-  (void)wire->add_details()->PackFrom(detail);  // fails beyond 2 GiB alone
+  (void)wire->add_details()->PackFrom(detail);  // fails only beyond 2 GiB
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace rivulet {
 namespace {
 
-// A field of the engine's, also in front of [i], and the client's name for it.
+// The engine's name of a field, also in front of [i], and the client's name.
 using Names = std::vector<std::pair<absl::string_view, std::string>>;
 
 bool Replace(absl::string_view from, absl::string_view to, std::string* text) {
@@ -23,7 +23,7 @@ bool Replace(absl::string_view from, absl::string_view to, std::string* text) {
   return found;
 }
 
-// A message that speaks of the field begins with its name.
+// A message about the field begins with its name.
 absl::Status Rename(const absl::Status& status, const Names& names) {
   ErrorDetail detail = GetErrorDetail(status);
   std::string message(status.message());
@@ -42,7 +42,7 @@ Names SessionNames() {
           {"sequence_hash", "session.sequence_hash"}};
 }
 
-// `member` is the one of the oneof that the request holds.
+// `member`: the member of the oneof that the request holds.
 Names ContentNames(absl::string_view oneof, absl::string_view member) {
   Names names = SessionNames();
   const std::string path = absl::StrCat(oneof, ".", member);

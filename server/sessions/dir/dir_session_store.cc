@@ -4,13 +4,13 @@
 // first, the write is judged again.
 //
 // A sweep is an entry, too. What it forgets has expired in every image, since all images have the
-// same records. Its files are removed after it: a write that wants to keep such a chunk is judged
-// before the sweep, and then it is the sweep that is refused, or after it, and then the chunk is
-// missing. Files that no entry names are of a process that died, or of a write under way. Those of
-// the latter must not be missing later. An entry's file cannot be: link(2) needs it. As to chunks,
-// the sweep lists the files that nothing names before its entry, and removes those of them that
-// nothing names after it; a write whose chunks were written before a sweep that it finds in the log
-// writes them again, with new names.
+// same records. The files are removed after the entry. A write that wants to keep such a chunk is
+// judged before the sweep, and then the sweep is refused, or after it, and then the chunk is
+// missing. Files that no entry names belong to a process that died, or to a write under way. The
+// files of such a write must not be missing later. The file of its entry cannot be missing: link(2)
+// needs it. For chunks, the sweep lists the unnamed files before its entry, and removes the ones
+// that are still unnamed after it. A write that finds a sweep in the log, made after its chunks
+// were written, writes the chunks again, with new names.
 #include "server/sessions/dir/dir_session_store.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ namespace {
 
 constexpr size_t kMostSwept = 1000;  // sessions or chunks, by one entry
 constexpr size_t kSpareBytes = 64 << 10;
-// Fewer, which fit into the spare file with names of 100 bytes.
+// A smaller number, which fits into the spare file with names of 100 bytes.
 constexpr size_t kMostSweptBySpare = 300;
 
 absl::Status Damaged(absl::string_view what, const absl::Status& why) {
@@ -72,8 +72,8 @@ class DirStore {
   absl::StatusOr<std::vector<std::string>> ReadChunks(const std::vector<std::string>& ids);
   absl::StatusOr<std::vector<SessionStore::Member>> List(const std::string& set, int64_t after,
                                                          int64_t count);
-  // Removes what has expired and what nobody needs. Whether there is more to do at once; what fails
-  // is left to the next sweep.
+  // Removes what has expired and what nobody needs. Returns whether there is more to do at once;
+  // failed steps are left to the next sweep.
   bool Sweep();
 
  private:
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<SessionStore::Member>> DirStore::List(const std::stri
   return log_.image().List(set, after, count, Now());
 }
 
-// Those chunks of a write that the store has.
+// The chunks of a write that the store has.
 std::vector<ChunkFile> DirStore::KnownChunks(const StoreWrite& write) const {
   std::vector<ChunkFile> known;
   const auto add = [&](const std::string& id) {
@@ -215,7 +215,7 @@ absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
   Prepared prepared;
   prepared.sweeps = log_.sweeps();
   Entry& entry = prepared.entry;
-  entry.floor = log_.image().floor();  // again, should the entry that raised it be damaged
+  entry.floor = log_.image().floor();  // again, in case the entry that raised it is damaged
   entry.session = write.session;
   entry.file = Log::NewRecordFile(write.session);
   entry.claim = write.record.claim;
@@ -284,7 +284,7 @@ absl::StatusOr<StoreAnswer> DirStore::Write(const StoreWrite& write,
       Discard(std::exchange(prepared, std::nullopt));
       RIVULET_ASSIGN_OR_RETURN(prepared, Prepare(write));
     }
-    if (refused) {  // while the disk hung: its writer does not count on it any more
+    if (refused) {  // while the disk hung: its writer no longer counts on it
       Discard(prepared);
       return absl::UnavailableError("The write was refused.");
     }
@@ -323,7 +323,7 @@ absl::flat_hash_set<std::string> DirStore::NamedPaths() const {
   return named;
 }
 
-// Old files that no entry names. They are found by looking at all, so that is done now and then.
+// Old files that no entry names. To find them takes a look at all files, so this is done rarely.
 std::set<std::string> DirStore::Leftovers() {
   std::set<std::string> leftovers;
   const absl::Time old = absl::Now() - options_.leftover_age;  // by the clock of the files
@@ -350,14 +350,14 @@ void DirStore::RemoveLeftovers(const std::set<std::string>& leftovers) {
   }
 }
 
-// Whether most of the log is changes that others have followed.
+// Whether most changes in the log have been replaced by later changes.
 bool DirStore::IsTooLong() const {
   const uint64_t segments = log_.last_segment() - log_.image().floor();
   const uint64_t needed = log_.image().records().size() / log_.entries_per_segment() + 1;
   return segments > 2 * needed;
 }
 
-// Links what the segments up to `oldest` hold for the image at the end of the log.
+// Links the entries of the segments up to `oldest` that the image needs to the end of the log.
 absl::Status DirStore::MoveSegments(uint64_t oldest) {
   std::vector<std::string> sessions;
   for (const auto& [session, record] : log_.image().records()) {
@@ -378,7 +378,7 @@ absl::Status DirStore::MoveSegments(uint64_t oldest) {
   return absl::OkStatus();
 }
 
-// The entry of a sweep: what has expired.
+// The entry of a sweep: everything that has expired.
 Entry DirStore::Expired() const {
   const int64_t now = Now();
   Entry entry;
@@ -393,7 +393,7 @@ Entry DirStore::Expired() const {
   return entry;
 }
 
-// The files of what an entry forgets.
+// The files of the sessions and chunks that an entry forgets.
 std::vector<std::string> DirStore::PathsOf(const Entry& sweep) const {
   std::vector<std::string> paths;
   for (const std::string& session : sweep.swept_sessions) {
@@ -464,7 +464,8 @@ bool DirStore::Sweep() {
   if (!log_.CatchUp().ok()) return false;
   const std::set<std::string> leftovers = Leftovers();
   uint64_t floor = 0;
-  // Others may raise the floor meanwhile: what was moved here is what lies before this one.
+  // Other processes may raise the floor meanwhile: this process has moved only what lies before
+  // `higher`.
   const uint64_t higher = log_.image().floor() + 1;
   if (IsTooLong() && MoveSegments(higher - 1).ok()) floor = higher;
   if (!Forget(floor, floor > 0 || !leftovers.empty()).ok()) return false;

@@ -25,7 +25,7 @@ using dir_store::Files;
 
 constexpr size_t kNameBytes = 64;  // of a SHA-256
 constexpr absl::string_view kHex = "0123456789abcdef";
-// What a process that ended has left behind is removed after so long.
+// Files that an ended process has left behind are removed after this time.
 constexpr absl::Duration kUnfinished = absl::Minutes(10);
 
 // NAME, or NAME.HEX while it is written.
@@ -36,7 +36,7 @@ bool IsOurs(absl::string_view file) {
                            rest.find_first_not_of(kHex, 1) == absl::string_view::npos));
 }
 
-// A file is modified when it expires: so its expiry needs no place of its own.
+// The modification time of a file is its expiry, so the expiry needs no other place.
 void SetExpiry(const std::string& path, absl::Time expires) {
   const timespec time = absl::ToTimespec(expires);
   const timespec times[] = {time, time};
@@ -84,7 +84,7 @@ class StateDirectory {
  private:
   std::string PathOf(absl::string_view file) const { return absl::StrCat(directory_, "/", file); }
 
-  // Removes what has expired, and then what expires first, until `bytes` bytes fit.
+  // Removes expired files, and then the files that expire first, until `bytes` bytes fit.
   absl::Status MakeRoom(int64_t bytes) {
     if (bytes > limits_.max_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
@@ -155,8 +155,8 @@ class DirStateArchive final : public StateArchive {
 
  private:
   static TimedCallsOptions OptionsOf(const char* thread, const StateArchiveLimits& limits) {
-    // A state has thousands of parts, whose calls come together: so time counts from the begin of a
-    // call.
+    // A state has thousands of parts, whose calls come together, so the time counts from the begin
+    // of a call.
     return {.name = thread,
             .whose = "The archive of states",
             .most_waiting = 64 << 10,

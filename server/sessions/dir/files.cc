@@ -16,7 +16,7 @@
 namespace rivulet::dir_store {
 namespace {
 
-// By errno.
+// The error for errno.
 absl::Status StepError(absl::string_view what) {
   const int error = errno;
   const std::string message =

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why the log has one order. Entry n is a file with the name n, which link(2) gives to a file that
-// was written before, and which only one writer can give. Whoever adds entry n has read all before
-// it, so its change was decided on the state that it changes. There is no lock: a process that is
-// stopped anywhere holds up nobody.
+// Why the log has one order. Entry n is a file with the name n. link(2) gives this name to a file
+// that was written before, and only one writer can give it. The writer of entry n has read all
+// earlier entries, so its change was decided on the state that it changes. There is no lock: a
+// process that is stopped anywhere does not hold up another.
 //
-// A number must not be given twice, though entries are removed at some time: a writer could read
+// A number must not be given twice, although entries are removed at some time: a writer could read
 // entry n - 1, sleep for an hour, and link n when the true n has come and gone. Therefore entries
 // lie in segments, folders of a fixed number of entries, which are removed as a whole:
-//  - What a segment still holds for the image is first linked anew at the end of the log. Then an
-//    entry is added that names the new *floor*. Only then the segments below the floor are removed,
-//    the oldest first. The last segment never is.
-//  - Whoever catches up ends with three checks. (1) The next entry is not there. (2) The segment
-//    after this one is not there either. (3) This segment's folder is still the one that is open.
-//    By (3) this segment was not removed, so none after it was; by (2) none after it was made, so
-//    this one is the last, and it is not full; so (1) tells the truth about the end of the log.
-//    Entering the next segment needs (3), too, after opening it: a sleeper may have made a folder
-//    of that name after the true one was removed, but then this segment was removed before.
+//  - The entries of a segment that the image still needs are first linked anew at the end of the
+//    log. Then an entry is added that names the new *floor*. Only then the segments below the floor
+//    are removed, the oldest first. The last segment is never removed.
+//  - CatchUp ends with three checks. (1) The next entry is not there. (2) The segment after this
+//    one is not there either. (3) The folder of this segment is still the open folder.
+//    By (3) this segment was not removed, so no later segment was; by (2) no later segment was
+//    made, so this one is the last, and it is not full; so (1) tells the true end of the log.
+//    To enter the next segment also needs (3) after opening it: a process that slept may have made
+//    a folder of that name after the true one was removed, but then this segment was removed before.
 //  - A floor that is found on the way lies at or before the end. If it is above the segment where
-//    the reading began, that segment may have been in removal, and what was read may be a false
-//    entry: the image is built anew. If not, the removal of that segment had not begun.
-//  - A writer looks, after its link, whether the entry before its own is still there, the same file
+//    the reading began, that segment may have been in removal, and the entries that were read may
+//    be false: the image is built anew. If not, the removal of that segment had not begun.
+//  - After its link, a writer checks that the entry before its own is still there, the same file
 //    that it read. Entries are removed in their order, so then its own number was not yet removed:
-//    it was free because it was never given, and the entry is true. Otherwise the writer catches
-//    up. If its image goes on, its segment was not in removal, and the entry is true as well. If
-//    the image had to be built anew, the writer cannot tell, unless its record is in the image.
-//  - A false entry lies in a segment below the floor, which nobody reads who knows the floor; and
-//    who builds an image reads all segments before it believes any.
+//    the number was free because it was never given, and the entry is true. Otherwise the writer
+//    catches up. If its image goes on, its segment was not in removal, and the entry is true, too.
+//    If the image had to be built anew, the writer cannot tell, unless its record is in the image.
+//  - A false entry lies in a segment below the floor. A process that knows the floor does not read
+//    it, and a process that builds an image reads all segments before it believes any.
 // The first segment has no segment before it to check, so it is not made alone: a store is made
-// aside, with it, and gets its name by a rename, which fails where there is a store.
+// with it under another name, and gets its own name by a rename, which fails if there is a store.
 #include "server/sessions/dir/log.h"
 
 #include <fcntl.h>
@@ -66,7 +66,7 @@ std::optional<uint64_t> ParseNumber(absl::string_view name) {
   return number;
 }
 
-// "": it is no name of NewRecordFile, or that of a sweep.
+// "": it is no name of NewRecordFile, or the name of a sweep.
 std::string SessionOfFile(absl::string_view name) {
   const absl::string_view hex = name.substr(0, name.find('.'));
   if (hex.size() % 2 != 0 || hex.find_first_not_of("0123456789abcdef") != hex.npos) return "";
@@ -110,7 +110,7 @@ absl::Status Log::MakeStore() {
     RIVULET_RETURN_IF_ERROR(files_.SyncFolder(made));
     RIVULET_RETURN_IF_ERROR(files_.RenameFolder(made, root()).status());
     RIVULET_RETURN_IF_ERROR(files_.SyncFolder(path_));
-    // The directory may be new as well. Who may not read the one above did not make it.
+    // The directory may be new as well. A process that may not read its parent did not make it.
     const FileHandle above = files_.OpenFolder(path_ + "/..");
     return above.ok() ? files_.Sync(above) : absl::OkStatus();
   };
@@ -150,8 +150,9 @@ absl::StatusOr<std::vector<uint64_t>> Log::ListSegments() const {
   return segments;
 }
 
-// Builds the image anew, from all entries that lie at or above the floor. *problem: why it is not
-// loaded_ then, which is no error yet, because the store may have been replaced meanwhile.
+// Builds the image anew, from all entries that lie at or above the floor. *problem: why the image
+// is not loaded_ afterwards. This is no error yet, because the store may have been replaced
+// meanwhile.
 absl::Status Log::Load(absl::Status* problem) {
   ++loads_;
   RIVULET_RETURN_IF_ERROR(ReadId());
@@ -199,7 +200,7 @@ absl::Status Log::ApplyBytes(uint64_t number, const std::string& bytes) {
 }
 
 // The file of a session's newest entry also has a name in records/, which begins with the session.
-// A file without one is not the newest of its session, and nothing is lost with it.
+// A file without a name there is not the newest entry of its session, and nothing is lost with it.
 absl::Status Log::ApplyUnreadable(uint64_t number) {
   struct stat info = {};
   if (lstat(EntryPath(number).c_str(), &info) != 0) return absl::OkStatus();
@@ -229,7 +230,7 @@ absl::StatusOr<Log::Step> Log::ReadNext() {
   }
   RIVULET_ASSIGN_OR_RETURN(auto bytes, files_.Read(folder_.get(), NumberName(next_), &last_));
   if (!bytes && files_.Exists(SegmentPath(segment_ + 1))) {
-    // It came after the first look, or is gone with its segment.
+    // The entry came after the first look, or is gone with its segment.
     RIVULET_ASSIGN_OR_RETURN(bytes, files_.Read(folder_.get(), NumberName(next_), &last_));
     if (!bytes) return Step::kStale;
   }
@@ -293,7 +294,7 @@ void Log::RemoveOldSegments() {
     for (const ListedFile& file : *files) {
       files_.Remove(absl::StrCat(SegmentPath(segment), "/", file.name));
     }
-    // A sleeper may have linked one more entry; then a later call removes it.
+    // A process that slept may have linked one more entry; then a later call removes it.
     if (!files_.RemoveFolder(SegmentPath(segment))) return;
   }
 }
@@ -305,7 +306,8 @@ void Log::RemoveUnfinished() {
     const std::string path = path_ + "/" + file.name;
     const bool unfinished =
         absl::StartsWith(file.name, "new-") && absl::Now() - files_.Changed(path) > kUnfinished;
-    // It gets another name first: whoever still makes it must not name half of it a store.
+    // The folder gets another name first, so that a process that still makes it cannot publish
+    // half.
     const std::string dead = path_ + "/dead-" + file.name;
     std::error_code none;
     if (unfinished && files_.RenameFolder(path, dead).ok()) std::filesystem::remove_all(dead, none);

@@ -28,7 +28,7 @@ constexpr int kReadsAtOnce = 16;
 constexpr int kLatePasses = 16;                 // of kReadsAtOnce: more than a socket holds
 constexpr size_t kKeptBytes = size_t{1} << 20;  // of memory for what is sent
 
-// These say that the master is another one now, or not ready.
+// These errors say that another master has taken over, or that Redis is not ready.
 bool MustDialAgain(const RedisReply& reply) {
   return reply.IsError("READONLY") || reply.IsError("LOADING") || reply.IsError("MASTERDOWN");
 }
@@ -43,7 +43,7 @@ int NewEventFd() {
 
 void UnsentBytes::Drop(size_t size) {
   begin_ += size;
-  // What is moved is never more than what was sent before.
+  // Never moves more bytes than were sent before.
   if (begin_ < bytes_.size() && (begin_ <= kKeptBytes || 2 * begin_ <= bytes_.size())) return;
   bytes_.erase(0, begin_);
   begin_ = 0;
@@ -116,8 +116,8 @@ void RedisConnection::TellFirstAttempt(const absl::Status& status) {
   MutexLock lock(&mutex_);
   if (first_attempt_ended_) return;
   first_attempt_ended_ = true;
-  // No copy, which would share memory with what the thread goes on using: Abseil counts who does so
-  // where ThreadSanitizer does not see it.
+  // A new status, because a copy would share memory with the thread's status, and ThreadSanitizer
+  // does not see Abseil's reference count.
   first_attempt_ = MakeError(status.code(), status.message(), GetErrorDetail(status));
   attempted_.NotifyAll();
 }
@@ -142,7 +142,7 @@ void RedisConnection::Loop() {
       why = Annotate(Serve(&*peer), absl::StrCat("Redis at ", peer->facts.address));
       peer->stream.reset();
       Lost(why);
-      // One that lasted is made again at once; one that is lost again and again is not.
+      // A connection that lasted is made again at once; one that is lost again and again is not.
       const bool lasted = steady_clock::now() - begun > absl::ToChronoNanoseconds(kLongestPause);
       if (lasted || useful_) pause = kFirstPause;
       if (lasted) continue;
@@ -163,7 +163,7 @@ void RedisConnection::Loop() {
   } while (true);
 }
 
-// Ends the calls that were sent, or waited, with what is wrong; whatever it is, for them it means
+// Ends the calls that were sent, or waited, with the problem; for these calls any problem means
 // that Redis cannot be reached.
 void RedisConnection::Lost(const absl::Status& status) {
   const absl::Status unavailable = absl::UnavailableError(
@@ -261,7 +261,7 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
       Pending& pending = waiting_.front();
       unsent_.Append(FormatRedisCommand(pending.command));
       pending.command.clear();
-      // Anew: one that has waited for the connection must not end that at once.
+      // A new deadline: a call that has waited for the connection must not end it at once.
       pending.deadline = steady_clock::now() + absl::ToChronoNanoseconds(options_.call_timeout);
       sent_.push_back(std::move(pending));
     }
@@ -273,8 +273,8 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
     const short more = unsent_.left().empty() ? 0 : POLLOUT;
     Poll(peer->stream->fd(), static_cast<short>(peer->stream->events() | POLLIN | more), deadline);
     RIVULET_ASSIGN_OR_RETURN(pass, ReadAnswers(peer));
-    // After reading: answers may have lain there while this thread did not run. What lay there is
-    // read within kLatePasses; an answer without end is not.
+    // After reading, because answers may have arrived while this thread did not run. They are read
+    // within kLatePasses; an endless answer is not.
     const bool expired = !sent_.empty() && sent_.front().deadline <= steady_clock::now();
     late = expired && !pass.answered ? late + 1 : 0;
     if (expired && (pass.all_read || late > kLatePasses)) {
@@ -314,7 +314,7 @@ absl::StatusOr<RedisConnection::Pass> RedisConnection::ReadAnswers(RedisPeer* pe
 absl::Status RedisConnection::Answer(RedisReply reply) {
   if (sent_.empty()) return absl::UnavailableError("has sent an answer that no call waits for");
   if (MustDialAgain(reply)) {
-    // Of this call and of those behind it: Lost ends them.
+    // Lost ends this call and the calls behind it.
     return absl::UnavailableError(absl::StrCat("says ", reply.text));
   }
   useful_ = true;

@@ -36,7 +36,7 @@ RedisTime After(absl::Duration timeout) {
   return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
 }
 
-// "DEADLINE_EXCEEDED" of a wait as what it means here.
+// Turns DEADLINE_EXCEEDED of a wait into the error that it means here.
 absl::Status OrTimeout(absl::Status waited, absl::string_view what, absl::Duration timeout) {
   if (!absl::IsDeadlineExceeded(waited)) return waited;
   return absl::UnavailableError(absl::StrCat(what, " within ", absl::FormatDuration(timeout)));
@@ -47,8 +47,8 @@ std::string Said(const RedisReply& reply) {
   return absl::StrCat("\"", absl::CHexEscape(absl::string_view(reply.text).substr(0, 200)), "\"");
 }
 
-// getaddrinfo, which waits for as long as it likes, on a thread of its own. The thread may outlive
-// whoever asked: it owns its part of this.
+// getaddrinfo, which may wait without a limit, on a thread of its own. The thread may outlive the
+// caller, so it owns its part of this.
 class Lookup {
  public:
   static std::shared_ptr<Lookup> Start(const RedisAddress& address) {
@@ -103,7 +103,7 @@ class Lookup {
   std::atomic<int> error_ = EAI_AGAIN;
 };
 
-// Errors of Redis that pass by themselves; all others at log-in say that something is set wrongly.
+// Errors of Redis that pass by themselves; all other errors at log-in mean a wrong setting.
 bool Passes(const RedisReply& error) {
   return error.IsError("LOADING") || error.IsError("BUSY") || error.IsError("MASTERDOWN") ||
          error.IsError("READONLY") || absl::StartsWith(error.text, "ERR max number of clients");
@@ -132,7 +132,7 @@ absl::Status ReadRedisInfo(absl::string_view text, RedisFacts* facts) {
         absl::StrSplit(absl::StripAsciiWhitespace(line), absl::MaxSplits(':', 1));
     info.insert(field);
   }
-  // Valkey says which version of Redis it is like, and has a mode of another name.
+  // Valkey reports the version of Redis that it is compatible with, and names its mode differently.
   const absl::string_view version = info["redis_version"];
   const auto mode = [&](absl::string_view name) {
     return info["redis_mode"] == name || info["server_mode"] == name;
@@ -278,7 +278,7 @@ absl::Status RedisDialer::LogIn(Caller* caller, const Login& login) {
   }
   if (reply.kind != RedisReply::Kind::kError) return absl::OkStatus();
   if (Passes(reply)) return absl::UnavailableError(absl::StrCat("says ", Said(reply)));
-  // What it says may repeat the password: an unknown command is answered with its arguments.
+  // The answer may repeat the password: Redis answers an unknown command with its arguments.
   return RedisRefused(absl::StrCat("does not take the password in ", login.password_setting,
                                    "; perhaps its default user has none"));
 }

@@ -24,7 +24,7 @@ constexpr size_t kLineBytes = size_t{16} << 10;  // a number, a status or an err
 struct RedisReplyReader::Building {
   explicit Building(const Limits& most) : limits(most) {}
 
-  // Where the part of `task` belongs; nullptr: too deep, too many.
+  // The place for the part of `task`; nullptr: too deep, too many.
   RedisReply* Place(const redisReadTask* task) {
     if (task->parent == nullptr) {
       bytes = elements = 0;
@@ -51,7 +51,7 @@ struct RedisReplyReader::Building {
       case REDIS_REPLY_STATUS:
         reply->kind = RedisReply::Kind::kText;
         break;
-      default:  // of RESP3, which nobody asked for
+      default:  // of RESP3, which was not requested
         return nullptr;
     }
     reply->text.assign(data, size);
@@ -91,7 +91,7 @@ struct RedisReplyReader::Building {
 
   static void Drop(void*) {}  // `root` owns all
 
-  // What only RESP3 has; hiredis 0.14 does not know it.
+  // Functions for RESP3, which hiredis 0.14 does not have.
   template <typename Functions>
   static void RefuseResp3(Functions* functions) {
     if constexpr (requires { functions->createDouble; }) {
@@ -158,7 +158,7 @@ RedisReplyReader::~RedisReplyReader() = default;
 void RedisReplyReader::Free::operator()(redisReader* reader) const { redisReaderFree(reader); }
 
 void RedisReplyReader::Feed(absl::string_view bytes) {
-  // An error stays in the reader: Next tells it.
+  // An error stays in the reader: Next returns it.
   if (!bytes.empty()) redisReaderFeed(reader_.get(), bytes.data(), bytes.size());
 }
 

@@ -23,21 +23,22 @@ constexpr absl::string_view kRecordMagic = "rvs1";
 constexpr size_t kLeaseDigits = 16;
 constexpr size_t kRecordHead = kRecordMagic.size() + kClaimBytes + kLeaseDigits;
 
-// Redis carries out a script as a whole. With "#!lua" it looks before the script begins whether
-// memory, disk and role allow it to write: a script that has begun is not refused halfway. Keys of
-// another type end it at the reads, which come first. If a write failed all the same (somebody
-// takes a right away), the record comes behind what it needs, and before it leaves its sets.
+// Redis carries out a script as a whole. With "#!lua" it checks before the script begins whether
+// memory, disk and role allow writes: a script that has begun is not refused halfway. Keys of
+// another type end the script at the reads, which come first. A write can still fail (somebody
+// takes a right away), so the record is written after everything that it needs, and before it
+// leaves its sets.
 //
-// allow-oom, of a write that ends a session: a tombstone takes no more than the record before it,
-// and a full Redis must let sessions be closed.
+// allow-oom, for a write that ends a session: a tombstone takes no more memory than the record
+// before it, and sessions must be closable in a full Redis.
 constexpr absl::string_view kOfWrite = "#!lua\n", kOfEnd = "#!lua flags=allow-oom\n";
-// KEYS: id, record, sets, new chunks, chunks that are kept, those that are dropped. ARGV: expected
-// claim, claim, lease in ms, expiry in ms, session, new id, whether it leaves its sets, number of
-// sets, number of new chunks, number of dropped ones, bytes of the record, then how many each set
-// may have, then the bytes of each new chunk; last the bytes that the account may have, 0 for any.
-// With an account, its two sets are the last keys: the keys that count for it, by when they expire
-// and by their bytes, with the sum of all for "". What has expired leaves both at the next write,
-// at most 1,000 at a time. A server of the version before counts nothing: what it writes is missed.
+// KEYS: id, record, sets, new chunks, kept chunks, dropped chunks. ARGV: expected claim, claim,
+// lease in ms, expiry in ms, session, new id, whether it leaves its sets, number of sets, number of
+// new chunks, number of dropped chunks, bytes of the record, then the most members of each set,
+// then the bytes of each new chunk; last the most bytes of the account, 0 for no limit. With an
+// account, its two sets are the last keys: the keys that count for it, by time of expiry and by
+// their bytes, with the sum of all for "". Expired keys leave both sets at the next write, at most
+// 1,000 at a time. A server of the previous version counts nothing, so its writes are missing.
 static_assert(kStoreEntryBytes == 256);  // as the script has it
 constexpr absl::string_view kWriteScript = R"(
 local time = redis.call('TIME')

@@ -23,12 +23,13 @@
 namespace rivulet {
 namespace {
 
-// Of one command: Redis does nothing else meanwhile.
+// Bytes in one command: Redis does nothing else meanwhile.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 // KEYS: states, a state. ARGV: name, bytes, most bytes, most states, expiry in ms, number of
-// pieces, the first piece, beginning of all states' keys, writer. Answers 1: all of it is there; 0:
-// the first piece is, and the others of this writer may follow. An empty first piece only asks.
+// pieces, the first piece, beginning of all states' keys, writer. Answers 1: the whole state is
+// there; 0: the first piece is there, and the others of this writer may follow. An empty first
+// piece only asks.
 constexpr absl::string_view kPutScript = R"(#!lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -81,14 +82,14 @@ end
 return #members
 )";
 
-// At once, so that a piece does not wait for longer than the call-timeout behind others.
+// Transfers at once: few, so that no piece waits longer than the call-timeout behind others.
 constexpr int kMostTransfers = 4;
 
 absl::Status OtherForm() {
   return absl::UnavailableError("Redis gave an answer of another form about a state");
 }
 
-// The integer of a reply. Errors: that of Redis.
+// The integer of a reply. Errors: the error of Redis.
 absl::StatusOr<int64_t> Integer(const absl::StatusOr<RedisReply>& reply) {
   if (!reply.ok()) return reply.status();
   if (reply->kind == RedisReply::Kind::kError) return RedisError(*reply);
@@ -149,7 +150,7 @@ class RedisStateArchive final : public StateArchive {
   struct Putting {
     ArchivedState state;
     std::string writer;
-    std::string bytes;  // none until it is known that they are not there
+    std::string bytes;  // empty until the archive is known to lack them
     size_t sent = 0;
     PutDone done;
   };
@@ -164,14 +165,14 @@ class RedisStateArchive final : public StateArchive {
       const auto half = static_cast<int64_t>(facts.max_memory / 2);
       most_bytes_ = half > 0 ? std::min(half, limits_.max_bytes) : limits_.max_bytes;
     };
-    options.on_disconnected = nullptr;  // the store of the sessions tells it
+    options.on_disconnected = nullptr;  // the store of the sessions reports it
     return options;
   }
   std::string KeyOf(absl::string_view name) const { return absl::StrCat(prefix_, "t:", name); }
   std::string StatesKey() const { return absl::StrCat(prefix_, "states"); }
 
-  // Calls `transfer` on the connection's thread, when few others are under way. Each ends with
-  // End().
+  // Calls `transfer` on the connection's thread, when few other transfers are under way. Each
+  // transfer ends with End().
   void Start(std::function<void()> transfer) {
     MutexLock lock(&mutex_);
     if (under_way_ == kMostTransfers) return waiting_.push_back(std::move(transfer));
@@ -190,7 +191,7 @@ class RedisStateArchive final : public StateArchive {
     waiting_.pop_front();
   }
 
-  // Asks whether it is there, then sends the first piece.
+  // Asks whether the state is there, then sends the first piece.
   void Begin(const std::shared_ptr<Putting>& put, absl::Duration expiry, int64_t most) {
     const int64_t size = put->state.size;
     RedisCommand command =
@@ -211,8 +212,8 @@ class RedisStateArchive final : public StateArchive {
     });
   }
 
-  // One piece after another, so that each has the call-timeout for itself, and other users of Redis
-  // get their turns.
+  // Sends one piece after another, so that each piece has the whole call-timeout, and other users
+  // of Redis get their turns.
   void SendNext(const std::shared_ptr<Putting>& put) {
     const std::string& bytes = put->bytes;
     if (put->sent == bytes.size()) return End(put, absl::StatusOr<int64_t>(put->state.size));

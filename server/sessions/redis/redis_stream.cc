@@ -37,14 +37,14 @@ absl::Status BadFile(absl::string_view setting, const std::string& path, absl::s
                       absl::StrCat(name, " ", path, " ", wrong, ": ", TlsReason()));
 }
 
-// For keys that need a passphrase: there is none to give.
+// For keys that need a passphrase: the server has none.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
 absl::Status Errno(absl::string_view what, int error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(error)));
 }
 
-// Small commands leave at once, and a peer that has vanished is noticed while nothing is asked.
+// Small commands leave at once, and a vanished peer is noticed even while no command is sent.
 void SetSocketOptions(int fd) {
   const std::pair<int, int> tcp[] = {
       {TCP_NODELAY, 1}, {TCP_KEEPIDLE, 15}, {TCP_KEEPINTVL, 5}, {TCP_KEEPCNT, 3}};
@@ -61,7 +61,7 @@ bool IsIpAddress(const std::string& name) {
          inet_pton(AF_INET6, name.c_str(), bytes) == 1;
 }
 
-// The certificate must be for `name`, and a server of several names learns which one we want.
+// The certificate must be for `name`, and a server with several names learns which name we want.
 bool SetServerName(SSL* tls, const std::string& name) {
   if (IsIpAddress(name)) {
     return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), name.c_str()) == 1;
@@ -69,7 +69,7 @@ bool SetServerName(SSL* tls, const std::string& name) {
   return SSL_set1_host(tls, name.c_str()) == 1 && SSL_set_tlsext_host_name(tls, name.c_str()) == 1;
 }
 
-// What AfterTls looks at must be of the call itself.
+// AfterTls must see only errors of the call itself.
 void BeforeTls() {
   ERR_clear_error();
   errno = 0;
@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<RedisStream>> RedisStream::Open(const SocketAddre
 
 RedisStream::~RedisStream() {
   if (tls_ != nullptr && connected_) {
-    // Says goodbye where that does not wait; nobody needs it.
+    // Announces the end, if this does not block; nobody needs it.
     SSL_shutdown(tls_.get());
     ERR_clear_error();
   }

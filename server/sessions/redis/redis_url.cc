@@ -44,7 +44,7 @@ bool IsName(absl::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), IsNameByte);
 }
 
-// Digits alone: SimpleAtoi takes signs and spaces, too.
+// Only digits: SimpleAtoi also takes signs and spaces.
 bool ReadNumber(absl::string_view text, int* number) {
   return !text.empty() && text.find_first_not_of("0123456789") == text.npos &&
          absl::SimpleAtoi(text, number);
@@ -80,7 +80,7 @@ absl::StatusOr<RedisAddress> ReadAddress(absl::string_view text, int default_por
 
 absl::StatusOr<std::string> ReadUser(absl::string_view text) {
   if (absl::StrContains(text, ":")) {
-    // Its bytes may be a secret, wherever they lie: nothing is repeated.
+    // Any part of it may be a secret, so the error repeats nothing.
     return BadUrl(
         "a password does not belong into the URL; write it into a file of its own and name that "
         "with --session-store-password-file");
@@ -139,12 +139,12 @@ absl::StatusOr<RedisUrl> ParseRedisUrl(absl::string_view text) {
   const bool sentinel = absl::EndsWith(scheme, "+sentinel");
   const absl::string_view base = absl::StripSuffix(scheme, "+sentinel");
   if (scheme_end == text.npos || (base != "redis" && base != "rediss")) {
-    // What is no scheme may be anything, a password too.
+    // Without a scheme the text may be anything, even a password.
     return BadUrl("it begins with no scheme of Redis");
   }
   url.tls = base == "rediss";
   absl::string_view rest = text.substr(scheme_end + 3);
-  // The last @ of all, not of the part before the first /: a password may hold either.
+  // The last @ of all, not the last before the first /: a password may hold both characters.
   if (const size_t at = rest.rfind('@'); at != rest.npos) {
     RIVULET_ASSIGN_OR_RETURN(url.user, ReadUser(rest.substr(0, at)));
     rest.remove_prefix(at + 1);

@@ -14,7 +14,7 @@ namespace rivulet {
 namespace {
 
 // Both forms of bytes are one section, a checksum included. Later releases only add fields at the
-// end of a payload: a reader takes those that it knows, and what is missing is 0.
+// end of a payload: a reader takes the fields that it knows, and missing fields are 0.
 constexpr uint32_t kRecordSection = 1, kChunkSection = 2;                      // types of sections
 constexpr uint32_t kRecordFormat = 1;                                          // first in a payload
 constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4, kOwnsChunks = 8;  // of a record

@@ -14,7 +14,7 @@ namespace {
 
 using Kind = StoreAnswer::Kind;
 
-// A claim has 16 bytes, so this is of no other session and claim.
+// A claim has 16 bytes, so no other session and claim give the same text.
 std::string RecordData(absl::string_view session, absl::string_view claim) {
   return absl::StrCat("record/", session, "/", claim);
 }
@@ -25,13 +25,13 @@ std::string NameOfSet(const Sealer& sealer, absl::string_view name) {
   return sealer.Name(absl::StrCat("set/", name));
 }
 
-// `status` of a Sealer, about what the store has of a session.
+// The error for `status`, which a Sealer returned for bytes of a session.
 absl::Status CannotOpen(const absl::Status& status) {
   const std::string what = absl::StrCat("its bytes are refused: ", status.message(), ".");
   return absl::IsDataLoss(status) ? DamagedRecord(what) : UnreadableRecord(what);
 }
 
-// With the record of an answer of kind `with` opened. Those of other kinds have none.
+// Opens the record of an answer of kind `with`. Answers of other kinds have no record.
 absl::StatusOr<StoreAnswer> OpenAnswer(const Sealer& sealer, absl::string_view session, Kind with,
                                        absl::StatusOr<StoreAnswer> answer) {
   if (!answer.ok()) return answer;
@@ -52,7 +52,7 @@ class EncryptedSessionStore final : public SessionStore {
       : sealer_(std::move(sealer)), store_(std::move(store)) {}
 
   void Write(StoreWrite write, Done done) override {
-    // The names of chunks hide what `store_` would refuse.
+    // Checked here, because the hidden names of chunks would pass the check of `store_`.
     if (absl::Status status = CheckWrite(write); !status.ok()) return done(std::move(status));
     StoreRecord& record = write.record;
     record.bytes = sealer_->Seal(record.bytes, RecordData(write.session, record.claim));

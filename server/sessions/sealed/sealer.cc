@@ -27,7 +27,7 @@ constexpr char kStoreId[] = "store";
 constexpr size_t kKeyBytes = 32, kNonceBytes = 12, kTagBytes = 16, kMostKeyIdBytes = 32;
 constexpr size_t kMostFileBytes = size_t{64} << 10;
 
-// Nothing may be written in clear because the library failed.
+// Ends the process on a failure of the library, so that nothing is written in clear.
 void Must(bool done) {
   if (done) return;
   std::fputs("OpenSSL fails at AES-256-GCM or HMAC-SHA-256\n", stderr);
@@ -39,7 +39,7 @@ const unsigned char* BytesOf(absl::string_view text) {
 }
 unsigned char* BytesOf(std::string* text) { return reinterpret_cast<unsigned char*>(text->data()); }
 
-// 32 bytes. Names are seen by the store and keys are not, so each `use` has another first byte.
+// 32 bytes. The store sees names and must not learn keys, so each `use` has another first byte.
 std::string Derive(absl::string_view key, absl::string_view use, absl::string_view text) {
   const std::string all = absl::StrCat(use, text);
   std::string derived(kKeyBytes, '\0');
@@ -67,7 +67,7 @@ class Cipher {
   Cipher(const Cipher&) = delete;
   Cipher& operator=(const Cipher&) = delete;
 
-  // `out` has room for as many bytes; nullptr: `in` is authenticated alone.
+  // `out` has room for in.size() bytes; nullptr: `in` is only authenticated.
   void Update(absl::string_view in, unsigned char* out) {
     int size = 0;
     Must(in.size() <= INT_MAX &&

@@ -81,7 +81,7 @@ void PrefixCache::Keep(absl::string_view scope, std::span<const int32_t> tokens,
     order_.splice(order_.end(), order_, node->place);
     if (node->state->forgotten()) Put(node, std::move(state));
   }
-  // What the store has forgotten is of no use; it was used long ago, too.
+  // States that the store has forgotten are of no use; they were used long ago, too.
   while (!order_.empty() && (bytes() > limits_.max_bytes || order_.front()->state->forgotten())) {
     Remove(order_.front());
   }
@@ -135,7 +135,7 @@ void PrefixCache::Remove(Node* node) {
   Shrink(node);
 }
 
-// Takes out nodes that hold nothing: leaves, and those with one child, which takes their tokens.
+// Removes nodes without a state: leaves, and nodes with one child, which takes their tokens.
 void PrefixCache::Shrink(Node* node) {
   while (node->state == nullptr && node->children.empty()) {
     nodes_bytes_ -= BytesOf(*node);

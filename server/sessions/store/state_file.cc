@@ -35,7 +35,7 @@ std::string Header(const StateStamp& stamp, uint64_t number, size_t num_values) 
   return header.Take();
 }
 
-// All that is left to read.
+// Reads all remaining values.
 absl::StatusOr<std::vector<float>> ReadValues(SectionReader* reader, size_t num_values) {
   std::vector<float> values(num_values);
   const size_t size = num_values * sizeof(float);
@@ -101,7 +101,7 @@ std::string EncodeStateFile(const StateStamp& stamp, uint64_t number,
 
 absl::StatusOr<std::vector<float>> DecodeStateFile(absl::string_view bytes, const StateStamp& stamp,
                                                    uint64_t number, size_t num_values) {
-  // Byte for byte: whatever else stands there was not written for this state.
+  // Byte for byte: any other header was not written for this state.
   const std::string header = Header(stamp, number, num_values);
   SectionReader reader(bytes);
   if (reader.Bytes(header.size()) != header) {

@@ -37,7 +37,7 @@ bool IsStateName(absl::string_view name) {
          name.find_first_not_of("0123456789abcdef") == 16;
 }
 
-// A file descriptor that is closed.
+// A file descriptor, closed by the destructor.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -48,7 +48,7 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
-  // close() may be where a write fails.
+  // A failed write may show only in close().
   bool Close() { return close(std::exchange(fd_, -1)) == 0; }
 
  private:

@@ -11,25 +11,25 @@
 
 namespace rivulet {
 
-// What became of a piece of work.
+// The result of a piece of work.
 struct StateStore::Done {
   Background::Kind kind;
   uint64_t number;
   int64_t bytes = 0;  // of a write
   absl::Status status = {};
-  // Of a read: by part; null: it could not be read, and why is in `status`.
+  // Of a read: by part; null: the part could not be read, and `status` says why.
   std::vector<BlobPtr> parts = {};
   bool published = false;  // of a state that is not in files
 };
 
-// One part that a read shall bring.
+// A part that a read shall bring.
 struct StateStore::Wanted {
-  BlobPtr blob;  // it is in memory; else null:
+  BlobPtr blob;  // not null: it is in memory. Else:
   uint64_t number;
   int64_t bytes;
 };
 
-// Results of other threads. It outlives the store where they hold it.
+// Results of other threads. It outlives the store while they hold it.
 class StateStore::Inbox {
  public:
   explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
@@ -60,7 +60,7 @@ class StateStore::Inbox {
   std::atomic<bool> any_ = false;  // done_ is not empty: the loop asks often
 };
 
-// Work for the disk tier goes out as closures.
+// Hands work to the disk tier, as closures.
 class StateStore::Disk {
  public:
   Disk(DiskTier tier, StateStamp stamp, std::shared_ptr<Inbox> inbox)
@@ -77,7 +77,7 @@ class StateStore::Disk {
           {Background::Kind::kWrite, number, blob->bytes(), tier_.files->Write(number, bytes)});
     });
   }
-  // All parts in one piece of work, so that none leaves memory before the last has come.
+  // All parts in one piece of work, so that no part leaves memory before the last has come.
   void Read(uint64_t read, std::vector<Wanted> parts, StateBlob::Meter meter) {
     tier_.background->Run(
         Background::Kind::kRead, [this, read, parts = std::move(parts), meter = std::move(meter)] {
@@ -304,7 +304,7 @@ void StateStore::Fetch(KeptState* state) {
     std::vector<Wanted> parts;
     state->ForEachPart([&](KeptState* part) {
       parts.push_back({part->blob_, part->number_, part->own_bytes_});
-      if (part->blob_ == nullptr) LeaveDiskOrder(part);  // its file is not the one to make room
+      if (part->blob_ == nullptr) LeaveDiskOrder(part);  // keeps its file
     });
     return disk_->Read(read, std::move(parts), meter_);
   }
