@@ -76,13 +76,13 @@ struct ServerConfig {
   int max_message_mib = 4;               // largest request
   int max_streams = 1000;                // requests at once on one connection
   int max_multiplexed = 4096;            // requests at once on one Multiplex stream
-  int max_connections = 0;              // at once; 0 = as many as descriptors allow, at most 65,536
-  int max_connections_per_address = 0;  // of one IP address; 0 = no limit
-  int max_connection_idle_seconds = 0;  // without a request, then GOAWAY; 0 = never
-  int max_connection_age_seconds = 0;   // then GOAWAY, running replies go on; 0 = never
-  int listener_timeout_seconds = 60;    // a silent listener ends the process; 0 = never
-  int restore_memory_mib = 512;         // of all snapshots that arrive; the same for leaving
-  int restore_timeout_seconds = 30;     // for each 64 KiB of a snapshot to come in; 0 = for ever
+  int max_connections = 0;               // at once; 0 = what the descriptors allow, at most 65,536
+  int max_connections_per_address = 0;   // of one IP address; 0 = no limit
+  int max_connection_idle_seconds = 0;   // without a request, then GOAWAY; 0 = never
+  int max_connection_age_seconds = 0;    // then GOAWAY, running replies go on; 0 = never
+  int listener_timeout_seconds = 60;     // a silent listener ends the process; 0 = never
+  int restore_memory_mib = 512;          // of all snapshots that arrive; the same for leaving
+  int restore_timeout_seconds = 30;      // for each 64 KiB of a snapshot to come in; 0 = for ever
   // Performance.
   int checkpoint_tokens = 512;  // tokens between two states that a session keeps
   int device = 0;               // of the CUDA backend, as CUDA numbers them

@@ -28,8 +28,7 @@ class Clock {
 
   // The time of day (wall clock). It goes back where somebody sets the clock back.
   absl::Time operator()() const { return wall_(); }
-  // The time since the machine booted. It never goes back, and also counts while the machine
-  // sleeps.
+  // The time since the machine booted, its sleep included. It never goes back.
   absl::Duration Steady() const { return steady_(); }
 
  private:

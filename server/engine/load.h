@@ -45,10 +45,9 @@ struct ReplicaTotals {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int64_t slot_bytes = 0, slot_bytes_used = 0;  // of all slots, and of them filled
+  int64_t slot_bytes = 0, slot_bytes_used = 0;  // of all slots; of these, filled
   int running = 0;                              // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;                // waiting samples, scores and session calls; their
-                                                // limit
+  int queued = 0, max_queue = 0;                // waiting samples, scores, session calls
   int max_tenant_queue = 0;
   // Of the waiting requests: the slots that they need, by Priority; how long the first has waited.
   std::array<int, kNumPriorities> queued_by_priority{};

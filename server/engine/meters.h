@@ -47,8 +47,7 @@ class EngineMeters {
   void NoteDuration(absl::Duration total);
   // From a request's turn on its session until it has the session's claim, or is refused.
   void NoteSessionClaim(absl::Duration waited);
-  // From the end of a request until its result is handed over, with its changes in the shared store
-  // or not.
+  // From the end of a request until the result is handed over, durable in the shared store or not.
   void NoteSessionSave(absl::Duration waited);
   void BeginRun(absl::Time now);
   void EndRun(absl::Time now, int rows);
@@ -66,8 +65,7 @@ class EngineMeters {
   const Histogram& run_duration() const { return run_duration_; }
   const Histogram& run_rows() const { return run_rows_; }  // rows
 
-  // How long the loop has had something to run without completing a run; 0 where it has nothing to
-  // run.
+  // How long the loop has had something to run without completing a run; 0: nothing to run.
   absl::Duration run_age(absl::Time now) const;
   // Tokens by caller; requests count their own in it.
   TokenUsage* usage() const { return usage_.get(); }

@@ -40,8 +40,7 @@ struct EngineOptions {
   // The same of one tenant. In any case a tenant gets at most seven times what is left free
   // (fair_share.h), so that it cannot keep others out. 0: no other limit.
   int max_tenant_queue = 0;
-  int64_t max_queue_tokens = 1 << 24;    // given tokens of all accepted requests; tenants share as
-                                         // above
+  int64_t max_queue_tokens = 1 << 24;    // given tokens of all accepted requests; shared so, too
   int64_t max_tokens_limit = 1 << 20;    // largest GenerateSpec::max_tokens
   int64_t max_request_tokens = 1 << 26;  // ... and most over all samples of a request
   int64_t default_max_tokens =
@@ -75,8 +74,8 @@ struct EngineOptions {
   // How long a paused reply waits for its reader before it is ended.
   absl::Duration reader_timeout = absl::Seconds(30);
   // Most host memory for the states of parked and of preempted replies (host_memory.h). With less
-  // than LeastHostBytes, fewer replies are preempted than fair waiting times need (admission.h). 0:
-  // StateMemoryOf (host_memory.h) chooses.
+  // than LeastHostBytes, fewer replies are preempted than the bound on waiting times needs
+  // (admission.h). 0: the default of StateMemoryOf (host_memory.h).
   int64_t max_host_bytes = 0;
   // Runs for which a reply that got slots is not preempted. To copy a state out and back in takes
   // as long as two or three steps of one sample (mnist-linear on 2 cores: 60 us of copies, 28 us a

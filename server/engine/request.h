@@ -113,8 +113,7 @@ struct LostReply {
 
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
-  std::string tenant;               // whose quotas the request uses; with a session the session's
-                                    // tenant
+  std::string tenant;               // whose shares it uses; with a session its tenant
   std::shared_ptr<KeyAccount> key;  // its limits apply, too; null: none
   Priority priority = Priority::kNormal;
   std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1

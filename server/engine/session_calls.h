@@ -51,9 +51,9 @@ struct ForkSpec {
 // (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
 
-// Drops what follows the position of `ref`, or of the mark that it names. Errors: OUT_OF_RANGE
-// (POSITION_OUT_OF_RANGE), NOT_FOUND (MARK_NOT_FOUND), INVALID_ARGUMENT (POSITION_OR_MARK: exactly
-// one is given).
+// Drops the tokens after the position of `ref`, or after the mark that `ref` names. Errors:
+// OUT_OF_RANGE (POSITION_OUT_OF_RANGE), NOT_FOUND (MARK_NOT_FOUND), INVALID_ARGUMENT
+// (POSITION_OR_MARK: exactly one is given).
 absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                         SessionDone done);
 

@@ -142,8 +142,7 @@ class Loop {
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
   absl::Status poison_;  // what every request ends with once the backend has failed
   RequestQueue::Arrivals arrivals_;
-  EngineLoad load_;  // the loop's part of it; counters are always up to date, UpdateLoad sets the
-                     // rest
+  EngineLoad load_;  // the loop's part; counters are always up to date, UpdateLoad sets the rest
   std::vector<RequestQueue::Ended> ended_;  // since the queue last took them
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and the slots of each tenant

@@ -22,8 +22,8 @@
 // has begun none begins if there is room.
 //
 // Between a tenant's own requests priority decides, and within one priority the order of arrival.
-// While a tenant's oldest request waits, it gets one of every kOldestEvery turns of the tenant,
-// whatever its priority: a request behind m older requests waits for at most kOldestEvery * (m + 1)
+// While a tenant's oldest request waits, it gets one of every kOldestEvery turns of the tenant, at
+// any priority. So a request behind m older requests waits for at most kOldestEvery * (m + 1)
 // turns.
 //
 // A request that needs n slots, once it is next, waits until n are free. Another request overtakes

@@ -52,7 +52,7 @@ namespace rivulet {
 // ReplicatedSessions owns it, because the request is answered even if its session is gone.
 struct HeldEnd {
   std::unique_ptr<LiveRequest> request;
-  Session* session = nullptr;     // the request's, until kEnded is handled
+  Session* session = nullptr;     // of the request, until kEnded is handled
   int writes = 0;                 // writes whose outcome is not known yet
   absl::Duration until;           // steady clock; then it ends, durable or not
   std::vector<SessionId> opened;  // by the request: all stay open, or none
@@ -73,7 +73,7 @@ class CopyLife {
   enum class State : uint8_t {
     kUnread,     // the record has to be read before the session can be used here
     kNew,        // the session was opened here, and its record must not exist yet
-    kTakenOver,  // it was replaced by the record, and the store has not answered its claim yet
+    kTakenOver,  // it became what the record says; its claim is not answered yet
     kOwn,        // it is what the record says, or has grown since
     kClaimed,    // as kOwn, and a request runs on it with the lease
   };
@@ -129,10 +129,8 @@ struct ReplicatedCopy {
 
   LiveRequest* claiming = nullptr;  // the request that waits for the claim
   bool vouched = false;             // its client gave the session's hash, and the hash matched
-  bool wants_write = false;         // the session has changed, or its lease is to be renewed or
-                                    // given back
-  uint64_t owes = 0;                // number of the end that waits for a write of this session; 0:
-                                    // none
+  bool wants_write = false;         // it has changed, or must renew or end its lease
+  uint64_t owes = 0;                // number of the end that waits for its write; 0: none
   bool awaits_end_event = false;    // the kEnded of its last request is not handled yet
   absl::Status lost;                // why the copy is no longer known()
   absl::Duration due = absl::InfiniteDuration();  // by the steady clock
@@ -154,8 +152,7 @@ struct ReplicationOptions {
   absl::Duration renewal = absl::Milliseconds(500);  // of the lease, after the last write
   // Between two looks at a lease of another replica; between a failed write and the next write.
   absl::Duration look = absl::Milliseconds(100), retry = absl::Milliseconds(500);
-  absl::Duration end_wait = absl::Milliseconds(200);  // how long the end of a request waits for its
-                                                      // write
+  absl::Duration end_wait = absl::Milliseconds(200);  // an end waits for its write
   int64_t tokens_a_write = 1024;                      // while a request runs
 };
 
@@ -202,8 +199,7 @@ class ReplicatedSessions {
 
   // Runs the mailbox and does what is due. Returns the events since the last call, in order.
   std::vector<Event> Collect();
-  // The time until Collect has something to do, unless the mailbox gets work before; not positive:
-  // now.
+  // The time until Collect has work, unless the mailbox gets some before; not positive: now.
   absl::Duration DueIn() const;
   // All waiting ends, as not durable: the engine stops.
   std::vector<std::unique_ptr<HeldEnd>> Abandon();
@@ -212,8 +208,7 @@ class ReplicatedSessions {
   using Answer = absl::StatusOr<StoreAnswer>;
   using Chunks = absl::StatusOr<std::vector<std::string>>;
 
-  // The end number `end` waits for a write of the session, which stays here until the write is
-  // decided.
+  // The end number `end` waits for a write of the session, which stays here until then.
   void Owe(Session* session, uint64_t end);
   // Does what the session needs next, unless a call is under way.
   void Advance(Session* session);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReplicatedStates: the states of sessions in an archive that replicas share (state_archive.h).
 //
-// When a request on a session has ended, its last state is published if to compute the state again
-// takes longer than to write and read it. Written are the segments that the archive does not have,
-// and the rest of the state. The session's record then names the state (SessionRecord::states), and
-// a replica that takes the session over continues from there. A state that the archive has lost, or
-// has not as it was published, is computed again from the session's tokens.
+// When a request on a session has ended, its last state is published if recomputing it takes longer
+// than writing and reading it. The archive gets the segments that it does not have, and the rest of
+// the state. The session's record then names the state (SessionRecord::states), and a replica that
+// takes the session over continues from there. A state that the archive has lost, or has not as it
+// was published, is computed again from the session's tokens.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,7 @@ class ReplicatedStates {
     uint64_t sequence_hash = 0;       // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
-  // States that are being published; whether the session's state after `fed` tokens has room beside
-  // them.
+  // States that are being published; whether the session's state after `fed` tokens fits, too.
   int under_way() const { return under_way_; }
   bool has_room(const Session& session, int64_t fed) const;
   // The publication that ended last has failed.

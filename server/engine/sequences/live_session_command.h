@@ -50,8 +50,8 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
 void DropStartTokens(const SessionRef& ref, const Session& session, const StartTokens& start,
                      std::vector<int32_t>* tokens);
 
-// Tokens [begin, end) of what a sequence of `tokens` feeds; index 0 is the implied bos, where there
-// is one.
+// Tokens [begin, end) of the tokens that a sequence of `tokens` feeds; index 0 is the implied bos,
+// where there is one.
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
                                int64_t begin, int64_t end);
 

@@ -128,7 +128,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   absl::Status FillIn(const FillReply& fill, const Result& result) {
     return Guarded([&] {
       fill(result, reply_);
-      call_->record().SetSession(SessionIn(*reply_));  // that of an OpenSession is new
+      call_->record().SetSession(SessionIn(*reply_));  // OpenSession has a new id
       if constexpr (std::is_same_v<Result, ScoreResult>) call_->record().SetScored(result.usage);
       return absl::OkStatus();
     });

@@ -25,7 +25,7 @@
 
 namespace rivulet {
 
-// Errors of its calls beyond those of `store`: FAILED_PRECONDITION (SESSION_RECORD_KEY: not
+// Errors of its calls beside the errors of `store`: FAILED_PRECONDITION (SESSION_RECORD_KEY: not
 // encrypted, or with a key that is not in the file) and DATA_LOSS (SESSION_RECORD_DAMAGED: changed,
 // or sealed for another place). After such an error a write has not happened.
 std::unique_ptr<SessionStore> MakeEncryptedSessionStore(std::shared_ptr<SessionStore> store,

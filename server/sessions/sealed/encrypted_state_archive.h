@@ -14,7 +14,7 @@
 
 namespace rivulet {
 
-// Get's errors beyond those of `archive`: DATA_LOSS and FAILED_PRECONDITION, as Sealer::Open.
+// Errors of Get beside the errors of `archive`: DATA_LOSS and FAILED_PRECONDITION, as Sealer::Open.
 std::unique_ptr<StateArchive> MakeEncryptedStateArchive(std::shared_ptr<StateArchive> archive,
                                                         std::shared_ptr<const Sealer> sealer);
 
