@@ -195,9 +195,9 @@ absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, in
     detail.field = "resume.fingerprint";
     return MakeError(absl::StatusCode::kFailedPrecondition,
                      absl::StrCat("resume.fingerprint is ", spec.resume->fingerprint,
-                                  "; that of this request is ", fingerprint,
-                                  ": prompt, parameters or model are not those of the lost reply, "
-                                  "so the rest of it would not be the same."),
+                                  "; the fingerprint of this request is ", fingerprint,
+                                  ": prompt, parameters or model differ from the lost reply, "
+                                  "so the rest of the reply would differ."),
                      detail);
   }
   for (size_t i = 0; i < spec.resume->tokens.size(); ++i) {

@@ -107,8 +107,8 @@ std::vector<AddressWarning> AddressWarnings(const ServerConfig& config) {
     const auto place = ParseHostPort(*address, setting);
     if (!place.ok() || IsLoopback(place->host)) continue;
     if (!config.keys_file.empty() && config.tls_cert.empty()) {
-      warnings.push_back(
-          {true, setting, *address, "keys cross the network readable; set tls-cert and tls-key"});
+      warnings.push_back({true, setting, *address,
+                          "keys cross the network in clear text; set tls-cert and tls-key"});
     }
     if (config.keys_file.empty() && config.tls_client_ca.empty()) {
       warnings.push_back({false, setting, *address,

@@ -87,7 +87,7 @@ absl::Status CheckHostMemory(const ServerConfig& config, const BackendLimits& li
       "CONFIG_INVALID", "parked-state-mib",
       absl::StrCat("parked-state-mib is ", config.parked_state_mib, "; the states of ",
                    limits.num_slots, " slots twice take at least ", (least + kMib - 1) / kMib,
-                   ", so that replies can be preempted; 0: as much as that, and 256 MiB"));
+                   ", so that replies can be preempted; 0: this amount and 256 MiB"));
 }
 
 absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& limits) {

@@ -59,7 +59,7 @@ absl::Status SetFull(size_t set, int64_t members) {
   detail.reason = std::string(kReasons[set]);
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat(kOwners[set], " ", members,
-                                " open sessions, as many as are allowed. Close sessions that are "
+                                " open sessions, which is the limit. Close sessions that are "
                                 "not needed, or open them with a shorter idle_timeout."),
                    detail);
 }
@@ -78,7 +78,7 @@ absl::Status AccountFull(int64_t bytes, const SessionLimits& limits) {
                                 "allows ",
                                 limits.max_tenant_bytes,
                                 ". Close sessions that are not needed, or open them with a shorter "
-                                "idle_timeout: what was forked counts until it expires."),
+                                "idle_timeout: forked tokens count until they expire."),
                    detail);
 }
 

@@ -75,9 +75,9 @@ absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> toke
   }
   return Refuse(absl::StatusCode::kFailedPrecondition, "SESSION_HASH_MISMATCH", "sequence_hash",
                 absl::StrCat("sequence_hash is ", absl::Hex(*ref.hash, absl::kZeroPad16),
-                             ", but that of the session, now at position ", session.position(),
+                             ", but the hash of the session, now at position ", session.position(),
                              ", is ", absl::Hex(session.history.hash(), absl::kZeroPad16),
-                             ": another request has continued it."));
+                             ": another request has continued the session."));
 }
 
 }  // namespace

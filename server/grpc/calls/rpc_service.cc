@@ -15,7 +15,7 @@ namespace {
 using google::protobuf::MethodDescriptor;
 
 [[noreturn]] void WrongHandlers(const google::protobuf::ServiceDescriptor& service) {
-  std::fprintf(stderr, "RpcService: the handlers of %s are not those of its methods\n",
+  std::fprintf(stderr, "RpcService: the handlers of %s do not match its methods\n",
                std::string(service.full_name()).c_str());
   std::abort();
 }

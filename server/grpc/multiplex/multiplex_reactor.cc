@@ -200,7 +200,7 @@ std::shared_ptr<MultiplexMember> MultiplexReactor::Open() {
     notes_.push_back({key,
                       Refusal(absl::StatusCode::kResourceExhausted, "OPEN_REQUEST_LIMIT", "",
                               absl::StrCat("the stream has ", open_.size(),
-                                           " open requests, as many as it may have"),
+                                           " open requests, which is the limit"),
                               absl::Seconds(1)),
                       std::move(member)});
     return nullptr;

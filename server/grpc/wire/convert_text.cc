@@ -48,7 +48,7 @@ absl::Status CheckIds(const TextTokens& tokens, const Model& model, absl::string
     return InvalidField(
         "TEXT_NOT_IN_VOCABULARY", field,
         absl::StrCat(field, ": at byte ", tokens.spans[i].begin, " is token ", id, " (",
-                     Quoted(model.tokenizer()->TokenBytes(id)), "); those of model ",
+                     Quoted(model.tokenizer()->TokenBytes(id)), "); the tokens of model ",
                      Quoted(model.config().name), " are 0 to ", limit - 1));
   }
   return absl::OkStatus();

@@ -122,7 +122,7 @@ bool IsId(absl::string_view id) {
 absl::StatusOr<SealedParts> Split(absl::string_view bytes) {
   if (!IsSealed(bytes)) {
     return absl::FailedPreconditionError(
-        "they are not encrypted, and this server takes only what is");
+        "they are not encrypted, and this server takes only encrypted bytes");
   }
   SealedParts parts;
   const size_t prefix = kSealMagic.size() + 1;
