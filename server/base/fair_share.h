@@ -14,8 +14,8 @@ namespace rivulet {
 // place is free. Never less than own_used. O(1). REQUIRES: 0 <= own_used <= all_used <= total <
 // 2^59.
 constexpr int64_t MostFor(int64_t total, int64_t all_used, int64_t own_used) {
-  // The largest n for which the last of n places is still allowed: own_used + n - 1 < 7 (left - (n
-  // - 1)).
+  // The largest n for which the last of n places is still allowed:
+  // own_used + n - 1 < 7 (left - (n - 1)).
   const int64_t more = (7 * (total - all_used + 1) - own_used) / 8;
   return own_used + std::max<int64_t>(more, 0);
 }

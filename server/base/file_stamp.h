@@ -12,7 +12,7 @@ struct FileStamp {
   uint64_t inode = 0;
   int64_t size = 0;
   int64_t written_ns = 0;  // since 1970: when its content last changed
-  int64_t changed_ns = 0;  // the same, or its owner, mode or name
+  int64_t changed_ns = 0;  // since 1970: when content, owner, mode or name last changed
 
   bool operator==(const FileStamp&) const = default;
 };

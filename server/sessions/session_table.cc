@@ -71,7 +71,7 @@ absl::Status SessionTable::CheckLimits(absl::string_view tenant, int count, absl
                            ? limits_.max_tenant_sessions
                            : MostFor(limits_.max_open_sessions, size(), own);
   if (own + count <= most) return absl::OkStatus();
-  // Each of its sessions that ends leaves its limit unchanged and takes one from its count.
+  // A session of the tenant that ends leaves the limit as it is and takes one from the count.
   const Idle& idle = found == tenants_.end() ? none : found->second.idle;
   return Full(
       "TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),

@@ -252,8 +252,8 @@ void ReplicatedSessions::End(std::unique_ptr<LiveRequest> request, Session* sess
     ReplicatedCopy* const copy = CopyOf(session_opened);
     copy->life.Go(Life::kNew);
     session_opened->history.TakeUnchanged();
-    // A fork shares the chunks of its parent if the parent's record has them; else, for example if
-    // the claim of this request got no answer, it has its own chunks.
+    // A fork uses the chunks of its parent if the parent's record says that they are shared; else,
+    // for example if the claim of this request got no answer, it has its own chunks.
     copy->stored.record.owns_chunks = parent == nullptr || parent->stored.record.owns_chunks;
     if (!copy->stored.record.owns_chunks) {
       copy->stored.record.chunks = parent->stored.record.chunks;

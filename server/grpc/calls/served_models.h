@@ -139,9 +139,9 @@ class ServedModels {
   // Names are distinct.
   explicit ServedModels(std::vector<ServedModel> models);
 
-  // `only`, here and in the next two: other models do not exist for the caller, and errors do not
-  // name them; null: all exist. The model called `name`. Errors: INVALID_ARGUMENT ("", unless
-  // exactly one model is served), NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING).
+  // The model called `name`. Errors: INVALID_ARGUMENT ("", unless exactly one model is served),
+  // NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING). `only`, here and in the next two: other models do not
+  // exist for the caller, and errors do not name them; null: all exist.
   absl::StatusOr<ModelHold> Find(absl::string_view name, const ModelNames* only = nullptr) const;
   // The models that Find finds, in the order in which they were added.
   std::vector<ModelHold> served(const ModelNames* only = nullptr) const;

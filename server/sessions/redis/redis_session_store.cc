@@ -19,8 +19,8 @@
 namespace rivulet {
 namespace {
 
-// Chunks in one command; a chunk has 256 KiB at most. The next command is sent when the last is
-// answered, so that each command has the whole call-timeout.
+// Chunks in one command; a chunk has some 264 KiB at most. The next command is sent when the last
+// is answered, so that each command has the whole call-timeout.
 constexpr size_t kChunksAtOnce = 16;
 constexpr int64_t kMembersAtOnce = 10000;
 

@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kRecordSection = 1, kChunkSection = 2;                      // types of sections
 constexpr uint32_t kRecordFormat = 1;                                          // first in a payload
 constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4, kOwnsChunks = 8;  // of a record
-constexpr int64_t kMostChunkTokens = 65536;                                    // at most 200 KiB
+constexpr int64_t kMostChunkTokens = 65536;                                    // some 264 KiB
 constexpr size_t kMostMarkBytes = 64 << 10;  // of all marks, as in a snapshot
 
 absl::Status RecordError(absl::StatusCode code, absl::string_view reason, absl::string_view verb,
