@@ -79,8 +79,7 @@ bool Checkpoints::Saves(const Session& session) const {
 
 absl::StatusOr<std::vector<Session*>> Checkpoints::Save(Slots* slots) {
   for (Saving& saving : saving_) {
-    // Tokens that were drawn and then dropped (a stop string) may have been fed: then no state
-    // fits.
+    // Tokens that were drawn and then dropped (stop string) may have been fed: then it cannot fit.
     const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
     if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
     RIVULET_ASSIGN_OR_RETURN(StatePtr state,

@@ -62,9 +62,8 @@ absl::Status CheckLength(int64_t position, int64_t count, const ModelConfig& con
                        limit, of, "Send fewer or go back to an earlier position");
 }
 
-// OK if the session has the hash ref.hash, or had it at ref.position and all tokens after it are
-// from a cancelled Generate or are the given `tokens` of this request, or the request is
-// `repeated`.
+// OK if the session has the hash ref.hash, or had it at ref.position and only has tokens after it
+// that a cancelled Generate left or that this request gives, or the request is `repeated`.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
                             const Session& session) {
   if (!ref.hash || *ref.hash == session.history.hash()) return absl::OkStatus();

@@ -15,8 +15,7 @@ namespace {
 
 // The number of ids between two checks whether to go on.
 constexpr int kIdsPerQuestion = 1 << 14;
-// Detokenize says where the text of each id ends only up to this number of ids: the ends of more
-// ids would take more memory than the ids.
+// Up to this number of ids Detokenize says where each ends; more ends take more than the ids.
 constexpr int kMaxEnds = 1 << 16;
 
 absl::Status Ask(const TextBudget::Stopped& stopped) {
