@@ -15,7 +15,7 @@
 //    By (3) this segment was not removed, so no later segment was; by (2) no later segment was
 //    made, so this one is the last, and it is not full; so (1) tells the true end of the log.
 //    To enter the next segment also needs (3) after opening it: a process that slept may have made
-//    a folder of that name after the true one was removed, but then this segment was removed before.
+//    a folder with that name after the true one was removed, but this segment was removed earlier.
 //  - A floor that is found on the way lies at or before the end. If it is above the segment where
 //    the reading began, that segment may have been in removal, and the entries that were read may
 //    be false: the image is built anew. If not, the removal of that segment had not begun.
