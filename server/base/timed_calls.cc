@@ -19,7 +19,7 @@ namespace {
 // Why a call is refused.
 constexpr char kLate[] = " gave no answer in time.";
 constexpr char kFull[] = " has too many calls waiting.";
-constexpr char kClosed[] = " is closed.";
+constexpr char kIsClosed[] = " is closed.";
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
@@ -144,7 +144,7 @@ bool TimedCalls::Queue::AwaitRefused(std::vector<Refused>* refused) {
   }
   for (; !waiting_.empty() && (stop_ || hangs_ || waiting_.front().until <= now);
        waiting_.pop_front()) {
-    refused->push_back({std::move(waiting_.front().call), stop_ ? kClosed : kLate});
+    refused->push_back({std::move(waiting_.front().call), stop_ ? kIsClosed : kLate});
   }
   return !stop_ || running_;
 }

@@ -8,7 +8,7 @@ set -euo pipefail
 "$@"
 for argument in "$@"; do
   case $argument in
-    *.pb.cc) exit 0 ;;
+    *.pb.cc | proto/*/Unity/*.cxx) exit 0 ;;
     *.cc | */Unity/*.cxx) exec clang-tidy-14 --quiet "$argument" -- "${@:2}" ;;
   esac
 done
