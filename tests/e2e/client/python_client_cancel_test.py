@@ -61,6 +61,8 @@ class CancelTests:
             with self.assertRaises(KeyError):
                 async with await self.endless(client) as stream:
                     raise KeyError
+            with self.assertRaises(rivulet.Cancelled):
+                await stream.__anext__()
             self.assertIsNone(stream.usage)
 
         self.use(run)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many cookies the Python client keeps. contract/contract_test.py has what it does with them."""
+"""The number of cookies that the Python client keeps, and the time of repeated attempts. contract/contract_test.py has the rest."""
 
 import unittest
 import unittest.mock
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
+import rivulet
 from rivulet.core import cookies
 
 
@@ -39,6 +40,15 @@ class KeptCookiesTest(unittest.TestCase):
         self.kept.forget("a")
         self.set("a", "e")
         self.assertEqual(self.known(*"acde"), "ade")
+
+
+class AttemptsTest(unittest.TestCase):
+    def test_another_attempt_has_the_rest_of_the_time(self):
+        attempts = cookies.Attempts("append", "replica=a", {"timeout": 60.0})
+        self.assertEqual(attempts.options(), {"timeout": 60.0})
+        attempts.failed(rivulet.Unavailable("lost"))
+        self.assertEqual(attempts.cookie, "")
+        self.assertLess(attempts.options()["timeout"], 60.0)
 
 
 if __name__ == "__main__":

@@ -254,8 +254,8 @@ class ReplyTest(unittest.TestCase):
 
 
 class Replica(ScriptedServer):
-    """Opens sessions "s0", "s1", ... Replies to Append, Generate and calls that open sessions come with the cookies in `gives`. The
-    first Appends and Generates end with `ends`, one each."""
+    """Opens sessions "s0", "s1", ... Replies to Append, Generate, SnapshotSession and calls that open sessions come with the cookies
+    in `gives`. The first Appends, Generates and SnapshotSessions end with `ends`, one each."""
 
     def __init__(self, *gives):
         self.gives, self.opened, self.ends = gives, 0, []
@@ -268,7 +268,7 @@ class Replica(ScriptedServer):
             "RewindSession": lambda *_: pb2.RewindSessionReply(session=self.session("s0")),
             "GetSession": lambda *_: pb2.GetSessionReply(session=self.session("s0")),
             "CloseSession": lambda *_: pb2.CloseSessionReply(),
-            "SnapshotSession": lambda *_: (),
+            "SnapshotSession": lambda _, context: self.end(context) or (),
             "Generate": lambda _, context: self.generate(context),
         })  # fmt: skip
 
@@ -355,6 +355,12 @@ class CookieTest(unittest.TestCase):
         self.assertEqual(self.cookies_of(peer, "Append", [DRAINING, UNKNOWN_THERE], gives=[B], fails=LEFT, **once), ([A, None], A))
         self.assertEqual(self.cookies_of(peer, "Append", [DRAINING, MOVED], fails=("ABORTED", "SESSION_MOVED"), **once), ([A, None], A))
         self.assertEqual(self.cookies_of(peer, "Append", [UNKNOWN_THERE], fails=GONE, **once), ([A], A))
+        server = Replica(B)
+        with peer.at(server, **once):
+            session = peer.session("session", of="s0", options={"cookie": A})
+            server.ends = [LOST]
+            session.do("snapshot")
+        self.assertEqual(server.cookies("SnapshotSession"), [("SnapshotSession", A), ("SnapshotSession", None)])
 
     @for_each_client("python sync", "python async", "typescript")
     def test_an_append_without_a_position_may_have_been_fed(self, peer):
@@ -842,6 +848,7 @@ class CallTest(unittest.TestCase):
         with peer.at(server):
             self.assertEqual(self.score(peer)["num_scored"], 7)
         self.assertEqual([call.metadata.get("grpc-previous-rpc-attempts") for call in server.calls], [None, "1", "2", "3"])
+        self.assertRegex(server.calls[0].metadata["user-agent"], r"^rivulet-(python|typescript|cpp)/\d")
 
     @for_each_client()
     def test_four_attempts_are_made_or_as_many_as_asked_for(self, peer):

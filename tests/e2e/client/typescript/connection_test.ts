@@ -30,6 +30,7 @@ test('an error is what the server said', async () => {
     ErrorInfo: { reason: 'QUEUE_FULL', domain: 'rivulet', metadata: { queued: '8' } },
     RetryInfo: { retryDelay: { seconds: '2', nanos: 500_000_000 } },
     BadRequest: { fieldViolations: [{ field: 'prompt.tokens[3]' }, { field: 'other' }] },
+    RequestInfo: { requestId: 'r-1' },
   });
   const score = (): Message => {
     throw busy;
@@ -37,13 +38,14 @@ test('an error is what the server said', async () => {
   await withFake({ Score: score }, async (client, { calls }) => {
     await assert.rejects(client.score('', PATIENCE), (error) => {
       assert.ok(error instanceof RivuletError);
-      const { code, reason, field, retryAfterMs, metadata, details, message } = error;
+      const { code, reason, field, retryAfterMs, requestId, metadata, details, message } = error;
       assert.deepEqual(
-        [code, reason, field, retryAfterMs],
-        [Code.RESOURCE_EXHAUSTED, 'QUEUE_FULL', 'prompt.tokens[3]', 2500],
+        [code, reason, field, retryAfterMs, requestId],
+        [Code.RESOURCE_EXHAUSTED, 'QUEUE_FULL', 'prompt.tokens[3]', 2500, 'r-1'],
       );
       assert.deepEqual([{ ...metadata }, details], [{ queued: '8' }, 'the queue is full']);
-      assert.equal(message, 'RESOURCE_EXHAUSTED (QUEUE_FULL, prompt.tokens[3]): the queue is full');
+      const where = 'QUEUE_FULL, prompt.tokens[3], request r-1';
+      assert.equal(message, `RESOURCE_EXHAUSTED (${where}): the queue is full`);
       return true;
     });
     assert.equal(calls['Score']?.length, 1);
@@ -157,14 +159,17 @@ test('bad arguments are named before anything is sent', async () => {
   );
 });
 
-test('a peer that hangs up is UNAVAILABLE', async () => {
+test('a peer that hangs up is UNAVAILABLE, and waitForReady waits for another', async () => {
   const deaf = net.createServer((socket) => socket.destroy());
   await new Promise<void>((done) => deaf.listen(0, '127.0.0.1', done));
-  const client = new RivuletClient(`127.0.0.1:${(deaf.address() as net.AddressInfo).port}`, {
-    maxAttempts: 1,
-  });
-  await assert.rejects(client.models(PATIENCE), failsWith(Code.UNAVAILABLE));
-  client.close();
+  deaf.unref(); // a failed test ends, too
+  const target = `127.0.0.1:${(deaf.address() as net.AddressInfo).port}`;
+  for (const waitForReady of [false, true]) {
+    const client = new RivuletClient(target, { maxAttempts: 1, waitForReady });
+    const code = waitForReady ? Code.DEADLINE_EXCEEDED : Code.UNAVAILABLE;
+    await assert.rejects(client.models(waitForReady ? { timeoutMs: 500 } : PATIENCE), failsWith(code));
+    client.close();
+  }
   deaf.close();
 });
 

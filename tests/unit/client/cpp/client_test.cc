@@ -23,8 +23,10 @@ TEST(ClientTest, RefusesOptionsThatCannotBe) {
   attempts.max_attempts = 0;
   EXPECT_EQ(code("localhost:1", attempts), absl::StatusCode::kInvalidArgument);
   ClientOptions timeout;
-  timeout.connect_timeout = absl::ZeroDuration();
-  EXPECT_EQ(code("localhost:1", timeout), absl::StatusCode::kInvalidArgument);
+  for (const absl::Duration no : {absl::ZeroDuration(), absl::Hours(1) + absl::Milliseconds(1)}) {
+    timeout.connect_timeout = no;
+    EXPECT_EQ(code("localhost:1", timeout), absl::StatusCode::kInvalidArgument);
+  }
   ClientOptions roots;
   roots.tls = TlsOptions();
   roots.tls->root_certs_file = "/nonexistent/roots.pem";

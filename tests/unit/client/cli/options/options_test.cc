@@ -165,6 +165,7 @@ TEST(OptionsTest, ReadsAScoreCommand) {
   EXPECT_EQ(options.target.precision, "float32");
   EXPECT_EQ(options.target.device, 1);
   EXPECT_EQ(options.target.threads, 2);
+  EXPECT_EQ(Parsed<ScoreOptions>({"score", "--model", "d", "--text", "a", "--tail", "1"}).tail, 1);
 }
 
 TEST(OptionsTest, ACommandIsNeeded) {
