@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -48,7 +49,8 @@ class CommandHintsTest(CommandTest):
         self.assertEqual((model["model"], model["slots"], model["max_queue"], model["draining"]), ("tiny-rfa", 7, 1024, False))
         self.assertGreaterEqual(model["tokens_total"], 9)
         proto = (pathlib.Path(__file__).parents[3] / "proto/rivulet/v1/inference.proto").read_text()
-        declared = lambda name: {line.split()[-3] for line in proto.split(f"message {name} {{")[1].split("\n}")[0].splitlines() if line.endswith(";")}
+        message = lambda name: proto.split(f"message {name} {{")[1].split("\n}")[0]
+        declared = lambda name: set(re.findall(r"^  [^/\n]* (\w+) = \d+;$", message(name), re.M))
         self.assertEqual(set(model), declared("ModelLoad"))
         self.assertEqual(set(of_server["server"]), declared("ServerLoad"))
         self.fails(rivulet("load", "--target", self.server.target, "--model-name", "absent"), 2, "absent")
