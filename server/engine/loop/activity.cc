@@ -17,7 +17,7 @@ struct Place {
   std::atomic<int64_t> runs = 0;
 };
 
-Place places[LoopActivity::kMaxLoops];
+Place loop_places[LoopActivity::kMaxLoops];
 thread_local Place* own_place = nullptr;
 
 }  // namespace
@@ -45,9 +45,9 @@ const char* Name(LoopPhase phase) {
 }
 
 LoopActivity::LoopActivity(absl::string_view model) {
-  const auto free = std::find_if(std::begin(places), std::end(places),
+  const auto free = std::find_if(std::begin(loop_places), std::end(loop_places),
                                  [](Place& place) { return !place.taken.exchange(true); });
-  if (free == std::end(places)) return;
+  if (free == std::end(loop_places)) return;
   own_place = &*free;
   const size_t length = std::min(model.size(), sizeof(own_place->model) - 1);
   std::memcpy(own_place->model, model.data(), length);
@@ -78,7 +78,7 @@ void NoteRun(int rows, int steps) {
 }
 
 bool ReadLoop(size_t index, LoopState* state) {
-  const Place& place = places[index];
+  const Place& place = loop_places[index];
   if (!place.named.load(std::memory_order_acquire)) return false;
   std::memcpy(state->model, place.model, sizeof(state->model));
   state->phase = place.phase.load(std::memory_order_relaxed);
