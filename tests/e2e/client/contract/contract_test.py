@@ -94,6 +94,9 @@ class Session:
     def append(self, content=(), fails=None, **options):
         return self.do("append", content=content, fails=fails, options=options)
 
+    def snapshot(self, fails=None):
+        return self.do("snapshot", fails=fails)
+
     @property
     def cookie(self):
         return self.state["cookie"]
@@ -312,7 +315,7 @@ class CookieTest(unittest.TestCase):
             server.gives = ()
             session.append()
             session.do("rewind", options={"position": 0})
-            session.do("snapshot")
+            session.snapshot()
             session.generate()
             session.do("close")
         names = ("Append", "RewindSession", "SnapshotSession", "Generate", "CloseSession")
@@ -325,7 +328,7 @@ class CookieTest(unittest.TestCase):
         with peer.at(server, max_attempts=max_attempts):
             session = peer.session("session", of="s0", options={"cookie": cookie})
             server.ends, server.gives = list(ends), gives
-            getattr(session, name.lower())(fails=fails)
+            getattr(session, name.lower().removesuffix("session"))(fails=fails)
             self.assertEqual(server.ends, [])
         return [cookie for _, cookie in server.cookies(name)], session.cookie
 
@@ -355,12 +358,7 @@ class CookieTest(unittest.TestCase):
         self.assertEqual(self.cookies_of(peer, "Append", [DRAINING, UNKNOWN_THERE], gives=[B], fails=LEFT, **once), ([A, None], A))
         self.assertEqual(self.cookies_of(peer, "Append", [DRAINING, MOVED], fails=("ABORTED", "SESSION_MOVED"), **once), ([A, None], A))
         self.assertEqual(self.cookies_of(peer, "Append", [UNKNOWN_THERE], fails=GONE, **once), ([A], A))
-        server = Replica(B)
-        with peer.at(server, **once):
-            session = peer.session("session", of="s0", options={"cookie": A})
-            server.ends = [LOST]
-            session.do("snapshot")
-        self.assertEqual(server.cookies("SnapshotSession"), [("SnapshotSession", A), ("SnapshotSession", None)])
+        self.assertEqual(self.cookies_of(peer, "SnapshotSession", [LOST], gives=[B], **once), ([A, None], B))
 
     @for_each_client("python sync", "python async", "typescript")
     def test_an_append_without_a_position_may_have_been_fed(self, peer):
@@ -551,7 +549,7 @@ class DurabilityTest(unittest.TestCase):
             (lambda session: session.do("fork"), whole),
             (lambda session: session.do("rewind", options={"position": 8}), whole[:8]),
             (lambda session: session.do("rewind", options={"mark": "text"}), whole[:7]),
-            (lambda session: session.do("snapshot"), whole),
+            (lambda session: session.snapshot(), whole),
             # What is given again is given, so it goes no further than where the reply begins.
             (lambda session: session.generate(max_tokens=1, position=8), [*whole[:8], 4]),
         )
