@@ -44,7 +44,7 @@ absl::Status ParseLayerTypes(JsonReader* settings, std::initializer_list<const c
   RIVULET_RETURN_IF_ERROR(settings->ForEach("layer_types", read));
   if (std::ssize(*layers) == config.num_layers) return absl::OkStatus();
   return settings->Invalid("layer_types", "has ", layers->size(),
-                           " entries; allowed: one for each layer, ", config.num_layers);
+                           " entries; allowed: num_hidden_layers, ", config.num_layers);
 }
 
 // Heads of queries, and of the keys and values that they share.
