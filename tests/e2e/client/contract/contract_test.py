@@ -271,7 +271,7 @@ class Replica(ScriptedServer):
             "RewindSession": lambda *_: pb2.RewindSessionReply(session=self.session("s0")),
             "GetSession": lambda *_: pb2.GetSessionReply(session=self.session("s0")),
             "CloseSession": lambda *_: pb2.CloseSessionReply(),
-            "SnapshotSession": lambda _, context: self.end(context) or (),
+            "SnapshotSession": lambda _, context: self.end(context) or [pb2.SnapshotSessionReply(chunk=b"snapshot")],
             "Generate": lambda _, context: self.generate(context),
         })  # fmt: skip
 
