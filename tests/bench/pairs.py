@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two commands that each print a JSON line, such as bench_serve, on a machine that is not quiet.
+"""Compares two commands on a machine that is not quiet. Each prints a JSON line, as bench_serve does, or the JSON of Google Benchmark, as
+bench_step and bench_engine do with --benchmark_format=json: then the figure is the geometric mean over the benchmarks.
 
     python3 tests/bench/pairs.py --pairs 30 --figure tokens_per_second \\
         "build/release/bin/bench_serve --pin" \\
@@ -18,7 +19,11 @@ import subprocess
 
 def figure_of(command: str, name: str) -> float:
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])[name])
+    try:
+        found = json.loads(done.stdout)["benchmarks"]
+    except (ValueError, KeyError):
+        return float(json.loads(done.stdout.strip().splitlines()[-1])[name])
+    return statistics.geometric_mean(float(one[name]) for one in found)
 
 
 def interval(ratios: list[float], samples: int = 10000) -> tuple[float, float]:
