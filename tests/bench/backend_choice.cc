@@ -64,6 +64,8 @@ bool Apply(const char* argument, Choice* choice) {
     choice->latency_rows = std::atoi(rows);
   } else if (const char* norm_rows = FlagValue(argument, "--norm-rows=")) {
     choice->norm_rows = std::atoi(norm_rows);
+  } else if (const char* many_rows = FlagValue(argument, "--many-rows=")) {
+    choice->many_rows = std::atoi(many_rows);
   } else if (const char* device = FlagValue(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = FlagValue(argument, "--copy-gb-per-s=")) {
@@ -157,6 +159,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.overlap = choice.overlap;
     options.latency_rows = choice.latency_rows;
     options.norm_rows = choice.norm_rows;
+    options.many_rows = choice.many_rows;
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);
   } else {

@@ -309,7 +309,7 @@ def sections(kit: Kit) -> None:
 def short(kernel: str) -> str:
     """A kernel's name without its arguments and namespaces."""
     kernel = re.sub(r"\([\w: ]+\)(?=[-\d])", "", kernel)  # ncu writes Gemm<(int)2>
-    return re.sub(r"\(anonymous namespace\)::|<unnamed>::|\b[a-z_]+::|^void ", "", kernel).split("(")[0].strip()
+    return re.sub(r"\(anonymous namespace\)::|<?unnamed>::|\b[a-z_]+::|^void ", "", kernel).split("(")[0].strip()
 
 
 def ncu(kit: Kit, name: str, flags: list, model: str, rows: int, prompt: int = 0) -> list[dict]:
@@ -348,7 +348,7 @@ def sanitize(kit: Kit, kind: str, programs: list[tuple[str, str]]) -> None:
     if tool is None:
         kit.skip(kind, "compute-sanitizer is not installed")
         return
-    command = [tool, "--tool", kind, "--error-exitcode", 1, "--kill", "yes"]
+    command = [tool, "--tool", kind, "--error-exitcode", 1]
     probe = kit.results.attempt([*command, kit.programs["copy_rate_cuda"]], SMOKE_LIMIT)
     if not probe.good:
         no_use = Outcome("skipped", f"it does not run here ({probe.kind}): {probe.output}")

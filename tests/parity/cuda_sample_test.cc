@@ -43,6 +43,7 @@ struct Call {
     args.top_stride = kTopStride;
     ASSERT_EQ(SampleCuda(launch, args), cudaSuccess);
     records = device_records.Copy();
+    weights = scratch.Copy();
     top = device_top.Copy();
   }
 
@@ -52,7 +53,15 @@ struct Call {
   std::vector<CudaOutputWork> work;
   std::vector<CudaRecord> records;
   std::vector<CudaTopLogprob> top;
+  std::vector<float> weights;  // [rows, ld], of token rows with filters
 };
+
+// The weights of a row, within units in the last place of the exact ones.
+void CompareWeights(const std::vector<float>& exact, const float* weights) {
+  for (size_t i = 0; i < exact.size(); ++i) {
+    ASSERT_NEAR(weights[i], exact[i], kWeightTolerance * exact[i] + 1e-37f) << "token " << i;
+  }
+}
 
 void CompareDraw(const Call& call, int row, const ExpectedDraw& e, int* differences) {
   const CudaRecord& r = call.records[size_t(call.work[size_t(row)].draw_record)];
@@ -110,7 +119,12 @@ void CheckHead(const SampledHead& head, const std::vector<SampledSlot>& slots, i
       if (w.draws_left == 0) {
         ASSERT_EQ(call.records[size_t(w.draw_record)].word, ~uint64_t{0});
       } else {
-        CompareDraw(call, i, head.Draw(slots[size_t(w.slot)], outputs, w), &differences);
+        const SampledSlot& slot = slots[size_t(w.slot)];
+        const bool filters = head.mixture.mixtures == 0 && Filters(slot.params, head.num_outputs);
+        const float* weights = call.weights.data() + size_t(i) * size_t(call.ld);
+        if (filters) CompareWeights(head.Weights(slot, outputs), weights);
+        CompareDraw(call, i, head.Draw(slot, outputs, w, filters ? weights : nullptr),
+                    &differences);
       }
     }
     ASSERT_LE(differences, AllowedDifferences(rows)) << "tokens " << head.tokens();

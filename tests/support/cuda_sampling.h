@@ -37,6 +37,11 @@ struct ExpectedDraw {
   std::vector<CudaTopLogprob> top;
 };
 
+// Whether a draw filters the weights of `tokens` tokens.
+inline bool Filters(const CategoricalParams& p, int tokens) {
+  return p.temperature != 0 && ((p.top_k > 0 && p.top_k < tokens) || p.top_p < 1 || p.min_p > 0);
+}
+
 // The head of a model, and its computation on the CPU.
 struct SampledHead {
   int num_outputs = 0;
@@ -47,8 +52,10 @@ struct SampledHead {
     if (mixture.mixtures > 0) return MixtureLogProb(mixture, outputs, token);
     return float(double{outputs[token]} - LogSumExp(outputs, num_outputs));
   }
-  ExpectedDraw Draw(const SampledSlot& slot, const float* outputs,
-                    const CudaOutputWork& work) const {
+  // weights: [num_outputs], which the device left of a row with filters. The host filters these,
+  // because one unit in the last place of a weight can move what a filter keeps. Null: its own.
+  ExpectedDraw Draw(const SampledSlot& slot, const float* outputs, const CudaOutputWork& work,
+                    const float* weights = nullptr) const {
     ExpectedDraw e;
     if (!std::all_of(outputs, outputs + num_outputs, [](float v) { return std::isfinite(v); })) {
       e.flags = kRecordNonFinite;
@@ -58,19 +65,39 @@ struct SampledHead {
     if (mixture.mixtures > 0) {
       e.token = SampleMixture(mixture, outputs, slot.params.temperature, random);
     } else {
-      std::vector<float> logits(outputs, outputs + num_outputs);
-      for (size_t i = 0; i < logits.size() && slot.penalties; ++i) {
-        logits[i] = AdjustLogit(slot.params, logits[i], (slot.seen[i] & kSeenInPrompt) != 0,
-                                int32_t(slot.seen[i] & ~kSeenInPrompt));
+      std::vector<float> logits = Adjusted(slot, outputs);
+      if (weights != nullptr && Filters(slot.params, num_outputs)) {
+        const int32_t likeliest = ArgMax(logits.data(), num_outputs, slot.params.banned);
+        logits.assign(weights, weights + num_outputs);
+        e.token =
+            SampleWeights(slot.params, logits.data(), num_outputs, likeliest, random, &KeepLargest);
+      } else {
+        e.token = SampleCategorical(slot.params, logits.data(), num_outputs, random);
       }
-      for (const auto& [token, bias] : slot.bias) logits[size_t(token)] += bias;
-      e.token = SampleCategorical(slot.params, logits.data(), num_outputs, random);
     }
     if (std::count(slot.stop_ids.begin(), slot.stop_ids.end(), e.token) > 0) {
       e.flags |= kRecordStopped;
     }
     if (slot.want_logprobs) FillLogprobs(slot, outputs, &e);
     return e;
+  }
+  // The logits with penalties and bias.
+  std::vector<float> Adjusted(const SampledSlot& slot, const float* outputs) const {
+    std::vector<float> logits(outputs, outputs + num_outputs);
+    for (size_t i = 0; i < logits.size() && slot.penalties; ++i) {
+      logits[i] = AdjustLogit(slot.params, logits[i], (slot.seen[i] & kSeenInPrompt) != 0,
+                              int32_t(slot.seen[i] & ~kSeenInPrompt));
+    }
+    for (const auto& [token, bias] : slot.bias) logits[size_t(token)] += bias;
+    return logits;
+  }
+  // The weights before filters.
+  std::vector<float> Weights(const SampledSlot& slot, const float* outputs) const {
+    std::vector<float> row = Adjusted(slot, outputs);
+    const float max = row[size_t(ArgMax(row.data(), num_outputs, slot.params.banned))];
+    for (float& v : row) v = std::exp((v - max) / slot.params.temperature);
+    if (slot.params.banned >= 0) row[size_t(slot.params.banned)] = 0;
+    return row;
   }
   void FillLogprobs(const SampledSlot& slot, const float* outputs, ExpectedDraw* e) const {
     e->logprob = LogProb(outputs, e->token);
@@ -130,9 +157,11 @@ class DeviceSlots {
 #if defined(RIVULET_CUDA_EMULATED)
 inline int AllowedDifferences(int) { return 0; }
 inline constexpr double kLogprobTolerance = 1e-5;
+inline constexpr float kWeightTolerance = 0;
 #else
 inline int AllowedDifferences(int draws) { return 1 + draws / 500; }
 inline constexpr double kLogprobTolerance = 1e-3;
+inline constexpr float kWeightTolerance = 5e-7f;  // of a weight
 #endif
 
 inline std::vector<SampledSlot> SlotsFor(int vocab) {
