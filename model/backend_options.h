@@ -39,8 +39,8 @@ enum class CudaPrecision : uint8_t {
 
 // How the steps of a run are launched. The bits are the same.
 enum class CudaPlan : uint8_t {
-  kAuto,     // few rows as one launch if weights are F16 and fit into the device's shared memory,
-             // else as graphs
+  kAuto,     // up to latency_rows rows as one launch if weights are F16 and fit into the device's
+             // shared memory, else as graphs
   kLatency,  // few rows as one launch; if that is impossible, creating the backend fails
   kThroughput,  // as graphs
 };
@@ -48,8 +48,8 @@ enum class CudaPlan : uint8_t {
 // The library for matrix products that are separate launches. Products with norms or activations,
 // and products of few rows, are parts of our own kernels.
 enum class CudaProductChoice : uint8_t {
-  kAuto,  // NVIDIA's cuBLASLt from many_rows on, if it is installed and gives the bits of our own
-          // kernels on this device; else our own kernels
+  kAuto,  // NVIDIA's cuBLASLt from library_rows on, if it is installed and gives the bits of our
+          // own kernels on this device; else our own kernels
   kOwn,   // our own kernels
 };
 
@@ -74,14 +74,15 @@ struct CudaBackendOptions {
   bool graphs = true;   // CUDA graphs; without them every kernel is launched by the host
   // Performance.
   CudaPlan plan = CudaPlan::kAuto;
-  int latency_rows = 8;     // most rows of a run as one launch, at most 16; 0: none
+  int latency_rows = 0;     // most rows of a run as one launch, at most 16; 0: none, with kLatency
+                            // 8. Graphs were faster at every number of rows (H200).
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run
   int preferred_steps = 8;  // run length that hides the host's time
-  int many_rows = 512;      // from this number of token rows on, products use tiles for many rows
-  int norm_rows = 256;      // Mamba-2: from this number of rows on, a step's norm is a launch and
-                            // not part of the state update; estimated; the bits are the same
+  int many_rows = 1;        // from this number of token rows on, products with weights in F16 read
+                            // rows of F16, and norms are launches; the bits are the same
+  int library_rows = 512;   // from this number of token rows on, a library may run a product
   int head_rows = 0;        // rows whose head outputs are computed at a time; 0: the rows of a
                             // step that fit into a 32nd of the memory that weights leave
 };

@@ -156,7 +156,7 @@ class CudaBackend final : public Backend {
   absl::Status PlanProducts(const CudaBackendOptions& options);
   absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
-  absl::Status WarmUp(int many_rows);
+  absl::Status WarmUp(int num_tokens);
   absl::Status QueueRun(const Run& run);
   absl::StatusOr<bool> TakeRecords(std::vector<Record>* records);
   bool TakeArrived(std::vector<Record>* records);
@@ -197,7 +197,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
-  RIVULET_RETURN_IF_ERROR(WarmUp(options.many_rows));
+  RIVULET_RETURN_IF_ERROR(WarmUp(options.library_rows));
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
   RIVULET_RETURN_IF_ERROR(PlanSteps(options));
   RIVULET_ASSIGN_OR_RETURN(d.prompts,
@@ -252,11 +252,11 @@ absl::Status CudaBackend::CaptureSteps() {
   return absl::OkStatus();
 }
 
-// Runs a first step with enough padding tokens that products use their tiles for many rows, so that
-// most kernels are loaded now.
-absl::Status CudaBackend::WarmUp(int many_rows) {
+// Runs a first step with so many padding tokens that products use their large tiles, so that most
+// kernels are loaded now.
+absl::Status CudaBackend::WarmUp(int num_tokens) {
   OnDevice& d = *state_;
-  const std::vector<int32_t> tokens(size_t(std::min(many_rows, limits_.max_tokens)));
+  const std::vector<int32_t> tokens(size_t(std::min(num_tokens, limits_.max_tokens)));
   Run run;
   run.rows.resize(1);
   run.rows[0].tokens = tokens;

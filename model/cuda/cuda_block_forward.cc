@@ -128,9 +128,7 @@ absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, fl
 bool CudaBlockPass::Wide(const CudaWeightMatrix& w) const {
   // With fewer columns rounding x costs as much as the product (estimated).
   constexpr int kLeastColumns = 64;
-  const int least_rows =
-      w.product ? CudaLeastRows(*w.product, options.many_rows) : options.many_rows;
-  return pass.rows >= least_rows && w.type != kernels::WeightType::kF32 &&
+  return pass.rows >= options.many_rows && w.type != kernels::WeightType::kF32 &&
          (w.product || w.n >= kLeastColumns) && w.k <= a.half.columns;
 }
 
@@ -259,6 +257,7 @@ kernels::CudaRecurrenceArgs CudaBlockPass::Recurrence(int layer) const {
   args.s_offset = Offset(layer, state.s);
   args.y = a.o.data;
   args.ld_y = a.o.ld;
+  args.rows = pass.rows;
   return args;
 }
 

@@ -302,22 +302,10 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int i
   args.w = {p.a.decay.data, p.a.decay.ld, 1};
   args.beta = {steps.dt, p.a.in.ld, 1};
   args.skip = layer.skip;
-  // A warp norms all rows of a segment: for a prompt a separate launch is faster. With many rows
-  // the count in each warp costs more than a launch.
-  const bool gate_first = c.block().mamba_norm == MambaNorm::kGateFirst;
-  if (gate_first && p.pass.rows == p.pass.num_segments && p.pass.rows < p.options.norm_rows) {
-    args.norm.done = reinterpret_cast<unsigned*>(p.a.done.data);
-    args.norm.gate = {p.a.in.data + columns.gate, p.a.in.ld, c.value_dim};
-    args.norm.weight = layer.out_norm;
-    args.norm.groups = c.block().num_groups;
-    args.norm.eps = c.norm_eps;
-    args.norm.half = p.mixed().halves();
-    return p.Recur(args);
-  }
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
   kernels::CudaGate gate =
       GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
-  gate.first = gate_first;
+  gate.first = c.block().mamba_norm == MambaNorm::kGateFirst;
   if (c.block().mamba_norm != MambaNorm::kNone) {  // the norm's weights include the scale
     return NormOutputs(p, layer, c.block().num_groups, true, c.norm_eps, gate);
   }

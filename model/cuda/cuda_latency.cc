@@ -46,17 +46,23 @@ class Turns {
   std::map<int, const CudaEvent*> last_;
 };
 
+int Rows(const CudaBackendOptions& options) {
+  constexpr int kDefault = 8;
+  const bool unset = options.plan == CudaPlan::kLatency && options.latency_rows == 0;
+  return unset ? kDefault : options.latency_rows;
+}
+
 // Why no run can be one launch, on any device; empty: runs of few rows can. The kernel reads F16.
 std::string WhyNone(const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return "chosen by option";
-  if (options.latency_rows == 0) return "latency_rows is 0";
+  if (Rows(options) == 0) return "latency_rows is 0";
   if (options.weights.quantized()) return "weights have 8 bits";
   return options.precision == CudaPrecision::kFloat32 ? "precision is \"float32\"" : "";
 }
 
 // A launch stores the head outputs of all its rows at once, in the memory of a piece (CudaOutputs).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
-  const int rows = std::min(options.latency_rows, limits.max_rows);
+  const int rows = std::min(Rows(options), limits.max_rows);
   return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
 }
 

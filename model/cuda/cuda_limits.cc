@@ -23,7 +23,7 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
   RIVULET_RETURN_IF_ERROR(check("many_rows", options.many_rows, 1, 1 << 20));
-  RIVULET_RETURN_IF_ERROR(check("norm_rows", options.norm_rows, 0, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("library_rows", options.library_rows, 1, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));

@@ -32,7 +32,7 @@ const void* FromPrefix(const void* column_0, bool half) {
 CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits) {
   if (options.products == CudaProductChoice::kOwn) return {nullptr, "chosen by option"};
   // A step of max_rows rows has max_rows head outputs.
-  const int least = CudaLeastRows(CudaProduct::kHead, options.many_rows);
+  const int least = CudaLibraryRows(CudaProduct::kHead, options);
   if (limits.max_tokens < least) return {nullptr, absl::StrCat("no run has ", least, " rows")};
   auto library =
       CublasLt::Open(options.library.empty() ? CublasLt::DefaultName() : options.library.c_str());
@@ -43,9 +43,9 @@ CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimi
 // Makes one CudaProducts.
 class CudaProductsMaker {
  public:
-  CudaProductsMaker(int many_rows, const CudaLibrary& library, const CudaProductPlaces& places,
-                    CudaLibraryWeights& weights, CudaQueue& queue)
-      : many_rows_(many_rows),
+  CudaProductsMaker(const CudaBackendOptions& options, const CudaLibrary& library,
+                    const CudaProductPlaces& places, CudaLibraryWeights& weights, CudaQueue& queue)
+      : options_(options),
         library_(library.library),
         places_(places),
         weights_(weights),
@@ -58,7 +58,7 @@ class CudaProductsMaker {
       const auto which = CudaProduct(i);
       if (PlaceOf(which).out == nullptr) continue;
       CudaProducts::Entry& entry = made_.entries_[size_t(i)];
-      entry.least_rows = CudaLeastRows(which, many_rows_);
+      entry.least_rows = CudaLibraryRows(which, options_);
       std::string said;
       RIVULET_RETURN_IF_ERROR(Find(which, &entry, &said));
       if (entry.chosen) {
@@ -87,7 +87,7 @@ class CudaProductsMaker {
   absl::Status Expect(const CudaProductPlace& at, const Matrix& matrix, int rows);
   void Describe(const std::vector<std::string>& theirs, const std::vector<std::string>& ours);
 
-  const int many_rows_;
+  const CudaBackendOptions& options_;
   const std::shared_ptr<const CublasLt> library_;
   const CudaProductPlaces& places_;
   CudaLibraryWeights& weights_;
@@ -217,7 +217,7 @@ absl::StatusOr<CudaProducts> CudaProducts::Create(const CudaBackendOptions& opti
                                                   const CudaProductPlaces& places,
                                                   CudaLibraryWeights& weights, CudaQueue& queue) {
   if (library.library != nullptr) {
-    return CudaProductsMaker(options.many_rows, library, places, weights, queue).Make();
+    return CudaProductsMaker(options, library, places, weights, queue).Make();
   }
   CudaProducts own;
   own.description_ = absl::StrCat("own kernels (", library.why_not, ")");

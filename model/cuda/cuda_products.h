@@ -34,10 +34,12 @@ struct CudaLibrary {
 // Opens the library if options.products asks for it. REQUIRES: the device is current.
 CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimits& limits);
 
-// From this number of rows on, a product counts as one of many rows. Our own product of a head,
-// which has many columns, reads its weights more than twice from 128 rows on.
-inline int CudaLeastRows(CudaProduct which, int many_rows) {
-  return which == CudaProduct::kHead ? std::min(many_rows, 128) : many_rows;
+// From this number of rows on, the library may run a product. Our own product of a head, which has
+// many columns, reads its weights more than twice from 128 rows on. The library has no norms, which
+// are parts of products with fewer than many_rows rows.
+inline int CudaLibraryRows(CudaProduct which, const CudaBackendOptions& options) {
+  const int most = which == CudaProduct::kHead ? 128 : options.library_rows;
+  return std::max(std::min(options.library_rows, most), options.many_rows);
 }
 
 // The input and output arrays of a product.

@@ -91,8 +91,7 @@ std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
       {&rwkv7.value, is_rwkv7 ? values : 0},
       {&rwkv7.first, is_rwkv7 ? values : 0},
       {&rwkv7.kk, is_rwkv7 ? keys : 0},
-      {&rwkv7.minus, is_rwkv7 ? keys : 0},
-      {&done, c.block().kind->mixer == Mixer::kMamba2 ? 1 : 0}};
+      {&rwkv7.minus, is_rwkv7 ? keys : 0}};
   std::vector<Spec> specs;
   for (const auto& [array, ld] : arrays) specs.push_back({array, nullptr, tokens, ld});
   if (!reads.halves) return specs;

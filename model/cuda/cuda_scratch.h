@@ -58,7 +58,6 @@ class CudaScratch {
     Array first;      // v of layer 0
     Array kk, minus;  // as in Rwkv7HeadsArgs
   } rwkv7;
-  Array done;  // Mamba-2: a count for each segment, zero between launches (ld 1)
   // Inputs of products of many rows, in F16; null without reads.halves. Except x they share memory
   // with the arrays above or, for a library, have their own, with the prefix of
   // product_rows_cuda.h; low always shares.

@@ -62,8 +62,6 @@ bool Apply(const char* argument, Choice* choice) {
     choice->overlap = IsOn("--overlap=", overlap);
   } else if (const char* rows = FlagValue(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
-  } else if (const char* norm_rows = FlagValue(argument, "--norm-rows=")) {
-    choice->norm_rows = std::atoi(norm_rows);
   } else if (const char* many_rows = FlagValue(argument, "--many-rows=")) {
     choice->many_rows = std::atoi(many_rows);
   } else if (const char* device = FlagValue(argument, "--device=")) {
@@ -158,7 +156,6 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.graphs = choice.graphs;
     options.overlap = choice.overlap;
     options.latency_rows = choice.latency_rows;
-    options.norm_rows = choice.norm_rows;
     options.many_rows = choice.many_rows;
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);

@@ -23,8 +23,7 @@ struct Choice {
   kernels::CacheType cache = kernels::CacheType::kF32;    // --kv-cache=f32|f16|bf16
   bool graphs = true;                                     // --graphs=on|off, of CUDA
   bool overlap = true;                                    // --overlap=on|off, of CUDA
-  int latency_rows = 8;                                   // --latency-rows=N, of CUDA
-  int norm_rows = CudaBackendOptions().norm_rows;         // --norm-rows=N, of CUDA
+  int latency_rows = CudaBackendOptions().latency_rows;   // --latency-rows=N, of CUDA
   int many_rows = CudaBackendOptions().many_rows;         // --many-rows=N, of CUDA
   int device = 0;                                         // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device

@@ -71,7 +71,7 @@ class CudaProductsTest : public ::testing::Test {
     options.products = products;
     options.library = kLibrary;
     options.max_tokens = 40;
-    options.many_rows = 3;
+    options.many_rows = options.library_rows = 3;
     options.latency_rows = 1;
     options.patience = Patience();
     return options;
@@ -226,7 +226,7 @@ TEST_F(CudaProductsTest, AutoDoesWithoutASecondCopyOfTheWeightsWhereMemoryIsShor
 
 TEST_F(CudaProductsTest, WithoutARunOfManyRowsTheLibraryIsNotOpened) {
   CudaBackendOptions options = Options(kAuto);
-  options.many_rows = 41;
+  options.library_rows = 41;
   EXPECT_EQ(New(options)->limits().products, "own kernels (no run has 41 rows)");
 }
 

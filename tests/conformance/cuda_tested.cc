@@ -18,8 +18,8 @@ constexpr int kTokens = 128, kOtherTokens = 97, kOtherRows = 33;
 constexpr int kTokens = 0, kOtherTokens = 1100, kOtherRows = 300;
 #endif
 
-// RIVULET_TESTS_CUDA_OFF names what the backends do without ("graphs", "overlap", "norm" in the
-// state update): where a test fails on a device, that tells which of them is at fault.
+// RIVULET_TESTS_CUDA_OFF names what the backends do without ("graphs", "overlap"): where a test
+// fails on a device, that tells which of them is at fault.
 bool TurnedOff(absl::string_view what) {
   const char* off = std::getenv("RIVULET_TESTS_CUDA_OFF");
   return off != nullptr && absl::StrContains(off, what);
@@ -39,8 +39,6 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
     options.patience = Patience();
     options.graphs = graphs && !TurnedOff("graphs");
     options.overlap = !TurnedOff("overlap");
-    // Norms of steps are launches always (without graphs), never, or from some rows on.
-    options.norm_rows = !graphs || TurnedOff("norm") ? 0 : many_rows / 2;
     return CreateCudaBackend(std::move(model), options);
   };
 }
@@ -57,7 +55,7 @@ std::vector<TestedBackend> TestedBackends() {
   const CudaPrecision precisions[] = {CudaPrecision::kFloat32, CudaPrecision::kDefault};
   for (int i = 0; i < 2; ++i) {
     tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens, 0, 1 << 20),
-                                   Factory(precisions[i], kOtherRows, kOtherTokens, 5, 7)};
+                                   Factory(precisions[i], kOtherRows, kOtherTokens, 5, 1)};
   }
   tested[1].same_bits.push_back(
       Factory(CudaPrecision::kDefault, 0, kTokens, 0, 1 << 20, /*graphs=*/false));
@@ -72,7 +70,7 @@ std::vector<TestedBackend> RoundedBackends() {
   };
   TestedBackend tested;
   tested.name = "int8";
-  tested.same_bits = {int8(0, kTokens, 0, 1 << 20), int8(kOtherRows, kOtherTokens, 5, 7)};
+  tested.same_bits = {int8(0, kTokens, 0, 1 << 20), int8(kOtherRows, kOtherTokens, 5, 1)};
   return {tested};
 }
 

@@ -50,14 +50,6 @@ def clusters(figures: Figures) -> str:
     return f"- **{title}**, if the graph takes {1.25 * high:.0f} us or more (estimate with it: {low} to {high}): **{text}**. {us:,.1f} us.\n"
 
 
-def norms(figures: Figures) -> str:
-    """The faster place of the norm at each number of rows."""
-    inside, apart = " norm in the update", " norm apart"
-    pairs = [((what, "own"), (what.removesuffix(inside) + apart, "own")) for what, _ in figures if what.endswith(inside)]
-    words = [f"{name.removesuffix(inside)}: {'apart' if ratio > 1 else 'in the update'} ({text.split(': ')[1]})" for name, ratio, text in ratios(figures, pairs)]
-    return f"- **The norm behind the state update**: {'; '.join(words) or 'not decided, not measured'}.\n"
-
-
 def share(title: str, pattern: str, least: float, tables: dict[str, list[dict]], yes: str, no: str) -> str:
     """`yes` where the kernels of `pattern` are at least this share of those of a table."""
     shares = {what: sum(one["us"] for one in table if re.search(pattern, one["kernel"])) / (sum(one["us"] for one in table) or 1) for what, table in tables.items()}
@@ -75,7 +67,6 @@ def decisions(figures: Figures, kernels: dict[str, list[dict]]) -> str:
         + clusters(figures)
         + faster("cuBLASLt where it could win", LIBRARY, library, "keep it, with its algorithms timed", "delete it")
         + faster("Plan latency", LATENCY, ratios(figures, with_words(figures, " latency")), "keep it", "delete it")
-        + norms(figures)
         + "".join(share(title, pattern, least, {what: table for what, table in kernels.items() if re.search(which, what)}, yes, no)
                   for title, pattern, least, which, yes, no in SHARES)  # fmt: skip
     )

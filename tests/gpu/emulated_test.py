@@ -105,7 +105,7 @@ class EmulatedTest(rehearsal_test.Rehearsal):
                     rf"mamba2 1{figure}", rf"mamba2 4{figure}", r"mamba2 prompt of 16 \| [\d.,]+ \|  \|  \|  \|  \|  \| [\d.,]+ \|", rf"granite 1{figure}",
                     r"granite prompt of 80 \| [\d.,]+ \|", r"auto ran `.*own kernels", *(rf"{model} 8 {what} \| [\d.,]+ \|" for what, _, ((model, _),) in SMALL["SWITCHED"]),
                     r"mamba2 1 after 8 tokens \|", r"Step of mamba2 4 rows", r"mamba2 prompt of 16: [\d.,]+ us of kernels", r"`CausalConv.*` \| \(1, 1, 1\) \| 2 \| 2.0 \|",
-                    r"`Embed` \| \(1, 1, 1\) \| 1 \|", r"\n\| 4 \| [\d.,]+ \|", r"mamba2 8: (apart|in the update) \("):  # fmt: skip
+                    r"`Embed` \| \(1, 1, 1\) \| 1 \|", r"\n\| 4 \| [\d.,]+ \|"):  # fmt: skip
             self.assertRegex(text, row)
         for words in ("80 of 151,500 steps had the bits of a second run on graphs (mnist-linear 1 latency rows 48, mnist-linear 3 latency rows 16, mamba2 2 rows 16)",
                       "- id of mnist-linear: `cuda-default-graph-sm90-2`, own kernels (", "- id of mamba2: `cuda-default-graph-sm90-3`, own kernels (rivulet_no_cublaslt.so cannot be opened"):  # fmt: skip

@@ -23,7 +23,7 @@ SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT, BENCH_LIMIT, PROFILE_LIMIT = 20, 60, 10, 
 BACKEND_TESTS = tuple(f"{name}_cuda_test" for name in ("backend_golden", "backend_bits", "backend_family", "backend_latency", "backend_against_cpu",
                                                        "backend_contract", "engine_state", "engine_session_state"))  # fmt: skip
 BACKEND_NEEDS = tuple(f"gpu_cuda_{name}_test" for name in ("embed", "layer_norm", "slot", "gemm", "linear_attention", "sample"))
-SWITCHES = ("overlap", "graphs", "norm")  # of CudaBackendOptions, which RIVULET_TESTS_CUDA_OFF names
+SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions, which RIVULET_TESTS_CUDA_OFF names
 # Models: rows of a step, tokens of a prompt (0: none).
 OWN = (("mnist-linear", (1, 64, 1024), 784), ("rwkv7-0.4b", (1, 64, 1024), 4096), ("mamba2-130m", (1, 64, 1024), 4096), ("granite-350m", (1, 64, 1024), 0))
 LATENCY = (("mnist-linear", (1, 16)),)  # as plan latency steps them
@@ -37,8 +37,6 @@ TABLES = (("rwkv7-0.4b", 64, 0), ("rwkv7-0.4b", 1024, 0), ("mamba2-130m", 64, 0)
 LIBRARY = (("mnist-linear", (4096,), 0, ("own", "auto")), ("rwkv7-0.4b", (1024,), 4096, ("auto",)), ("rwkv7-1.5b", (), 4096, ("own", "auto")))
 # Steps with a switch of bench_step: the words of the figure, the flags, models and rows.
 SWITCHED = (("in halves", ("--halves",), (("mnist-linear", (1024, 4096)),)),
-            ("norm in the update", ("--norm-rows=1000000",), (("mamba2-130m", (64, 256, 1024)),)),
-            ("norm apart", ("--norm-rows=1",), (("mamba2-130m", (64, 256, 1024)),)),
             ("without overlap", ("--overlap=off",), (("mnist-linear", (64,)), ("rwkv7-0.4b", (64,)))),
             ("without graphs", ("--graphs=off",), (("mnist-linear", (64,)), ("rwkv7-0.4b", (64,)))),
             ("with int8 weights", ("--weights=int8",), (("rwkv7-0.4b", (1, 64)),)))  # fmt: skip
@@ -368,7 +366,7 @@ def again(kit: Kit) -> None:
 
 
 def again_without(kit: Kit) -> None:
-    """What failed of the whole backend, without dependent launch, without graphs, and with the norm apart."""
+    """What failed of the whole backend, without dependent launch and without graphs."""
     for program in sorted(failed_programs(kit.before) & set(BACKEND_TESTS)):
         for off in SWITCHES:
             kit.run(f"{program} without {off}", [kit.programs[program]], TEST_LIMIT, {"RIVULET_TESTS_CUDA_OFF": off})

@@ -63,7 +63,7 @@ elif name == "bench_step":
     kind = "BM_Halves" if "--halves" in sys.argv else "BM_Soak" if "--soak" in given else "BM_Step"
     names = [kind + "/rows:" + rows for rows in given["--rows"].split(",") if "--benchmark_filter" not in given]
     names += ["BM_Prefill/%s/sessions:1" % given["--prompt"]] if given["--prompt"] != "0" else []
-    us = {{"own": 50.0, "auto": 45.0}}[given["--products"]] * (1.25 if kind == "BM_Halves" else 0.8 if given.get("--norm-rows") == "1" else 1)
+    us = {{"own": 50.0, "auto": 45.0}}[given["--products"]] * (1.25 if kind == "BM_Halves" else 1)
     print('{{"benchmarks": [', end="")
     for i, one in enumerate(names):
         if words[0] == "half" and i == 1:
@@ -245,10 +245,10 @@ class RehearsalTest(Rehearsal):
         second = self.outcomes("second")
         self.assertEqual(second, {
             "backend_bits_cuda_test Suite.Good": "passed", "backend_bits_cuda_test Suite.Bad": "failed", "backend_bits_cuda_test without overlap": "failed",
-            "backend_bits_cuda_test without graphs": "failed", "backend_bits_cuda_test without norm": "failed", "memcheck backend_bits_cuda_test *": "passed",
+            "backend_bits_cuda_test without graphs": "failed", "memcheck backend_bits_cuda_test *": "passed",
             "racecheck backend_bits_cuda_test *": "passed"})  # fmt: skip
-        self.assertEqual([call.split("off=")[1].split()[0] for call in self.calls() if "backend_bits" in call][-3:], list(phases.SWITCHES))
-        self.assertIn("- again without, whole, 3 failed", self.report())
+        self.assertEqual([call.split("off=")[1].split()[0] for call in self.calls() if "backend_bits" in call][-2:], list(phases.SWITCHES))
+        self.assertIn("- again without, whole, 2 failed", self.report())
 
     def test_without_the_first_the_second_command_does_what_it_can(self):
         self.run_phase("second", code=77, only=("server", "sections"))
@@ -339,7 +339,7 @@ class RehearsalTest(Rehearsal):
         text = self.report()
         for line in ("graph**, at least 15 % faster: **do not build them**. mnist-linear 1024: 50.0 and 62.5 us, -20 %; mnist-linear 4096: 50.0 and",
                      "(estimate with it: 65 to 80): **do not build it**. 50.0 us.", "win**, at least 15 % faster: **delete it**. mnist-linear 4096: 50.0 and 45.0 us, +11 %",
-                     "**Plan latency**, at least 20 % faster: **delete it**. mnist-linear 1: 50.0 and 50.0 us, +0 %", "- **The norm behind the state update**: mamba2-130m 64: apart (50.0 and 40.0 us, +25 %)",
+                     "**Plan latency**, at least 20 % faster: **delete it**. mnist-linear 1: 50.0 and 50.0 us, +0 %",
                      "take 10 % or more: **do not build them**. rwkv7-0.4b 64 0 %, ", "take 55 % or more: **do not build it**. rwkv7-0.4b 1024 0 %, ",
                      "take 40 % or more: **do not try it**. rwkv7-0.4b prompt of 4096 0 %, "):  # fmt: skip
             self.assertIn(line, text)
@@ -352,7 +352,7 @@ class RehearsalTest(Rehearsal):
                      "**keep it (mnist-linear 1)**. mnist-linear 1: 121.0 and 100.0 us, +21 %", "**try its serial kernel**. rwkv7-0.4b prompt of 4096 50 %.\n",
                      "**build them**. mamba2-130m 1024 11 %.\n", "**build it**. mamba2-130m 1024 89 %.\n"):  # fmt: skip
             self.assertIn(line, text)
-        self.assertEqual(decisions.decisions({("mnist-linear 8", "own"): 1.0}, {}).count("not decided, not measured"), 8)
+        self.assertEqual(decisions.decisions({("mnist-linear 8", "own"): 1.0}, {}).count("not decided, not measured"), 7)
 
     def test_the_estimates_are_those_of_the_benchmarks(self):
         text = (HERE.parents[1] / "deploy/BENCHMARKS.md").read_text()

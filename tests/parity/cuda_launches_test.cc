@@ -68,22 +68,32 @@ TEST(CudaLaunchesTest, FewRowsHaveAWarpForEightColumns) {
   EXPECT_EQ(GemmBlocks(17, 4096), 2 * 128) << "more rows";
 }
 
+int64_t WideBlocks(int rows, int n, int multiprocessors) {
+  const Zeros zeros(rows, n);
+  CudaWideGemmArgs args;
+  args.w = zeros.matrix();
+  args.a = reinterpret_cast<const uint16_t*>(zeros.a.data());
+  args.lda = Zeros::kK;
+  args.rows = rows;
+  args.out = zeros.out.data();
+  args.ld_out = n;
+  const auto start = [&](const CudaLaunch& launch) { return WideGemmCuda(launch, args); };
+  return BlocksOf(start, multiprocessors);
+}
+
 TEST(CudaLaunchesTest, AWideTileMayMissATenthOfTheMachineToo) {
   ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
-  const int rows = 256;
-  for (const auto& [n, blocks] : {std::pair{896, 14}, {768, 24}}) {
-    const Zeros zeros(rows, n);
-    CudaWideGemmArgs args;
-    args.w = zeros.matrix();
-    args.a = reinterpret_cast<const uint16_t*>(zeros.a.data());
-    args.lda = Zeros::kK;
-    args.rows = rows;
-    args.out = zeros.out.data();
-    args.ld_out = n;
-    const auto start = [&](const CudaLaunch& launch) { return WideGemmCuda(launch, args); };
-    // Fifteen tiles would fill ten multiprocessors; tiles have 128 rows and 128 or 64 columns.
-    EXPECT_EQ(BlocksOf(start, 10), blocks) << n;
-  }
+  // Fifteen tiles would fill ten multiprocessors; tiles have 128 rows and 128 or 64 columns.
+  EXPECT_EQ(WideBlocks(256, 896, 10), 14);
+  EXPECT_EQ(WideBlocks(256, 768, 10), 24);
+}
+
+TEST(CudaLaunchesTest, AWideProductOfFewRowsHasTilesOfFewRows) {
+  ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
+  EXPECT_EQ(WideBlocks(16, 1024, kMultiprocessors), 32) << "tiles of 16 x 32";
+  EXPECT_EQ(WideBlocks(17, 1024, kMultiprocessors), 32) << "tiles of 32 x 32";
+  EXPECT_EQ(WideBlocks(64, 1024, kMultiprocessors), 64);
+  EXPECT_EQ(WideBlocks(64, 8192, kMultiprocessors), 128) << "tiles of 64 x 64 fill the machine";
 }
 
 // One prompt among steps of other sequences.
@@ -133,17 +143,20 @@ TEST(CudaLaunchesTest, APromptIsSpreadOverTheMachine) {
   }
 }
 
-// RWKV-7 0.4B has 16 heads of 64 x 64, Mamba-2 130m 24 of 128 x 64.
-TEST(CudaLaunchesTest, FewSegmentsHaveFourTimesTheWarps) {
-  const auto blocks = [](int heads, int keys, int num_segments) {
-    std::vector<CudaSegment> list;
-    for (int i = 0; i < num_segments; ++i) list.push_back({i, i, 1, i});
-    const DeviceArray<CudaSegment> segments(list);
-    const int ld = heads * (keys > 64 ? keys : 64);
-    const DeviceArray<float> rows(std::vector<float>(size_t(num_segments * ld))),
-        y(size_t(num_segments * ld)),
-        states(std::vector<float>(size_t(num_segments) * size_t(heads * keys * 64)));
-    CudaRecurrenceArgs args;
+std::vector<CudaSegment> SegmentsOf(int num_segments, int tokens) {
+  std::vector<CudaSegment> list;
+  for (int i = 0; i < num_segments; ++i) list.push_back({i, i * tokens, tokens, i});
+  return list;
+}
+
+// State updates of `num_segments` segments of `tokens` each.
+struct Updates {
+  Updates(int heads, int keys, int num_segments, int tokens)
+      : ld(heads * (keys > 64 ? keys : 64)),
+        segments(SegmentsOf(num_segments, tokens)),
+        rows(std::vector<float>(size_t(num_segments * tokens * ld))),
+        states(std::vector<float>(size_t(num_segments) * size_t(heads * keys * 64))),
+        y(size_t(num_segments * tokens * ld)) {
     args.segments = segments.data();
     args.num_segments = num_segments;
     args.heads = heads;
@@ -155,13 +168,41 @@ TEST(CudaLaunchesTest, FewSegmentsHaveFourTimesTheWarps) {
     args.floats_per_slot = size_t(heads * keys * 64);
     args.y = y.data();
     args.ld_y = ld;
-    return BlocksOf([&](const CudaLaunch& launch) { return RecurrenceCuda(launch, args); });
+    args.rows = num_segments * tokens;
+  }
+  const int ld;
+  const DeviceArray<CudaSegment> segments;
+  const DeviceArray<float> rows, states, y;
+  CudaRecurrenceArgs args;
+};
+
+// RWKV-7 0.4B has 16 heads of 64 x 64, Mamba-2 130m 24 of 128 x 64.
+TEST(CudaLaunchesTest, FewSegmentsHaveFourTimesTheWarpsInBlocksOfOne) {
+  const auto blocks = [](int heads, int keys, int num_segments) {
+    const Updates of(heads, keys, num_segments, 1);
+    return BlocksOf([&](const CudaLaunch& launch) { return RecurrenceCuda(launch, of.args); });
   };
   EXPECT_EQ(blocks(16, 64, 1), 128);
   EXPECT_EQ(blocks(16, 64, 8), 8 * 128);
-  EXPECT_EQ(blocks(16, 64, 9), 9 * 32);
+  EXPECT_EQ(blocks(16, 64, 9), 9 * 32 / 4);
   EXPECT_EQ(blocks(24, 128, 2), 2 * 384);
-  EXPECT_EQ(blocks(24, 128, 3), 3 * 96);
+  EXPECT_EQ(blocks(24, 128, 3), 3 * 96 / 4);
+}
+
+TEST(CudaLaunchesTest, AStateUpdateOfLongSegmentsBeginsWhenTheMachineIsFree) {
+  const auto overlaps = [](int num_segments, int tokens) {
+    const Updates of(1, 8, num_segments, tokens);
+    CudaLaunch launch;
+    launch.overlap = true;
+    launch.multiprocessors = kMultiprocessors;
+    const int64_t before = cuda_emulator::Count().overlapping;
+    EXPECT_EQ(RecurrenceCuda(launch, of.args), cudaSuccess);
+    RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
+    return cuda_emulator::Count().overlapping > before;
+  };
+  EXPECT_TRUE(overlaps(1, 15));
+  EXPECT_FALSE(overlaps(1, 16));
+  EXPECT_TRUE(overlaps(2, 15));
 }
 
 }  // namespace

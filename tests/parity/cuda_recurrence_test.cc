@@ -91,12 +91,9 @@ void ForEachWidth(CudaLaunch launch, const F& f) {
   }
 }
 
-// The passes one after another, each with its segments. `after(pass, y)` follows each. `norm`: of
-// device memory.
-template <class F>
+// The passes one after another, each with its segments.
 RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c,
-                      const std::vector<std::vector<CudaSegment>>& passes,
-                      const CudaRecurrenceNorm& norm, const F& after) {
+                      const std::vector<std::vector<CudaSegment>>& passes) {
   const DeviceArray<float> rows(c.rows), skip(c.skip), y(Start(c).y), states(c.states);
   for (const std::vector<CudaSegment>& pass : passes) {
     const DeviceArray<CudaSegment> segments(pass);
@@ -105,17 +102,11 @@ RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c,
     args.num_segments = int(pass.size());
     args.states = states.data();
     args.y = y.data();
-    args.norm = norm;
     EXPECT_EQ(CheckRecurrenceCuda(args), nullptr);
     EXPECT_EQ(RecurrenceCuda(launch, args), cudaSuccess);
     RIVULET_EXPECT_CUDA(cudaStreamSynchronize(launch.stream));
-    after(pass, y.data());
   }
   return {y.Copy(), states.Copy()};
-}
-RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c,
-                      const std::vector<std::vector<CudaSegment>>& passes) {
-  return RunCuda(launch, c, passes, {}, [](const auto&, float*) {});
 }
 
 std::vector<Case> Cases() {
@@ -181,64 +172,6 @@ TEST(CudaRecurrenceTest, ARowHasTheSameBitsPrefilledOrSteppedInAnyCompany) {
       const RowsAndStates stepped = RunCuda(launch, c, steps);
       ASSERT_TRUE(SameBits(part(stepped.y), part(alone.y))) << Name(c);
       ASSERT_TRUE(SameBits(part(stepped.states), part(alone.states))) << Name(c);
-    });
-  }
-}
-
-// The norm behind the last warp has the bits of the kernel that norms alone, and leaves its counts
-// at zero, so that the next launch finds them so.
-TEST(CudaRecurrenceTest, EveryShapeWithANormHasTheBitsOfTheNormAlone) {
-  for (const auto& [keys, values, groups] :
-       {std::array{12, 20, 1}, {12, 20, 2}, {70, 6, 1}, {130, 12, 2}, {300, 6, 4}, {16, 700, 1}}) {
-    Case c(UpdateRule::kDecay, 1, keys, values);
-    c.steps = c.shared_keys = true;
-    const int columns = kHeads * values, ld_gate = columns + 5;
-    const DeviceArray<float> gate(RandomFloats(size_t(kSlots * kTokens * ld_gate), 4, -3, 3)),
-        weight(RandomFloats(size_t(columns), 5, 0.5f, 1.5f));
-    // Of tokens one by one, and of some at once.
-    const std::vector<std::vector<CudaSegment>> passes = {
-        {Tokens(2, 0, 1), Tokens(1, 0, 0), Tokens(0, 0, 1)}, {Tokens(0, 1, 2), Tokens(2, 1, 3)}};
-    const auto norm_alone = [&](const std::vector<CudaSegment>& pass, float* y) {
-      for (const CudaSegment& segment : pass) {
-        if (segment.num_rows == 0) continue;
-        RmsNormArgs norm;
-        norm.x = norm.y = y + segment.first_row * c.ld_y();
-        norm.x_stride = norm.y_stride = size_t(c.ld_y());
-        norm.weight = weight.data();
-        norm.weight_stride = size_t(columns / groups);
-        norm.rows = segment.num_rows;
-        norm.groups = groups;
-        norm.size = columns / groups;
-        norm.eps = 1e-3f;
-        const CudaGate how = {Activation::kSilu, gate.data() + segment.first_row * ld_gate,
-                              size_t(ld_gate), true};
-        EXPECT_EQ(RmsNormCuda({}, norm, how), cudaSuccess);
-      }
-    };
-    const RowsAndStates expected = RunCuda({}, c, passes, {}, norm_alone);
-    ForEachOrder([&](const CudaLaunch& launch) {
-      const DeviceArray<uint16_t> half(expected.y.size());
-      const DeviceArray<unsigned> done(std::vector<unsigned>(3, 0u));
-      const auto fused = [&](const CudaHalfRows& halves) {
-        return RunCuda(
-            launch, c, passes,
-            {done.data(),
-             {gate.data(), ld_gate, c.value_dim},
-             weight.data(),
-             groups,
-             1e-3f,
-             halves},
-            [&](const auto&, float*) { EXPECT_EQ(done.Copy(), std::vector<unsigned>(3, 0u)); });
-      };
-      const RowsAndStates result = fused({});
-      ASSERT_TRUE(SameBits(result.y, expected.y)) << Name(c);
-      ASSERT_TRUE(SameBits(result.states, expected.states)) << Name(c);
-      fused({half.data(), size_t(c.ld_y())});
-      ASSERT_TRUE(Rounded(half.Copy(), expected.y, [&](size_t i) {
-        const int row = int(i) / c.ld_y(), token = row % kTokens, slot = row / kTokens;
-        return int(i) % c.ld_y() < columns &&
-               ((slot == 0 && token < 3) || (slot == 2 && token < 4));
-      }));
     });
   }
 }

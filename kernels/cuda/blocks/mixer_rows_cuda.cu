@@ -69,17 +69,21 @@ __global__ void __launch_bounds__(kThreads) Rwkv7Heads(Rwkv7HeadsArgs p) {
   const float scale = 1.0f / sqrtf(WarpSum(squares) + 1e-24f);
   for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
     const size_t here = At(at.row, p.ld_w, first + i);
-    const float alpha = SigmoidOf(p.rate[here]);
-    const float unit = kk[i] * scale;
+    float* const v = p.v + At(at.row, p.ld, first + i);
+    // Loads first: the compiler cannot move loads ahead of stores that may alias them.
+    const bool mixes = p.v_mix != nullptr;
+    const float rate = p.rate[here], unit = kk[i] * scale, key = k[i], k_a = p.k_a[first + i],
+                w = p.w[here], w_scale = p.scale[first + i], value = *v,
+                of_first = mixes ? p.first[here] : 0.0f, v_mix = mixes ? p.v_mix[here] : 0.0f;
+    const float alpha = SigmoidOf(rate);
     kk[i] = unit;
     p.minus[here] = -(unit * alpha);
-    k[i] = k[i] * (1.0f + (alpha - 1.0f) * p.k_a[first + i]);
-    p.w[here] = DecayOf(DecayKind::kSigmoid, p.w[here], p.scale[first + i], -INFINITY);
-    float* const v = p.v + At(at.row, p.ld, first + i);
-    if (p.v_mix == nullptr) {
-      p.first[here] = *v;
+    k[i] = key * (1.0f + (alpha - 1.0f) * k_a);
+    p.w[here] = DecayOf(DecayKind::kSigmoid, w, w_scale, -INFINITY);
+    if (mixes) {
+      *v = value + (of_first - value) * SigmoidOf(v_mix);
     } else {
-      *v += (p.first[here] - *v) * SigmoidOf(p.v_mix[here]);
+      p.first[here] = value;
     }
   }
 }

@@ -185,90 +185,25 @@ __device__ __forceinline__ void Advance(const float* shared, int key_dim, float 
   SumGroups<kGroups>(y);
 }
 
-// Calls f(i, y[i]) for this lane's values l, l + 32, ... of n values that other warps wrote, with
-// many loads in flight.
-template <class F>
-__device__ __forceinline__ void ForEachWritten(const float* y, int n, const F& f) {
-  constexpr int kAtOnce = 16;
-#pragma unroll 1
-  for (int first = LaneIndex(); first < n; first += kAtOnce * kWarpLanes) {
-    float v[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * kWarpLanes;
-      v[j] = i < n ? __ldcg(y + i) : 0.0f;  // past the first-level cache
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int i = first + j * kWarpLanes;
-      if (i < n) f(i, v[j]);
-    }
-  }
-}
+// Warps of a block, each with a part of its own. With one warp, the blocks that a multiprocessor
+// can hold leave its memory idle: 40 GB of Mamba-2's states moved at 2.3 TB/s, and move at 3.0 with
+// four (H200). RWKV-7's rule needs the registers of one.
+template <UpdateRule kRule>
+constexpr int kWarpsOfBlock = kRule == UpdateRule::kRankOne ? 1 : 4;
 
-// Counts this warp as one that has written its part of the rows; lane 0 gets the count before. The
-// count releases what the whole warp has written: the barrier puts all lanes' writes before lane
-// 0's count in causality order, which is transitive.
-__device__ __forceinline__ unsigned CountWritten(unsigned* count) {
-  unsigned before = 0;
-  __syncwarp();
-  if (LaneIndex() != 0) return before;
-#if defined(__CUDA_ARCH__)
-  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], 1;"
-               : "=r"(before)
-               : "l"(count)
-               : "memory");
-#else
-  before = atomicAdd(count, 1u);
-#endif
-  return before;
-}
-// For the last warp to count: makes the other warps' writes before their counts visible to all
-// lanes. Its count has read their counts, one through the next; the fence makes this an acquire of
-// lane 0, and the barrier passes it on to all lanes. A shuffle would not order memory.
-__device__ __forceinline__ void AcquireWritten() {
-#if defined(__CUDA_ARCH__)
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-#endif
-  __syncwarp();
-}
-
-// Norms the rows of a segment, once all of them are written.
-__device__ __forceinline__ void NormRows(const CudaRecurrenceArgs& p, const CudaSegment& segment) {
-  const CudaRecurrenceNorm& norm = p.norm;
-  const int size = p.heads * p.value_dim / norm.groups;
-#pragma unroll 1
-  for (int item = 0; item < segment.num_rows * norm.groups; ++item) {
-    const int row = segment.first_row + item / norm.groups, first = item % norm.groups * size;
-    float* const y = p.y + At(row, p.ld_y, first);
-    // In the order of GroupStatistics.
-    float squares = 0;
-    ForEachWritten(y, size, [&](int, float v) { squares = fmaf(v, v, squares); });
-    const RowStatistics s = {0,
-                             1.0f / sqrtf(WarpSum(squares) / static_cast<float>(size) + norm.eps)};
-    ForEachWritten(y, size, [&](int i, float v) {
-      const float normed = NormOf<false>(v, s, norm.weight[first + i], 0);
-      if (norm.half.data == nullptr) {
-        y[i] = normed;
-      } else {
-        norm.half
-            .data[static_cast<size_t>(row) * norm.half.stride + static_cast<size_t>(first + i)] =
-            RoundF16(normed);
-      }
-    });
-  }
-}
-
-template <UpdateRule kRule, int kGroups, bool kNorm>
-__device__ __forceinline__ void Recur(const CudaRecurrenceArgs& p) {
+template <UpdateRule kRule, int kGroups>
+__global__ void __launch_bounds__(kWarpsOfBlock<kRule>* kWarpLanes)
+    Recurrence(CudaRecurrenceArgs p) {
   using Shape = RecurrenceShape<kRule, kGroups>;
   WaitForPredecessor();
   const int tiles = (p.value_dim + Shape::kColumns - 1) / Shape::kColumns;
-  const int item = static_cast<int>(blockIdx.x);
+  const int item = static_cast<int>(blockIdx.x) * kWarpsOfBlock<kRule> + WarpIndex();
+  if (item >= p.num_segments * tiles * p.heads) return;  // whole warps; no block barrier follows
   const int tile = item % tiles, head = item / tiles % p.heads;
   const CudaSegment segment = p.segments[item / tiles / p.heads];
   if (segment.num_rows == 0) return;
-  auto* const shared = static_cast<float*>(SharedMemory());
+  auto* const shared =
+      static_cast<float*>(SharedMemory()) + WarpIndex() * Shape::kVectors * Shape::kKeys;
   const int group = LaneIndex() / Shape::kQuads;
   const int column = tile * Shape::kColumns + 4 * (LaneIndex() % Shape::kQuads);
   float* const state = p.states + static_cast<size_t>(segment.slot) * p.floats_per_slot +
@@ -296,33 +231,11 @@ __device__ __forceinline__ void Recur(const CudaRecurrenceArgs& p) {
     Advance<kRule, kGroups>(shared, p.key_dim, beta, added, s, y);
     const float sum = group == 0 ? y[0] : group == 1 ? y[1] : group == 2 ? y[2] : y[3];
     if (group < 4 && column + group < p.value_dim) {
-      float out = p.skip == nullptr ? p.q_scale * sum : fmaf(skip, mine, p.q_scale * sum);
-      if constexpr (kNorm) out *= SiluOf(VectorAt(p.norm.gate, row, head)[column + group]);
-      p.y[At(row, p.ld_y, head * p.value_dim + column + group)] = out;
+      p.y[At(row, p.ld_y, head * p.value_dim + column + group)] =
+          p.skip == nullptr ? p.q_scale * sum : fmaf(skip, mine, p.q_scale * sum);
     }
   }
-  unsigned* const done = kNorm ? p.norm.done + item / tiles / p.heads : nullptr;
-  const unsigned before = kNorm ? CountWritten(done) : 0;
-  // After the count, whose release would otherwise wait for S, too; nothing reads S before the next
-  // launch.
   MoveState<kGroups, true>(p, state, column, s);
-  if constexpr (kNorm) {
-    const auto warps = static_cast<unsigned>(tiles * p.heads);
-    if (__shfl_sync(kAllLanes, before, 0) + 1 != warps) return;
-    AcquireWritten();
-    // Zero for the next layer's launch, which waits for launches that wait for this one.
-    if (LaneIndex() == 0) *done = 0;
-    NormRows(p, segment);
-  }
-}
-
-template <UpdateRule kRule, int kGroups>
-__global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
-  Recur<kRule, kGroups, false>(p);
-}
-template <int kGroups>
-__global__ void __launch_bounds__(kWarpLanes) NormRecurrence(CudaRecurrenceArgs p) {
-  Recur<UpdateRule::kDecay, kGroups, true>(p);
 }
 
 // For few segments: a lane has one column of the group's keys instead of four, so a warp's chain of
@@ -468,26 +381,28 @@ int64_t Blocks(const CudaRecurrenceArgs& args, int columns) {
   return tiles * args.heads * args.num_segments;
 }
 
+constexpr int kLongSegment = 16;  // tokens on average from which a launch is short beside them
+
 // With fewer than two warps per multiprocessor, each scheduler has at most one warp and waits for
 // it most of the time. With more, the wide kernel issues fewer instructions for the same work.
 template <UpdateRule kRule, int kGroups>
 cudaError_t Start(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
   using Shape = RecurrenceShape<kRule, kGroups>;
   const int64_t blocks = Blocks(args, Shape::kColumns);
-  if constexpr (kRule == UpdateRule::kDecay) {
-    if (args.norm.done != nullptr) {
-      return LaunchBlocks(launch, NormRecurrence<kGroups>, blocks, kWarpLanes, Shape::kShared,
-                          args);
-    }
-  }
   if constexpr (kGroups <= 8) {
     using Few = FewShape<kRule, kGroups>;
     if (blocks < 2 * int64_t{launch.multiprocessors}) {
-      return LaunchBlocks(launch, RecurrenceFew<kRule, kGroups>, Blocks(args, Few::kColumns),
+      // While a predecessor's last blocks run, a few multiprocessors would get most of the warps,
+      // and a prompt of 4,096 tokens would take 2.7 times as long (Mamba-2 130m, H200).
+      CudaLaunch spread = launch;
+      spread.overlap = launch.overlap && args.rows < kLongSegment * args.num_segments;
+      return LaunchBlocks(spread, RecurrenceFew<kRule, kGroups>, Blocks(args, Few::kColumns),
                           kWarpLanes, Few::kShared, args);
     }
   }
-  return LaunchBlocks(launch, Recurrence<kRule, kGroups>, blocks, kWarpLanes, Shape::kShared, args);
+  constexpr int kWarps = kWarpsOfBlock<kRule>;
+  return LaunchBlocks(launch, Recurrence<kRule, kGroups>, (blocks + kWarps - 1) / kWarps,
+                      kWarps * kWarpLanes, kWarps * Shape::kShared, args);
 }
 
 template <UpdateRule kRule>
@@ -528,23 +443,12 @@ const char* CheckRecurrenceCuda(const CudaRecurrenceArgs& args) {
   if (reinterpret_cast<uintptr_t>(args.states) % 16 != 0 || args.floats_per_slot % 4 != 0 ||
       args.s_offset % 4 != 0)
     return "states are 16-byte aligned";
-  const int columns = args.heads * args.value_dim;
-  if (args.ld_y < columns) return "ld_y >= heads value_dim";
-  const CudaRecurrenceNorm& norm = args.norm;
-  if (norm.done == nullptr) return nullptr;
-  if (args.rule != UpdateRule::kDecay) return "a norm is kDecay's alone";
-  if (norm.gate.data == nullptr || norm.weight == nullptr) return "gate and weight must be set";
-  if (norm.groups < 1 || columns % norm.groups != 0) return "groups divide heads value_dim";
-  if (norm.half.data != nullptr && norm.half.stride < static_cast<size_t>(columns))
-    return "a row of F16 has heads value_dim values";
-  return nullptr;
+  return args.ld_y < args.heads * args.value_dim ? "ld_y >= heads value_dim" : nullptr;
 }
 
 cudaError_t PrepareRecurrenceCuda() {
   return FirstError({PrepareRule<UpdateRule::kDecay>(), PrepareRule<UpdateRule::kDelta>(),
-                     PrepareRule<UpdateRule::kRankOne>(),
-                     PrepareKernels(NormRecurrence<4>, NormRecurrence<8>, NormRecurrence<16>,
-                                    NormRecurrence<32>)});
+                     PrepareRule<UpdateRule::kRankOne>()});
 }
 
 cudaError_t RecurrenceCuda(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {

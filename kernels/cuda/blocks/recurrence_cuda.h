@@ -12,8 +12,7 @@
 // tokens: S is read once and written once per call, whatever their number. A token's values per key
 // come through shared memory, loaded one token ahead. Where that gives fewer than two warps per
 // multiprocessor, as with one prompt, a warp takes 8 columns for up to 64 keys and 4 for up to 128,
-// and loads three tokens ahead; the bits are the same. With a norm, warps always take the larger
-// number of columns.
+// and loads three tokens ahead; the bits are the same.
 //
 // Numerics: a sum over keys runs over a lane's keys in index order, then over the lanes in a fixed
 // butterfly. So the bits of a column depend on that column alone, and several tokens in one call
@@ -40,19 +39,6 @@ struct CudaHeadVectors {
   int ld = 0, head_stride = 0;
 };
 
-// The norm of finished rows of y (kDecay alone, where `done` is set): with z the gate and groups of
-// neighbouring columns, y = norm(y silu(z)) weight, with the bits of RmsNormCuda with a gate before
-// the norm. The last warp to end a segment computes it, after every warp has waited until its part
-// of y is visible to the others. So it suits few segments of one token or few.
-struct CudaRecurrenceNorm {
-  unsigned* done = nullptr;       // [num_segments], zero before the launch and behind it
-  CudaHeadVectors gate;           // [value_dim]
-  const float* weight = nullptr;  // [heads value_dim]
-  int groups = 1;
-  float eps = 0;
-  CudaHalfRows half = {};  // if set, the results are there, and y holds nothing of use
-};
-
 struct CudaRecurrenceArgs {
   UpdateRule rule = UpdateRule::kDecay;
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
@@ -71,7 +57,7 @@ struct CudaRecurrenceArgs {
   size_t s_offset = 0;          // of this layer's S [heads][key_dim][value_dim] in a slot
   float* y = nullptr;           // [rows, ld_y] heads x value_dim; no other array may overlap
   int ld_y = 0;
-  CudaRecurrenceNorm norm = {};
+  int rows = 0;  // token rows of the pass; decides when the kernel starts, never bits
 };
 
 // Null if the arguments are valid, else the reason.

@@ -66,7 +66,7 @@ class Shift {
     const RowStatistics s = *statistics_;
 #pragma unroll 2
     for (int i = static_cast<int>(threadIdx.x); i < p_.n; i += kThreads) {
-      to[i] = NormOf<true>(to[i], s, p_.weight[i], p_.bias[i]);
+      to[i] = NormOf<true>(to[i], s, __ldg(p_.weight + i), __ldg(p_.bias + i));
     }
   }
 
@@ -84,10 +84,16 @@ class Shift {
     const size_t to = At(row, p_.ld_y);
     for (int i = static_cast<int>(threadIdx.x); i < p_.n; i += kThreads) {
       const float x = row_[i], step = before_[i] - x;
+      // Loads first: the compiler cannot move loads ahead of stores that may alias them.
+      float mix[kMaxCudaMixes];
+#pragma unroll
+      for (int m = 0; m < kMaxCudaMixes; ++m) {
+        mix[m] = m < p_.mixes ? p_.mix[At(m, p_.n, i)] : 0.0f;
+      }
 #pragma unroll
       for (int m = 0; m < kMaxCudaMixes; ++m) {
         if (m >= p_.mixes) break;
-        const float y = fmaf(step, p_.mix[At(m, p_.n, i)], x);
+        const float y = fmaf(step, mix[m], x);
         const size_t at = to + At(m, p_.mix_stride, i);
         if (p_.y_half == nullptr) {
           p_.y[at] = y;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//   out[r][c] = epilogue( b[c] + sum_k a[r][k] W[c][k] )      many rows, a in F16, W in F16 or
+//   out[r][c] = epilogue( b[c] + sum_k a[r][k] W[c][k] )      a in F16, W in F16 or
 // f16(q s) of integers
 #include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
@@ -11,15 +11,15 @@ namespace {
 
 int tile_for_test = -1;
 
-// kDown x kAcross warps, each of 16 kHigh rows x 8 kWide columns.
-template <int kD, int kA, int kH, int kW, class W = HalfWeights>
+// kDown x kAcross warps, each of 16 kHigh rows x 8 kWide columns; kS chunks in shared memory.
+template <int kD, int kA, int kH, int kW, int kS, class W = HalfWeights>
 struct WideShape {
   using Weights = W;
   static constexpr int kAcross = kA, kHigh = kH, kWide = kW;
   static constexpr int kThreads = kD * kA * kWarpLanes;
   static constexpr int kRows = 16 * kD * kH, kColumns = 8 * kA * kW;
-  static constexpr int kChunk = 64;                   // k
-  static constexpr int kStages = 3;                   // chunks in shared memory
+  static constexpr int kChunk = 64;  // k
+  static constexpr int kStages = kS;
   static constexpr int kPieces = 8;                   // of 16 bytes, in a row of a chunk of a
   static constexpr int kPerRow = kThreads / kPieces;  // rows that the threads load at once
   // Pieces of a chunk of a, then of W: [column / 8][k / 32][lane], and their scales, a piece for
@@ -32,12 +32,27 @@ struct WideShape {
   static constexpr int kPairs = kH * 2 * kW;  // of neighbouring sums that a thread has
   static_assert(size_t{kPairs} * kThreads * sizeof(float2) <= kShared);
 };
-template <class W>
-using SmallTile = WideShape<2, 2, 2, 4, W>;
-template <class W>
-using MiddleTile = WideShape<2, 2, 4, 4, W>;
-template <class W>
-using LargeTile = WideShape<2, 2, 4, 8, W>;
+// With few blocks, a block has to keep many chunks in flight.
+struct NarrowTile {
+  template <class W>
+  using Of = WideShape<1, 4, 1, 1, 12, W>;
+};
+struct LowTile {
+  template <class W>
+  using Of = WideShape<2, 2, 1, 2, 8, W>;
+};
+struct SmallTile {
+  template <class W>
+  using Of = WideShape<2, 2, 2, 4, 3, W>;
+};
+struct MiddleTile {
+  template <class W>
+  using Of = WideShape<2, 2, 4, 4, 3, W>;
+};
+struct LargeTile {
+  template <class W>
+  using Of = WideShape<2, 2, 4, 8, 3, W>;
+};
 
 // Copies a chunk of W, as packed; zeros beyond its columns. Fully unrolled, this loop and the loop
 // of BringRows would keep an address for each copy in registers that the sums need.
@@ -207,7 +222,7 @@ class PairWriter {
     Store(i, make_float2(Finished(p_, v.x), Finished(p_, v.y)));
   }
 
-  static constexpr int kAtOnce = 8;
+  static constexpr int kAtOnce = Shape::kPairs < 8 ? Shape::kPairs : 8;
   static_assert(Shape::kPairs % kAtOnce == 0);
   const P& p_;
   // The place of the first pair; pair i is 8 (i % kWide) columns and 8 (i / kWide) rows further.
@@ -282,12 +297,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs 
   WideGemmBlock<Shape, kGather>(p, static_cast<int>(blockIdx.x));
 }
 // The kernel of a group, whose products may have either type of weights.
-template <int kHigh, int kWide>
+template <class Tile>
 __global__ void __launch_bounds__(kGemmThreads, 2)
     GroupWideGemm(const __grid_constant__ CudaGroupGrid<uint16_t> grid) {
   const int i = GroupMember(grid), block = static_cast<int>(blockIdx.x) - grid.first[i];
   WithWeights(grid.of[i].w.type, [&](auto weights) {
-    using Shape = WideShape<2, 2, kHigh, kWide, decltype(weights)>;
+    using Shape = typename Tile::template Of<decltype(weights)>;
     static_assert(Shape::kThreads == kGemmThreads);
     WideGemmBlock<Shape, false>(grid.of[i], block);
   });
@@ -303,38 +318,65 @@ cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   return LaunchBlocks(launch, WideGemm<Shape, kGather>, Blocks<Shape>(args), Shape::kThreads,
                       Shape::kShared, args);
 }
-template <int kHigh, int kWide>
+template <class Tile>
 cudaError_t StartGroup(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
-  using Shape = WideShape<2, 2, kHigh, kWide>;
-  static_assert(Shape::kShared >= WideShape<2, 2, kHigh, kWide, Int8Weights>::kShared);
-  return LaunchBlocks(launch, GroupWideGemm<kHigh, kWide>, Blocks<Shape>(group), kGemmThreads,
+  using Shape = typename Tile::template Of<HalfWeights>;
+  static_assert(Shape::kShared >= Tile::template Of<Int8Weights>::kShared);
+  return LaunchBlocks(launch, GroupWideGemm<Tile>, Blocks<Shape>(group), kGemmThreads,
                       Shape::kShared, GroupGrid(group, Shape::kRows, Shape::kColumns));
 }
 
-template <class W>
+template <class Tile>
 cudaError_t Prepare() {
-  return FirstError({PrepareLargeKernel(WideGemm<SmallTile<W>, true>, SmallTile<W>::kShared),
-                     PrepareLargeKernel(WideGemm<SmallTile<W>, false>, SmallTile<W>::kShared),
-                     PrepareLargeKernel(WideGemm<MiddleTile<W>, false>, MiddleTile<W>::kShared),
-                     PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared)});
+  using Half = typename Tile::template Of<HalfWeights>;
+  using Int8 = typename Tile::template Of<Int8Weights>;
+  return FirstError({PrepareLargeKernel(WideGemm<Half, false>, Half::kShared),
+                     PrepareLargeKernel(WideGemm<Int8, false>, Int8::kShared),
+                     PrepareLargeKernel(GroupWideGemm<Tile>, Half::kShared)});
 }
 
-// The largest tile with enough blocks: 1.5 per multiprocessor, so that half of the machine has two
-// blocks to switch between.
+// Calls f with the tile.
+template <class F>
+cudaError_t WithTile(int tile, const F& f) {
+  switch (tile) {
+    case 0:
+      return f(NarrowTile());
+    case 1:
+      return f(LowTile());
+    case 2:
+      return f(SmallTile());
+    case 3:
+      return f(MiddleTile());
+    default:
+      return f(LargeTile());
+  }
+}
+
+// Whether more than half of the tile's rows exist, and there are `enough` blocks.
+template <class Tile, class Args>
+bool Fits(const Args& args, int rows, int64_t enough) {
+  using Shape = typename Tile::template Of<HalfWeights>;
+  return 2 * int64_t{rows} > Shape::kRows && FillsMachine(Blocks<Shape>(args), enough);
+}
+
+// The largest tile that fits. Of tiles with 128 rows there are enough with 1.5 blocks a
+// multiprocessor, so that half of the machine has two blocks to switch between.
 template <class Args>
-int TileOf(const CudaLaunch& launch, const Args& args) {
+int TileOf(const CudaLaunch& launch, const Args& args, int rows) {
   const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
-  return tile_for_test >= 0                                            ? tile_for_test
-         : FillsMachine(Blocks<LargeTile<HalfWeights>>(args), enough)  ? 2
-         : FillsMachine(Blocks<MiddleTile<HalfWeights>>(args), enough) ? 1
-                                                                       : 0;
+  return tile_for_test >= 0                                    ? tile_for_test
+         : Fits<LargeTile>(args, rows, enough)                 ? 4
+         : Fits<MiddleTile>(args, rows, enough)                ? 3
+         : Fits<SmallTile>(args, rows, launch.multiprocessors) ? 2
+         : 2 * rows > LowTile::Of<HalfWeights>::kRows          ? 1
+                                                               : 0;
 }
 template <class W>
 cudaError_t StartOf(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
-  const int tile = TileOf(launch, args);
-  return tile == 0   ? Start<SmallTile<W>>(launch, args)
-         : tile == 1 ? Start<MiddleTile<W>>(launch, args)
-                     : Start<LargeTile<W>>(launch, args);
+  if (args.gather != nullptr) return Start<SmallTile::Of<W>, true>(launch, args);
+  return WithTile(TileOf(launch, args, args.rows), [&](auto tile) {
+    return Start<typename decltype(tile)::template Of<W>>(launch, args);
+  });
 }
 
 bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -363,21 +405,19 @@ const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
 }
 
 cudaError_t PrepareWideGemmCuda() {
-  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>(),
-                     PrepareLargeKernel(GroupWideGemm<2, 4>, SmallTile<HalfWeights>::kShared),
-                     PrepareLargeKernel(GroupWideGemm<4, 4>, MiddleTile<HalfWeights>::kShared),
-                     PrepareLargeKernel(GroupWideGemm<4, 8>, LargeTile<HalfWeights>::kShared)});
+  using Half = SmallTile::Of<HalfWeights>;
+  using Int8 = SmallTile::Of<Int8Weights>;
+  return FirstError({PrepareLargeKernel(WideGemm<Half, true>, Half::kShared),
+                     PrepareLargeKernel(WideGemm<Int8, true>, Int8::kShared), Prepare<NarrowTile>(),
+                     Prepare<LowTile>(), Prepare<SmallTile>(), Prepare<MiddleTile>(),
+                     Prepare<LargeTile>()});
 }
 
 cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   if (CheckWideGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const bool int8 = args.w.type == WeightType::kInt8;
-  if (args.gather != nullptr) {
-    return int8 ? Start<SmallTile<Int8Weights>, true>(launch, args)
-                : Start<SmallTile<HalfWeights>, true>(launch, args);
-  }
-  return int8 ? StartOf<Int8Weights>(launch, args) : StartOf<HalfWeights>(launch, args);
+  return args.w.type == WeightType::kInt8 ? StartOf<Int8Weights>(launch, args)
+                                          : StartOf<HalfWeights>(launch, args);
 }
 
 const char* CheckGemmGroupCuda(const CudaProductGroup<uint16_t>& group) {
@@ -391,10 +431,8 @@ const char* CheckGemmGroupCuda(const CudaProductGroup<uint16_t>& group) {
 cudaError_t GemmGroupCuda(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
   if (CheckGemmGroupCuda(group) != nullptr) return cudaErrorInvalidValue;
   if (group.count == 0 || group.of[0].rows == 0) return cudaSuccess;
-  const int tile = TileOf(launch, group);
-  return tile == 0   ? StartGroup<2, 4>(launch, group)
-         : tile == 1 ? StartGroup<4, 4>(launch, group)
-                     : StartGroup<4, 8>(launch, group);
+  return WithTile(TileOf(launch, group, group.of[0].rows),
+                  [&](auto tile) { return StartGroup<decltype(tile)>(launch, group); });
 }
 
 void SetCudaWideGemmTileForTest(int tile) { tile_for_test = tile; }

@@ -53,10 +53,11 @@ bool Advance(int items);
 
 // Since Reset().
 struct Counters {
-  int64_t calls = 0;    // API calls
-  int64_t mallocs = 0;  // cudaMalloc, cudaHostAlloc
-  int64_t kernels = 0;  // kernels run
-  int64_t blocks = 0;   // of these
+  int64_t calls = 0;        // API calls
+  int64_t mallocs = 0;      // cudaMalloc, cudaHostAlloc
+  int64_t kernels = 0;      // kernels run
+  int64_t overlapping = 0;  // launched so that they may begin before their predecessor ends
+  int64_t blocks = 0;       // of these
   int64_t graph_launches = 0;
   int64_t kernels_without_preference = 0;  // launched, but not set to prefer all shared memory
   size_t device_bytes = 0;                 // allocated now, of all devices (not since Reset)

@@ -281,6 +281,7 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   if (carveout == r.carveouts.end() || carveout->second != cudaSharedmemCarveoutMaxShared) {
     ++r.counters.kernels_without_preference;
   }
+  if (overlap) ++r.counters.overlapping;
   NoteLaunch(function, config.dynamicSmemBytes);
   Item item;
   item.launch = std::make_shared<const Launch>(
