@@ -150,12 +150,9 @@ std::vector<Setting> ServingSettings() {
              {"default", "float32"}),
       Choice(
           "plan",
-          "Steps on CUDA: latency (one kernel launch for many steps of few sessions; the start "
-          "ends "
-          "where it is not possible), throughput (one CUDA graph per step), or auto (latency if "
-          "the "
-          "weights are F16 and fit into the GPU's shared memory, else throughput). The tokens are "
-          "the same",
+          "Steps on CUDA: throughput (one CUDA graph per step), auto (the same), or latency (one "
+          "kernel launch for many steps of few sessions, which was slower on an H200; the start "
+          "ends where it is not possible). The tokens are the same",
           &C::plan, {"auto", "latency", "throughput"}),
       Choice("products",
              "Matrix products on CUDA: auto (NVIDIA's cuBLASLt from many rows on where it is "

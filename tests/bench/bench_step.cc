@@ -14,7 +14,6 @@
 //   --context=N       tokens that each session has seen before its steps, each of which is behind N
 //                     to N + 1,023; by default 0, and as many as there is room for
 //   --profile         CUDA: one step for each of --rows, and the prompt: a profiler sees no more
-//   --halves          CUDA: steps of two backends with half of the rows each, at once
 //   --soak=N          CUDA: N steps and more, beside the same on graphs: the bits must be the same
 #include <benchmark/benchmark.h>
 
@@ -67,7 +66,7 @@ struct Figures {
   int runs = 0;          // 0: by rows
   int soak = 0;          // 0: none
   int context = 0;       // tokens that sessions have seen before BM_Step
-  bool profile = false, halves = false;
+  bool profile = false;
 };
 
 // The matrices that a token row is multiplied with, and what holds them.
@@ -307,34 +306,6 @@ void BM_ProfiledStep(benchmark::State& state, Subjects* subjects, const std::str
   bench::SetProfiling(false);
 }
 
-// Steps of two backends with half of `rows` sessions each, at once: about what a step of all would
-// cost with its halves in two branches of one graph. Counter: us a step of both.
-void BM_Halves(benchmark::State& state, Subjects* subjects, const std::string& name,
-               const WeightChoice& precision) {
-  const int rows = int(state.range(0)) / 2;
-  const auto model = subjects->model(name);
-  std::vector<std::unique_ptr<Backend>> backends;
-  std::vector<Generation> halves;
-  for (int i = 0; i < 2; ++i) {
-    backends.push_back(NewBackend(subjects->choice(), model, rows, precision, 0));
-    const int steps = backends[0]->limits().preferred_steps;
-    halves.emplace_back(backends.back().get(), model->config(), rows, steps);
-    WarmUp(&halves.back());
-  }
-  std::vector<double> times;
-  for (auto _ : state) {
-    const double begin = Seconds();
-    for (Generation& half : halves) half.Submit();
-    for (Generation& half : halves) half.Await();
-    times.push_back(Seconds() - begin);
-  }
-  const double step = Median(std::move(times)) / backends[0]->limits().preferred_steps;
-  state.counters["tok/s"] = 2 * rows / step;
-  state.counters["us/step"] = step * 1e6;
-}
-
-uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
-
 // Ends the program where two runs of `rows` x `steps` steps did not tell the same.
 void RequireSameRecords(const Generation& tested, const Generation& reference, int rows,
                         int steps) {
@@ -566,7 +537,6 @@ void RegisterModelOnCuda(Subjects* subjects, const Figures& figures) {
   for (const int rows : figures.rows) {
     auto* step = figures.profile    ? add("BM_ProfiledStep", BM_ProfiledStep, model, kAuto)
                  : figures.soak > 0 ? add("BM_Soak", BM_Soak, model, kAuto, figures.soak)
-                 : figures.halves   ? add("BM_Halves", BM_Halves, model, kAuto)
                                     : add("BM_Step", BM_Step, model, kAuto);
     step->Arg(rows)->ArgName("rows");
     step->Iterations(figures.profile || figures.soak > 0 ? 1 : RunsOf(figures, rows));
@@ -625,8 +595,6 @@ bool Apply(const char* argument, Figures* figures) {
     figures->soak = Counts("--soak=", soak)[0];
   } else if (absl::string_view(argument) == "--profile") {
     figures->profile = true;
-  } else if (absl::string_view(argument) == "--halves") {
-    figures->halves = true;
   } else {
     return false;
   }
@@ -659,8 +627,8 @@ int main(int argc, char** argv) {
     choice.max_context = std::max(figures.context + 1024, figures.prompt + 1);
   }
   if (choice.cuda && figures.model.empty()) rivulet::bench::Fail("--backend=cuda needs --model", 2);
-  if ((figures.profile || figures.halves || figures.soak > 0) && !choice.cuda) {
-    rivulet::bench::Fail("--profile, --halves and --soak need --backend=cuda", 2);
+  if ((figures.profile || figures.soak > 0) && !choice.cuda) {
+    rivulet::bench::Fail("--profile and --soak need --backend=cuda", 2);
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

@@ -18,8 +18,6 @@ import unittest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-import decisions  # noqa: E402
-import estimates  # noqa: E402
 import phases  # noqa: E402
 import report  # noqa: E402
 import results  # noqa: E402
@@ -60,10 +58,10 @@ elif name == "bench_step" and words[0] == "differs" and "--soak" in given:
     print("soak: 1 rows, slot 1: states differ at float 7")
     sys.exit(1)
 elif name == "bench_step":
-    kind = "BM_Halves" if "--halves" in sys.argv else "BM_Soak" if "--soak" in given else "BM_Step"
+    kind = "BM_Soak" if "--soak" in given else "BM_Step"
     names = [kind + "/rows:" + rows for rows in given["--rows"].split(",") if "--benchmark_filter" not in given]
     names += ["BM_Prefill/%s/sessions:1" % given["--prompt"]] if given["--prompt"] != "0" else []
-    us = {{"own": 50.0, "auto": 45.0}}[given["--products"]] * (1.25 if kind == "BM_Halves" else 1)
+    us = {{"own": 50.0, "auto": 45.0}}[given["--products"]]
     print('{{"benchmarks": [', end="")
     for i, one in enumerate(names):
         if words[0] == "half" and i == 1:
@@ -100,10 +98,10 @@ KERNEL_TESTS = (*(f"gpu_cuda_{name}_test" for name in ("chain", "product_rows", 
 TESTS = (*KERNEL_TESTS, *phases.BACKEND_TESTS)
 PROGRAMS = (*TESTS, "copy_rate_cuda", "bench_step", "rivulet", "rivulet-server")
 TOOLS = ("nvidia-smi", "python3", "ncu", "compute-sanitizer")
-# Seconds that a command is expected to take on an H100, by words in it; the first that fits. Estimates.
-EXPECTED = (("compute-sanitizer", 6), ("^ncu ", 12), ("peers.py", 64), ("nvidia-smi", 1), ("copy_rate", 4), ("rivulet bench", 6),
-            ("--soak=50000", 10), ("--soak", 4), ("--halves", 4), ("rwkv7-7.2b", 35), ("qwen3.5", 12), ("rwkv7-1.5b", 12), ("granite", 8), ("rwkv7|mamba2", 7), ("mnist-linear", 3),
-            ("gpu_|shared_math", 1.5), ("backend_|engine_", 12))  # fmt: skip
+# Seconds that a command took on an H200, about, by words in it; the first that fits. Those of rwkv7-7.2b are an estimate.
+EXPECTED = (("compute-sanitizer", 2), ("^ncu ", 6), ("peers.py", 64), ("nvidia-smi", 1), ("copy_rate", 1), ("rivulet bench", 6),
+            ("--soak=20000", 11), ("--soak", 9), ("rwkv7-7.2b", 35), ("qwen3.5", 12), ("rwkv7-1.5b", 12), ("granite", 34), ("--rows=1,64,1024 --prompt=4096", 19),
+            ("rwkv7|mamba2", 7), ("mnist-linear", 2.5), ("gpu_|shared_math", 0.8), ("backend_|engine_", 5))  # fmt: skip
 
 
 def pretend(factor: float, stop: float = 1e9) -> None:
@@ -190,13 +188,13 @@ class RehearsalTest(Rehearsal):
         self.assertEqual(self.ended("second"), {step.name: "whole" for step in phases.GREEN})
         self.assertLessEqual(sum(line["seconds"] for line in self.lines("second") if "ended" in line), run.DEADLINES["second"])
         text = self.report()
-        for row in ("NVIDIA H200", "Copy rate, read and written: 4,100 GB/s", "- smoke, whole, 20 passed, 30.0 s\n", "- records, whole, 4 passed, 1 skipped, 71.0 s\n  - skipped `qwen3.5-0.8b 1024 after 8192 tokens`: keys and values of 1,024 rows",
-                    "| mnist-linear 1 latency | 50.0 | 3.0 | 6 % | 7 % | 45 to 60 | 60.0 |", "| mnist-linear 1 | 50.0 | 3.0 | 6 % | 7 % | 95 to 115 | 60.0 |",
-                    "| rwkv7-0.4b 1024 | 50.0 | 3.0 | 6 % | 7 % | 6,629 to 8,729 |  | 45.0 |", "| mamba2-130m prompt of 4096 |",
+        for row in ("NVIDIA H200", "Copy rate, read and written: 4,100 GB/s", "- smoke, whole, 20 passed, 16.0 s\n", "- records, whole, 4 passed, 1 skipped, 71.0 s\n  - skipped `qwen3.5-0.8b 1024 after 8192 tokens`: keys and values of 1,024 rows",
+                    "| mnist-linear 1 latency | 50.0 | 3.0 | 6 % | 7 % | 60.0 |", "| mnist-linear 1 | 50.0 | 3.0 | 6 % | 7 % | 60.0 |",
+                    "| rwkv7-0.4b 1024 | 50.0 | 3.0 | 6 % | 7 % |  | 45.0 |", "| mamba2-130m prompt of 4096 |",
                     "- auto ran `cuBLASLt 13.0.2: qkv` for mnist-linear 4096, ", "Step of mamba2-130m 1024 rows: 2.5 us", "| `Gemm<2>` | (8, 1, 1) | 1 | 1.5 | 60 % |",
                     "| `Embed` | (8, 1, 1) | 2 | 1.0 | 40 % |", "mamba2-130m prompt of 4096: 2.5 us of kernels", "`Gemm<2>`, why it waits\n\n| metric | unit | value |\n| --- | --- | --- |\n| gpu__time_duration.sum | ns | 1,500 |", "| mnist-linear | 1 | f16 | 60.0 | 240 |",
-                    "- not measured: fla.rwkv7-prompt 1024 no time", "| fla.rwkv7 | 1 | f16 | 60.0 |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| rwkv7-7.2b 1 | 50.0 | 3.0 | 6 % | 7 % |  |  |  | 20.0 | 0.1 |",
-                    "151,500 of 151,500 steps had the bits", "- id of mamba2: `cuda-default`, own kernels (qkv: no algorithm passes)"):  # fmt: skip
+                    "- not measured: fla.rwkv7-prompt 1024 no time", "| fla.rwkv7 | 1 | f16 | 60.0 |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| rwkv7-7.2b 1 | 50.0 | 3.0 | 6 % | 7 % |  |  | 20.0 | 0.1 |",
+                    "61,500 of 61,500 steps had the bits", "- id of mamba2: `cuda-default`, own kernels (qkv: no algorithm passes)"):  # fmt: skip
             self.assertIn(row, text)
         self.assertIn("--copy-gb-per-s=4100.5", [call for call in self.calls() if call.startswith("bench_step")][0])
         self.assertNotIn("failed", text)
@@ -209,10 +207,10 @@ class RehearsalTest(Rehearsal):
         for step, ended in self.ended().items():
             self.assertIn(f"- {step}, {ended}, ", text)
         self.assertLessEqual({"kernels", "library", "switches"}, {step for step, ended in self.ended().items() if ended == "cut"})
-        self.assertRegex(text, r"  - not_run `rwkv7-0.4b 64 without graphs`: no time was left")
+        self.assertRegex(text, r"  - not_run `rwkv7-0.4b 1,64 with int8 weights`: no time was left")
 
     def test_what_the_machine_ends_is_named(self):
-        self.run_phase("first", pretend="1, 200", code=9)
+        self.run_phase("first", pretend="1, 180", code=9)
         self.assertRegex(self.report(), r"- backend, cut by the machine, \d passed\n- kernels, missing\n- library, missing\n")
         self.run_phase("second", pretend="1", code=77)  # goes on with what there is
 
@@ -236,7 +234,6 @@ class RehearsalTest(Rehearsal):
                 text = self.report()
                 self.assertIn("smoke failed: gpu_cuda_gemm_test", text)
                 self.assertIn("not known to be right", text)
-                self.assertIn("Nothing is decided", text)
 
     def test_the_second_command_looks_at_what_failed(self):
         self.does("backend_bits_cuda_test", "fail Suite.Bad")
@@ -320,11 +317,11 @@ class RehearsalTest(Rehearsal):
         self.assertEqual(self.outcomes()["mnist-linear 1,64,1024 prompt of 784"], "failed")
         self.assertIn("| mnist-linear | 1 | f16 | 60.0 |", self.report())
 
-    def test_a_step_with_other_bits_is_a_failure_and_nothing_is_decided(self):
+    def test_a_step_with_other_bits_is_a_failure(self):
         self.does("bench_step", "differs")
         self.run_phase("first", code=1, only=("own", "short soak"))
         text = self.report()
-        for words in ("Tests failed (short soak)", "states differ at float 7", "- 0 of 151,500 steps", "Nothing is decided"):
+        for words in ("Tests failed (short soak)", "states differ at float 7", "- 0 of 61,500 steps"):
             self.assertIn(words, text)
 
     def test_numerics_ids_of_two_processes_are_compared(self):
@@ -334,37 +331,9 @@ class RehearsalTest(Rehearsal):
             self.run_phase("second", code=int(kind == "failed"), only=("ids",))
             self.assertEqual(self.outcomes("second"), {"id of mnist-linear": kind, "id of mamba2": kind})
 
-    def test_what_the_figures_decide(self):
-        self.run_phase("first", only=("own", "peers", "kernels", "library", "switches"))
-        text = self.report()
-        for line in ("graph**, at least 15 % faster: **do not build them**. mnist-linear 1024: 50.0 and 62.5 us, -20 %; mnist-linear 4096: 50.0 and",
-                     "(estimate with it: 65 to 80): **do not build it**. 50.0 us.", "win**, at least 15 % faster: **delete it**. mnist-linear 4096: 50.0 and 45.0 us, +11 %",
-                     "**Plan latency**, at least 20 % faster: **delete it**. mnist-linear 1: 50.0 and 50.0 us, +0 %",
-                     "take 10 % or more: **do not build them**. rwkv7-0.4b 64 0 %, ", "take 55 % or more: **do not build it**. rwkv7-0.4b 1024 0 %, ",
-                     "take 40 % or more: **do not try it**. rwkv7-0.4b prompt of 4096 0 %, "):  # fmt: skip
-            self.assertIn(line, text)
-        figures = {("mnist-linear 1024", "own"): 300.0, ("mnist-linear 1024 in halves", "own"): 250.0, ("mnist-linear 64", "own"): 110.0,
-                   ("mnist-linear 1024", "auto"): 260.0, ("mnist-linear 1", "own"): 121.0, ("mnist-linear 1 latency", "own"): 100.0}  # fmt: skip
-        kernels = {"rwkv7-0.4b prompt of 4096": [{"kernel": "RecurrenceFew<1>", "us": 5.0}, {"kernel": "Gemm", "us": 5.0}],
-                   "mamba2-130m 1024": [{"kernel": "CausalConv", "us": 1.0}, {"kernel": "Recurrence", "us": 8.0}], "mnist-linear 64": [{"kernel": "Gemm", "us": 5.0}]}  # fmt: skip
-        text = decisions.decisions(figures, kernels)
-        for line in ("**build them (mnist-linear 1024)**", "**build it**. 110.0 us", "**keep it, with its algorithms timed (mnist-linear 1024)**",
-                     "**keep it (mnist-linear 1)**. mnist-linear 1: 121.0 and 100.0 us, +21 %", "**try its serial kernel**. rwkv7-0.4b prompt of 4096 50 %.\n",
-                     "**build them**. mamba2-130m 1024 11 %.\n", "**build it**. mamba2-130m 1024 89 %.\n"):  # fmt: skip
-            self.assertIn(line, text)
-        self.assertEqual(decisions.decisions({("mnist-linear 8", "own"): 1.0}, {}).count("not decided, not measured"), 7)
-
-    def test_the_estimates_are_those_of_the_benchmarks(self):
-        text = (HERE.parents[1] / "deploy/BENCHMARKS.md").read_text()
-        for model, rows in estimates.STEPS.items():
-            for which, (mb, _, _) in rows.items():
-                h100, h200 = ("{:,.0f} to {:,.0f}".format(*estimates.microseconds(f"{model} {which}", device)) for device in ("H100", "H200"))
-                self.assertIn(f"| {model} {which} | {f'{mb:,}' if mb else ''} | {h100} | {h200} |", text)
-
     def test_limits_are_those_of_the_device(self):
         figures = {"us/step": 100.0, "GB/s": 2400.0}
         self.assertEqual([report.limit(figures, f"NVIDIA {name}") for name in ("H200", "H100 80GB HBM3", "B200")], [50.0, 240000 / 3350, None])
-        self.assertEqual(estimates.microseconds("mnist-linear 1", "B200"), None)
 
     def test_a_server_that_does_not_start_is_a_failure(self):
         (self.folder / "first.jsonl").touch()
@@ -421,7 +390,7 @@ class RehearsalTest(Rehearsal):
 
     def test_figures_stand_beside_earlier_ones(self):
         self.run_phase("first", only=("own",))
-        self.assertIn("| mnist-linear 64 | 50.0 | 3.0 | 6 % |  | 96 to 136 |  |  | 20.0 |  | 1.00 |", self.report("--before", str(self.results)).replace("7 %", ""))
+        self.assertIn("| mnist-linear 64 | 50.0 | 3.0 | 6 % |  |  |  | 20.0 |  | 1.00 |", self.report("--before", str(self.results)).replace("7 %", ""))
 
 
 if __name__ == "__main__":

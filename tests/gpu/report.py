@@ -9,8 +9,7 @@ import argparse
 import pathlib
 import sys
 
-import decisions
-import estimates
+import limits
 import phases
 from results import NOT_DONE, read_lines
 
@@ -82,7 +81,7 @@ def time(values: dict) -> float | None:
 
 def limit(values: dict, device: str) -> float | None:
     """In so many us the device's memory moves the bytes of a step."""
-    rate = estimates.memory(device)
+    rate = limits.memory(device)
     return values["GB/s"] * values["us/step"] / rate if rate and {"GB/s", "us/step"} <= set(values) else None
 
 
@@ -97,19 +96,18 @@ def fastest_peers(report: Report) -> dict[str, float]:
 
 
 def steps(report: Report, before: Report) -> str:
-    """Steps and prompts of bench_step: our own kernels beside limit, estimate, peer and published record, and with --products auto."""
+    """Steps and prompts of bench_step: our own kernels beside limit, peer and published record, and with --products auto."""
     now, earlier, peers = report.measured(), before.measured(), fastest_peers(report)
     rows = []
     for (what, products), values in now.items():
         if products != "own":
             continue
         us, old_us, least = time(values), time(earlier.get((what, products), {})), limit(values, report.device)
-        expected = estimates.microseconds(what, report.device)
         rows.append([what, number(us), number(least), share(least / us if least and us else None), share(values.get("share")),
-                     "" if expected is None else f"{expected[0]:,.0f} to {expected[1]:,.0f}", number(peers.get(what.removesuffix(" latency"))),
-                     number(time(now.get((what, "auto"), {}))), number(values.get("tok/s", 0) / 1000), number(estimates.RECORDS[what] / 1000) if what in estimates.RECORDS else "",
+                     number(peers.get(what.removesuffix(" latency"))),
+                     number(time(now.get((what, "auto"), {}))), number(values.get("tok/s", 0) / 1000), number(limits.RECORDS[what] / 1000) if what in limits.RECORDS else "",
                      f"{us / old_us:.2f}" if us and old_us else ""])  # fmt: skip
-    header = ["model, rows, plan", "us", "limit, us", "share of the limit", "share of the copy rate", "estimate, us", "fastest peer, us", "auto, us",
+    header = ["model, rows, plan", "us", "limit, us", "share of the limit", "share of the copy rate", "fastest peer, us", "auto, us",
               "thousand tok/s", "published, thousand tok/s", "time / before"]  # fmt: skip
     ran: dict[str, list[str]] = {}
     for (what, products), values in now.items():
@@ -178,10 +176,7 @@ def render(report: Report, before: Report) -> str:
     if failed:
         text += f"**Tests failed ({', '.join(failed)}): the figures below are of a program that is not known to be right.**\n\n"
     text += "\n".join(steps_of(lines, phase) for phase, lines in report.phases.items()) + "\n"
-    text += "\n".join((steps(report, before), peers(report), kernels(report), sections(report), streams(report), soak(report))) + "\n"
-    figures = {key: us for key, values in report.measured().items() if (us := time(values))}
-    tables = {name.removeprefix("kernels "): values["kernels"] for name, values in report.figures("kernels")}
-    return text + ("Nothing is decided, because tests failed.\n" if failed else decisions.decisions(figures, tables))
+    return text + "\n".join((steps(report, before), peers(report), kernels(report), sections(report), streams(report), soak(report)))
 
 
 def main() -> int:
