@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two commands on a machine that is not quiet. Each prints a JSON line, as bench_serve does, or the JSON of Google Benchmark, as
-bench_step and bench_engine do with --benchmark_format=json: then the figure is the geometric mean over the benchmarks.
+bench_step and bench_engine do with --benchmark_format=json: then the figure, a rate, is the geometric mean over the benchmarks, of each
+the best of its --benchmark_repetitions, which neighbours on the machine disturb least.
 
     python3 tests/bench/pairs.py --pairs 30 --figure tokens_per_second \\
         "build/release/bin/bench_serve --pin" \\
@@ -23,7 +24,11 @@ def figure_of(command: str, name: str) -> float:
         found = json.loads(done.stdout)["benchmarks"]
     except (ValueError, KeyError):
         return float(json.loads(done.stdout.strip().splitlines()[-1])[name])
-    return statistics.geometric_mean(float(one[name]) for one in found)
+    best: dict[str, float] = {}
+    for one in found:
+        if one["run_type"] == "iteration":
+            best[one["run_name"]] = max(best.get(one["run_name"], 0.0), float(one[name]))
+    return statistics.geometric_mean(best.values())
 
 
 def interval(ratios: list[float], samples: int = 10000) -> tuple[float, float]:
