@@ -306,6 +306,8 @@ void BM_ProfiledStep(benchmark::State& state, Subjects* subjects, const std::str
   bench::SetProfiling(false);
 }
 
+uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
+
 // Ends the program where two runs of `rows` x `steps` steps did not tell the same.
 void RequireSameRecords(const Generation& tested, const Generation& reference, int rows,
                         int steps) {
