@@ -38,8 +38,9 @@ CudaLibrary OpenCudaLibrary(const CudaBackendOptions& options, const BackendLimi
 // many columns, reads its weights more than twice from 128 rows on. The library has no norms, which
 // are parts of products with fewer than many_rows rows.
 inline int CudaLibraryRows(CudaProduct which, const CudaBackendOptions& options) {
-  const int most = which == CudaProduct::kHead ? 128 : options.library_rows;
-  return std::max(std::min(options.library_rows, most), options.many_rows);
+  const int rows =
+      which == CudaProduct::kHead ? std::min(options.library_rows, 128) : options.library_rows;
+  return std::max(rows, options.many_rows);
 }
 
 // The input and output arrays of a product.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "kernels/cuda/blocks/group_rows_cuda.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/cuts.h"

@@ -3,11 +3,9 @@
 //   kDelta    S <- diag(w) S + k (beta (v - (diag(w) S)^T k))^T
 //   kRankOne  S <- diag(w) S + b (S^T a)^T + k v^T
 //   then      y = S^T q
-#include "kernels/cuda/blocks/group_statistics_cuda.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/common/device_cuda.h"
-#include "kernels/cuda/common/element_math_cuda.h"
 
 namespace rivulet::kernels {
 namespace {

@@ -32,27 +32,18 @@ struct WideShape {
   static constexpr int kPairs = kH * 2 * kW;  // of neighbouring sums that a thread has
   static_assert(size_t{kPairs} * kThreads * sizeof(float2) <= kShared);
 };
+// A shape for either type of weights.
+template <int kD, int kA, int kH, int kW, int kS>
+struct Tile {
+  template <class W>
+  using Of = WideShape<kD, kA, kH, kW, kS, W>;
+};
 // With few blocks, a block has to keep many chunks in flight.
-struct NarrowTile {
-  template <class W>
-  using Of = WideShape<1, 4, 1, 1, 12, W>;
-};
-struct LowTile {
-  template <class W>
-  using Of = WideShape<2, 2, 1, 2, 8, W>;
-};
-struct SmallTile {
-  template <class W>
-  using Of = WideShape<2, 2, 2, 4, 3, W>;
-};
-struct MiddleTile {
-  template <class W>
-  using Of = WideShape<2, 2, 4, 4, 3, W>;
-};
-struct LargeTile {
-  template <class W>
-  using Of = WideShape<2, 2, 4, 8, 3, W>;
-};
+struct NarrowTile : Tile<1, 4, 1, 1, 12> {};
+struct LowTile : Tile<2, 2, 1, 2, 8> {};
+struct SmallTile : Tile<2, 2, 2, 4, 3> {};
+struct MiddleTile : Tile<2, 2, 4, 4, 3> {};
+struct LargeTile : Tile<2, 2, 4, 8, 3> {};
 
 // Copies a chunk of W, as packed; zeros beyond its columns. Fully unrolled, this loop and the loop
 // of BringRows would keep an address for each copy in registers that the sums need.
@@ -297,12 +288,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs 
   WideGemmBlock<Shape, kGather>(p, static_cast<int>(blockIdx.x));
 }
 // The kernel of a group, whose products may have either type of weights.
-template <class Tile>
+template <class T>
 __global__ void __launch_bounds__(kGemmThreads, 2)
     GroupWideGemm(const __grid_constant__ CudaGroupGrid<uint16_t> grid) {
   const int i = GroupMember(grid), block = static_cast<int>(blockIdx.x) - grid.first[i];
   WithWeights(grid.of[i].w.type, [&](auto weights) {
-    using Shape = typename Tile::template Of<decltype(weights)>;
+    using Shape = typename T::template Of<decltype(weights)>;
     static_assert(Shape::kThreads == kGemmThreads);
     WideGemmBlock<Shape, false>(grid.of[i], block);
   });
@@ -318,21 +309,21 @@ cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   return LaunchBlocks(launch, WideGemm<Shape, kGather>, Blocks<Shape>(args), Shape::kThreads,
                       Shape::kShared, args);
 }
-template <class Tile>
+template <class T>
 cudaError_t StartGroup(const CudaLaunch& launch, const CudaProductGroup<uint16_t>& group) {
-  using Shape = typename Tile::template Of<HalfWeights>;
-  static_assert(Shape::kShared >= Tile::template Of<Int8Weights>::kShared);
-  return LaunchBlocks(launch, GroupWideGemm<Tile>, Blocks<Shape>(group), kGemmThreads,
-                      Shape::kShared, GroupGrid(group, Shape::kRows, Shape::kColumns));
+  using Shape = typename T::template Of<HalfWeights>;
+  static_assert(Shape::kShared >= T::template Of<Int8Weights>::kShared);
+  return LaunchBlocks(launch, GroupWideGemm<T>, Blocks<Shape>(group), kGemmThreads, Shape::kShared,
+                      GroupGrid(group, Shape::kRows, Shape::kColumns));
 }
 
-template <class Tile>
+template <class T>
 cudaError_t Prepare() {
-  using Half = typename Tile::template Of<HalfWeights>;
-  using Int8 = typename Tile::template Of<Int8Weights>;
+  using Half = typename T::template Of<HalfWeights>;
+  using Int8 = typename T::template Of<Int8Weights>;
   return FirstError({PrepareLargeKernel(WideGemm<Half, false>, Half::kShared),
                      PrepareLargeKernel(WideGemm<Int8, false>, Int8::kShared),
-                     PrepareLargeKernel(GroupWideGemm<Tile>, Half::kShared)});
+                     PrepareLargeKernel(GroupWideGemm<T>, Half::kShared)});
 }
 
 // Calls f with the tile.
@@ -353,9 +344,9 @@ cudaError_t WithTile(int tile, const F& f) {
 }
 
 // Whether more than half of the tile's rows exist, and there are `enough` blocks.
-template <class Tile, class Args>
+template <class T, class Args>
 bool Fits(const Args& args, int rows, int64_t enough) {
-  using Shape = typename Tile::template Of<HalfWeights>;
+  using Shape = typename T::template Of<HalfWeights>;
   return 2 * int64_t{rows} > Shape::kRows && FillsMachine(Blocks<Shape>(args), enough);
 }
 
