@@ -55,7 +55,7 @@ int Rows(const CudaBackendOptions& options) {
 // Why no run can be one launch, on any device; empty: runs of few rows can. The kernel reads F16.
 std::string WhyNone(const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return "chosen by option";
-  if (Rows(options) == 0) return "latency_rows is 0";
+  if (Rows(options) == 0) return "one launch for few rows was not requested";
   if (options.weights.quantized()) return "weights have 8 bits";
   return options.precision == CudaPrecision::kFloat32 ? "precision is \"float32\"" : "";
 }
