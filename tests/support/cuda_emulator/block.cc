@@ -2,6 +2,7 @@
 #include "tests/support/cuda_emulator/block.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,11 @@ struct Work {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return random_state >> 33;
   }
+  // 0 to below - 1, without a division, which a switch between threads would notice.
+  template <class Int>
+  Int Random(Int below) {
+    return static_cast<Int>(Random() * static_cast<uint64_t>(below) >> 31);
+  }
 
   std::shared_ptr<const Launch> launch;
   bool shuffled = false, early = false;  // early: stops where it waits for its predecessor
@@ -33,6 +39,7 @@ struct Work {
   // Blocks run in an order of its own: i -> (i stride + offset) mod count.
   uint64_t count = 0, stride = 1, offset = 0, next = 0;
   std::vector<std::unique_ptr<Block>> blocks;  // that have begun
+  size_t last = 0;                             // of them, that ran last
 };
 
 namespace {
@@ -56,12 +63,14 @@ void ThreadMain() {
   work->launch->body();
   Thread& me = *block->current;
   me.state = State::kDone;
+  block->warps[static_cast<size_t>(me.index / kWarp)].gone |= 1u << me.index % kWarp;
   --block->live;
-  me.fiber.Yield();
+  RunOthers();
   abort();  // a finished thread is not resumed
 }
 
 [[noreturn]] void DieStuck() {
+  block->current = nullptr;
   char list[900];
   int used = 0, listed = 0;
   for (int i = 0; i < block->count && listed < 4; ++i) {
@@ -82,26 +91,22 @@ void ThreadMain() {
       exited, block->count, list);
 }
 
-// The next thread to run, null if none can. In order: warp by warp, by index. Shuffled: any thread
-// of any warp, or, in every other block, of one warp until all of it waits for others.
+// The first bit that is set, from bit `from` on and around.
+int NextBit(unsigned bits, int from) {
+  return (from + std::countr_zero(std::rotr(bits, from))) % 32;
+}
+
+// The thread of `block` that runs next; at least one can. In order: warp by warp, by index.
+// Shuffled: any thread of any warp, or, in every other block, of one warp until all of it waits.
 Thread* Pick() {
-  if (block->num_ready == 0) return nullptr;
-  const size_t warps = block->ready.size();
-  if (work->shuffled && !(block->one_ahead && !block->ready[block->warp].empty())) {
-    block->warp = work->Random() % warps;
-  }
-  while (block->ready[block->warp].empty()) block->warp = (block->warp + 1) % warps;
-  std::vector<int>& ready = block->ready[block->warp];
-  const size_t at = work->shuffled ? work->Random() % ready.size() : 0;
-  const int index = ready[at];
-  if (work->shuffled) {
-    ready[at] = ready.back();
-    ready.pop_back();
-  } else {
-    ready.erase(ready.begin());
-  }
-  --block->num_ready;
-  return block->threads[static_cast<size_t>(index)].get();
+  const bool stays = block->one_ahead && (block->ready_warps >> block->warp & 1u) != 0;
+  if (work->shuffled && !stays) block->warp = work->Random(block->num_warps);
+  block->warp = NextBit(block->ready_warps, block->warp);
+  Warp& warp = block->warps[static_cast<size_t>(block->warp)];
+  const int lane = NextBit(warp.ready, work->shuffled ? work->Random(warp.lanes) : 0);
+  warp.ready &= ~(1u << lane);
+  if (warp.ready == 0) block->ready_warps &= ~(1u << block->warp);
+  return block->threads[static_cast<size_t>(block->warp * kWarp + lane)].get();
 }
 
 void PrepareShared(size_t bytes) {
@@ -144,11 +149,15 @@ void BeginBlock(int lost_block) {
   }
   block->live = block->count;
   block->at_barrier = block->votes = block->waited = 0;
-  block->ready.assign(static_cast<size_t>((block->count + kWarp - 1) / kWarp), {});
-  block->exchanging.assign(block->ready.size(), 0);
+  block->num_warps = (block->count + kWarp - 1) / kWarp;
+  for (int i = 0; i < block->num_warps; ++i) {
+    const int lanes = std::min(block->count - i * kWarp, kWarp);
+    block->warps[static_cast<size_t>(i)] = {.gone = lanes == kWarp ? 0 : ~0u << lanes,
+                                            .lanes = lanes};
+  }
   block->paused.clear();
   block->parts.clear();
-  block->num_ready = 0;
+  block->ready_warps = 0;
   block->warp = 0;
   block->one_ahead = work->shuffled && work->Random() % 2 == 0;
   for (int i = 0; i < block->count; ++i) {
@@ -187,24 +196,36 @@ bool NextRound() {
   return true;
 }
 
-// Which block runs next: the last as long as it can; shuffled, unless that one runs ahead, any.
-bool PickBlock(size_t* last) {
+// Makes `block` the one that runs next: the last as long as it can; shuffled, unless that one runs
+// ahead, any. False where none can.
+bool PickBlock() {
   const size_t count = work->blocks.size();
-  if (work->shuffled && !work->blocks[*last]->one_ahead) *last = work->Random() % count;
-  for (size_t i = 0; i < count; ++i) {
-    block = work->blocks[(*last + i) % count].get();
-    if (block->num_ready == 0) continue;
-    *last = (*last + i) % count;
-    return true;
+  size_t& last = work->last;
+  if (count > 1 && work->shuffled && !work->blocks[last]->one_ahead) last = work->Random(count);
+  for (size_t i = 0; i < count; ++i, last = last + 1 == count ? 0 : last + 1) {
+    block = work->blocks[last].get();
+    if (block->ready_warps != 0) return true;
   }
   return false;
 }
 
+// The thread that runs next, of any block, as if it ran already; null if none can.
+Thread* Next() {
+  if (!PickBlock()) return nullptr;
+  Thread* const next = Pick();
+  block->current = next;
+  threadIdx = next->at;
+  blockIdx = block->at;
+  return next;
+}
+
 // Runs the blocks that have begun to their ends; early, as far as they come.
 void RunBlocks() {
-  size_t live = work->blocks.size(), last = 0;
+  size_t live = work->blocks.size();
+  work->last = 0;
   while (live > 0) {
-    if (!PickBlock(&last)) {
+    Thread* const next = Next();
+    if (next == nullptr) {
       if (work->early) return;
       if (NextRound()) continue;
       for (const auto& b : work->blocks) {
@@ -212,12 +233,7 @@ void RunBlocks() {
         if (block->live > 0) DieStuck();
       }
     }
-    Thread* t = Pick();
-    block->current = t;
-    threadIdx = t->at;
-    blockIdx = block->at;
-    t->fiber.Resume();
-    progress = progress || t->state != State::kPaused;
+    next->fiber.Resume();
     block->current = nullptr;
     if (block->live > 0) continue;
     End();
@@ -241,6 +257,21 @@ void Leave() {
 void WaitForPredecessor() {
   ++block->waited;
   if (work->early) Wait(State::kAtPredecessor, "the wait for the predecessor", {});
+}
+
+void RunOthers() {
+  Thread& me = *block->current;
+  progress = progress || me.state != State::kPaused;
+  if (block->live == 0) me.fiber.Yield();  // to RunBlocks(), which ends the block
+  Block* const mine = block;
+  Thread* const next = Next();
+  if (next == &me) return;
+  if (next == nullptr) {
+    block = mine;
+    me.fiber.Yield();
+  } else {
+    me.fiber.SwitchTo(next->fiber);
+  }
 }
 
 void* SharedMemory() { return block->shared_begin; }

@@ -17,36 +17,40 @@ void ReleaseBarrier() {
 
 bool Same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
 
+Warp& WarpOf(const Thread& thread) {
+  return block->warps[static_cast<size_t>(thread.index / kWarp)];
+}
+
+// The threads of `lanes` of the warp of `thread`.
+template <class Fn>
+void ForLanes(const Thread& thread, unsigned lanes, const Fn& fn) {
+  const auto* const first = &block->threads[static_cast<size_t>(thread.index / kWarp * kWarp)];
+  for (; lanes != 0; lanes &= lanes - 1) fn(*first[std::countr_zero(lanes)]);
+}
+
 // Completes the exchange that `last` waits in, if all lanes of its mask wait in it.
-void TryWarp(Thread& last) {
-  const int first = last.index / kWarp * kWarp;
-  // Too few are here to look at each. Where lanes may be missing, each is looked at.
-  int& waiting = block->exchanging[static_cast<size_t>(last.index / kWarp)];
-  const bool all_exist = block->live == block->count && first + kWarp <= block->count;
-  if (++waiting < std::popcount(last.mask) && all_exist) return;
-  for (int lane = 0; lane < kWarp; ++lane) {
-    if ((last.mask >> lane & 1u) == 0) continue;
-    if (first + lane >= block->count) {
-      Die("%s names lane %d, which the block does not have (%s:%d)", last.op, lane, last.site.file,
-          last.site.line);
-    }
-    const Thread& other = *block->threads[static_cast<size_t>(first + lane)];
-    if (other.state == State::kDone) {
-      Die("%s names lane %d, which has exited (%s:%d)", last.op, lane, last.site.file,
-          last.site.line);
-    }
-    if (other.state != State::kAtWarp) return;
-    if (other.mask != last.mask || other.site.line != last.site.line || !Same(other.op, last.op)) {
-      return;  // it may yet come; if not, the block stops and all are listed
-    }
+void TryWarp(const Thread& last) {
+  Warp& warp = WarpOf(last);
+  if (const unsigned gone = last.mask & warp.gone; gone != 0) {
+    const int lane = std::countr_zero(gone);
+    Die("%s names lane %d, which %s (%s:%d)", last.op, lane,
+        lane < warp.lanes ? "has exited" : "the block does not have", last.site.file,
+        last.site.line);
   }
-  for (int lane = 0; lane < kWarp; ++lane) {
-    if ((last.mask >> lane & 1u) == 0) continue;
-    Thread& other = *block->threads[static_cast<size_t>(first + lane)];
-    memcpy(other.shown, other.given, kPayloadBytes);
-    --waiting;
-    Wake(other);
-  }
+  if ((last.mask & ~warp.exchanging) != 0) return;
+  bool all = true;
+  ForLanes(last, last.mask, [&](const Thread& other) {
+    all = all && other.mask == last.mask && other.site.line == last.site.line &&
+          Same(other.op, last.op);
+  });
+  if (!all) return;  // others may yet come; if not, the block stops and all are listed
+  ForLanes(last, last.mask, [](Thread& other) {
+    other.shown ^= 1;
+    other.state = State::kReady;
+  });
+  warp.exchanging &= ~last.mask;
+  warp.ready |= last.mask;
+  block->ready_warps |= 1u << last.index / kWarp;
 }
 
 }  // namespace
@@ -56,13 +60,13 @@ void Wait(State state, const char* op, Site site) {
   me.state = state;
   me.op = op;
   me.site = site;
-  me.fiber.Yield();
+  RunOthers();
 }
 
 void Wake(Thread& thread) {
   thread.state = State::kReady;
-  block->ready[static_cast<size_t>(thread.index / kWarp)].push_back(thread.index);
-  ++block->num_ready;
+  WarpOf(thread).ready |= 1u << thread.index % kWarp;
+  block->ready_warps |= 1u << thread.index / kWarp;
 }
 
 int Lane() { return block->current->index % kWarp; }
@@ -79,7 +83,7 @@ int BlockBarrier(Site site, bool vote) {
     }
     block->current->state = State::kAtBarrier;
     ReleaseBarrier();
-    block->current->fiber.Yield();
+    RunOthers();
   } else {
     Wait(State::kAtBarrier, "__syncthreads", site);
   }
@@ -119,31 +123,31 @@ void WarpCollective(const char* op, unsigned mask, const void* payload, size_t b
     Die("%s is called by lane %d, which its mask leaves out (%s:%d)", op, Lane(), site.file,
         site.line);
   }
-  if (bytes > 0) memcpy(me.given, payload, bytes);
+  if (bytes > 0) memcpy(me.payloads[me.shown ^ 1], payload, bytes);
   me.mask = mask;
   me.state = State::kAtWarp;
   me.op = op;
   me.site = site;
+  WarpOf(me).exchanging |= 1u << Lane();
   TryWarp(me);
-  me.fiber.Yield();
+  RunOthers();
 }
 
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site) {
   if (lane < 0 || lane >= kWarp || (mask >> lane & 1u) == 0) {
     Die("%s reads lane %d, which takes no part (%s:%d)", op, lane, site.file, site.line);
   }
-  return block->threads[static_cast<size_t>(block->current->index / kWarp * kWarp + lane)]->shown;
+  const Thread& giver =
+      *block->threads[static_cast<size_t>(block->current->index / kWarp * kWarp + lane)];
+  return giver.payloads[giver.shown];
 }
 
 unsigned Ballot(unsigned mask, bool predicate, Site site) {
   WarpCollective("__ballot_sync", mask, &predicate, sizeof predicate, site);
   unsigned bits = 0;
-  for (int lane = 0; lane < kWarp; ++lane) {
-    if ((mask >> lane & 1u) == 0) continue;
-    if (*static_cast<const bool*>(LanePayload(lane, mask, "__ballot_sync", site))) {
-      bits |= 1u << lane;
-    }
-  }
+  ForLanes(*block->current, mask, [&](const Thread& giver) {
+    if (giver.payloads[giver.shown][0] != 0) bits |= 1u << giver.index % kWarp;
+  });
   return bits;
 }
 

@@ -38,6 +38,13 @@ rivulet_fiber_switch:
 namespace rivulet::cuda_emulator {
 namespace {
 
+// Where Resume() was called.
+#if defined(__x86_64__)
+void* caller = nullptr;
+#else
+ucontext_t caller;
+#endif
+
 size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
@@ -63,8 +70,9 @@ void Fiber::Prepare(void (*entry)()) {
   for (int i = 0; i < 6; ++i) *--top = 0;
   stack_pointer_ = top;
 }
-void Fiber::Resume() { rivulet_fiber_switch(&caller_, stack_pointer_); }
-void Fiber::Yield() { rivulet_fiber_switch(&stack_pointer_, caller_); }
+void Fiber::Resume() { rivulet_fiber_switch(&caller, stack_pointer_); }
+void Fiber::Yield() { rivulet_fiber_switch(&stack_pointer_, caller); }
+void Fiber::SwitchTo(Fiber& next) { rivulet_fiber_switch(&stack_pointer_, next.stack_pointer_); }
 
 #else
 
@@ -75,8 +83,9 @@ void Fiber::Prepare(void (*entry)()) {
   context_.uc_link = nullptr;
   makecontext(&context_, entry, 0);
 }
-void Fiber::Resume() { swapcontext(&caller_, &context_); }
-void Fiber::Yield() { swapcontext(&context_, &caller_); }
+void Fiber::Resume() { swapcontext(&caller, &context_); }
+void Fiber::Yield() { swapcontext(&context_, &caller); }
+void Fiber::SwitchTo(Fiber& next) { swapcontext(&context_, &next.context_); }
 
 #endif
 

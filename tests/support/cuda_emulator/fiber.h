@@ -21,10 +21,12 @@ class Fiber {
 
   // Makes the next Resume() start `entry`, which must never return (it ends with a last Yield).
   void Prepare(void (*entry)());
-  // Runs the fiber until it yields.
+  // Runs the fiber, and those that it switches to, until one yields.
   void Resume();
   // On the fiber: returns to the caller of Resume().
   void Yield();
+  // On the fiber: continues on another one.
+  void SwitchTo(Fiber& next);
 
  private:
   char* memory_;
@@ -33,9 +35,8 @@ class Fiber {
   size_t skipped_;
 #if defined(__x86_64__)
   void* stack_pointer_ = nullptr;
-  void* caller_ = nullptr;
 #else
-  ucontext_t context_, caller_;
+  ucontext_t context_;
 #endif
 };
 

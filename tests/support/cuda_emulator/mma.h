@@ -32,13 +32,17 @@ inline void MmaF16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]
     return static_cast<const Fragments*>(LanePayload(i, kAll, "MmaF16", site));
   };
   const int g = Lane() / 4, t = Lane() % 4;
+  const Fragments *rows[4], *columns[4][2];
+  for (int owner = 0; owner < 4; ++owner) {
+    rows[owner] = lane(4 * g + owner);
+    columns[owner][0] = lane(4 * (2 * t) + owner);
+    columns[owner][1] = lane(4 * (2 * t + 1) + owner);
+  }
   for (int k = 0; k < 16; ++k) {
     const int owner = k % 8 / 2, high = k / 8, half = k % 2;
-    const Fragments* row = lane(4 * g + owner);
-    const Fragments* columns[2] = {lane(4 * (2 * t) + owner), lane(4 * (2 * t + 1) + owner)};
     for (int e = 0; e < 4; ++e) {
       // One rounding: the product of two F16 is exact in float32.
-      d[e] += row->a[2 * high + e / 2][half] * columns[e % 2]->b[high][half];
+      d[e] += rows[owner]->a[2 * high + e / 2][half] * columns[owner][e % 2]->b[high][half];
     }
   }
 }

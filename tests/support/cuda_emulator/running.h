@@ -2,6 +2,7 @@
 // The state that block.cc (runs blocks) and exchange.cc (barriers and exchanges of threads) share.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 namespace rivulet::cuda_emulator {
 
-inline constexpr int kWarp = 32;
+inline constexpr int kWarp = 32, kMostWarps = 32;
 enum class State : uint8_t { kReady, kAtBarrier, kAtPart, kAtWarp, kAtPredecessor, kPaused, kDone };
 
 // A copy of cp.async (copies.h).
@@ -29,16 +30,22 @@ struct Thread {
   Site site;            // where it waits
   const char* op = "";  // operation for which it waits
   unsigned mask = 0;
-  bool vote = false;
-  alignas(16) unsigned char given[kPayloadBytes];  // aligned, since they are read as structs
-  alignas(16) unsigned char shown[kPayloadBytes];  // of the last completed exchange
-  std::vector<Copy> copies;                        // waiting copies that are in no group yet
-  std::vector<std::vector<Copy>> groups;           // groups of copies, the oldest first
+  int shown = 0;  // the payload of the last completed exchange; the other one is of the next
+  alignas(16) unsigned char payloads[2][kPayloadBytes];  // aligned, since they are read as structs
+  std::vector<Copy> copies;                              // waiting copies that are in no group yet
+  std::vector<std::vector<Copy>> groups;                 // groups of copies, the oldest first
 };
 
 // A part of a block's threads, with its own barrier.
 struct Part {
   int arrived = 0, votes = 0, last_votes = 0;
+};
+
+// Lanes as bits.
+struct Warp {
+  unsigned ready = 0, exchanging = 0;
+  unsigned gone = 0;  // have exited, or never were
+  int lanes = 0;
 };
 
 // A block at work.
@@ -47,14 +54,13 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
   int count = 0, live = 0, at_barrier = 0;
   int votes = 0, last_votes = 0;
-  std::vector<Part> parts;              // parts of the block with their own barriers
-  int waited = 0;                       // threads that have waited for the predecessor
-  std::vector<std::vector<int>> ready;  // by warp
-  std::vector<int> exchanging;          // threads that wait in an exchange, by warp
+  std::vector<Part> parts;  // parts of the block with their own barriers
+  int waited = 0;           // threads that have waited for the predecessor
+  std::array<Warp, kMostWarps> warps;
   std::vector<int> paused;
-  int num_ready = 0;
-  size_t warp = 0;         // ran last
-  bool one_ahead = false;  // this block lets a warp run as far as it can
+  unsigned ready_warps = 0;     // warps with threads that are ready, as bits
+  int num_warps = 0, warp = 0;  // warp: ran last
+  bool one_ahead = false;       // this block lets a warp run as far as it can
   Thread* current = nullptr;
   std::vector<unsigned char> shared;
   unsigned char* shared_begin = nullptr;
@@ -64,6 +70,8 @@ extern Block* block;  // block of the running thread
 
 // The running thread stops until it is woken.
 void Wait(State state, const char* op, Site site);
+// The same for a thread whose state says already what it waits for.
+void RunOthers();
 // `thread` of `block` is ready again.
 void Wake(Thread& thread);
 
