@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--toolkit", default="", help="folder of nvcc and its tools")
     parser.add_argument("--compiler", required=True, help="version of nvcc, for the table's head")
-    parser.add_argument("--launches", type=pathlib.Path, required=True, help="folder of the emulator's test programs")
+    parser.add_argument("--launches", type=pathlib.Path, required=True, help="folder of the emulator's test programs, which ctest has run")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:

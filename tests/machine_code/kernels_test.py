@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--toolkit", default="", help="folder of nvcc and its tools")
     parser.add_argument("--compiler", required=True, help="version of nvcc")
-    parser.add_argument("--launches", type=pathlib.Path, required=True, help="folder of the emulator's test programs")
+    parser.add_argument("--launches", type=pathlib.Path, required=True, help="folder of the emulator's test programs, which ctest has run")
     args, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -227,12 +227,12 @@ namespace {
 void NoteLaunch(const void* function, size_t shared_bytes) {
   static const char* const path = std::getenv("RIVULET_EMULATOR_LAUNCHES");
   if (path == nullptr) return;
+  static FILE* const file = fopen(path, "w");
   static std::set<std::pair<size_t, size_t>> noted;
   const auto place = static_cast<size_t>(static_cast<const char*>(function) - &__executable_start);
   if (!noted.insert({place, shared_bytes}).second) return;
-  FILE* const file = fopen(path, "a");
   if (file == nullptr || fprintf(file, "%zx %zu\n", place, shared_bytes) < 0) abort();
-  fclose(file);
+  fflush(file);
 }
 
 // For tests/gpu/emulated_test.py: a line with the kernel's name, in the file that
