@@ -33,7 +33,7 @@ TEST(ReplicasTest, EverySessionIsThatOfALoneRun) {
   const char* const many = std::getenv("RIVULET_SIMULATION_SEEDS");
   const uint64_t seeds = many != nullptr          ? std::strtoull(many, nullptr, 10)
                          : RIVULET_SANITIZED != 0 ? 200
-                                                  : 4000;
+                                                  : 2000;
   std::atomic<uint64_t> next{0};
   std::mutex mutex;
   std::map<std::string, int64_t> counts;
