@@ -2,12 +2,15 @@
 # Installs what is missing, then runs every test that this machine can run: the release build with all tiers and the
 # container image, then the sanitizers, the fuzzers' smoke run, clang's thread-safety analysis and clang-tidy.
 # Usage: deploy/test.sh [stage...]      stages: ci asan tsan fuzz tidy (default), release and image (the parts of ci)
+# Without arguments, a stage after ci that has passed on this machine with the same sources, tools and packages is not run
+# again, and the output says so. ci always runs, and so does a stage that is named.
 # Tests that need what this machine lacks (a GPU) are listed as skipped, never as passed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stages=("$@")
-((${#stages[@]})) || stages=(ci asan tsan fuzz tidy)
+named=$#
+((named)) || stages=(ci asan tsan fuzz tidy)
 deploy/setup.sh --tests
 export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros CCACHE_BASEDIR="$PWD"
 
@@ -29,12 +32,33 @@ why_skipped() {
     END { for (reason in tests) print "skipped: " reason ":" tests[reason] }' "$1" | sort
 }
 
+# What the result of asan, tsan, fuzz and tidy depends on, as one number: every file but documents, and what only ci compiles
+# or runs; compilers, packages and the processor. Empty outside a checkout.
+inputs() {
+  local files
+  files=$(git ls-files -co --exclude-standard -- . ':!*.md' ':!docs' ':!kernels/cuda' ':!tests/bench' ':!tests/gpu' \
+    ':!tests/machine_code') || return 0
+  {
+    sort -u <<<"$files" | while read -r file; do [[ ! -f $file ]] || printf '%s\0' "$file"; done | xargs -0 sha256sum
+    dpkg-query -W
+    g++ --version
+    grep -m 1 ^flags /proc/cpuinfo
+  } | sha256sum | cut -d ' ' -f 1
+}
+passed=${XDG_CACHE_HOME:-$HOME/.cache}/rivulet-tests
+state=$(inputs)
+
 for stage in "${stages[@]}"; do
   case "$stage" in ci | release | image | asan | tsan | fuzz | tidy) ;; *)
     echo "test.sh: unknown stage '$stage'; stages: ci release image asan tsan fuzz tidy" >&2
     exit 2
     ;;
   esac
+  mark=$passed/$stage-$state
+  if ((!named)) && [[ $stage != ci && -n $state && -e $mark ]]; then
+    echo "== $stage: not run: it passed on this machine with the same sources, tools and packages, on $(date -r "$mark" +%F)"
+    continue
+  fi
   echo "== $stage"
   begin=$SECONDS
   preset=$stage
@@ -48,6 +72,11 @@ for stage in "${stages[@]}"; do
   if [[ $stage != tidy ]]; then
     ctest --preset "$stage" --output-log "build/$preset/test-$stage.log" --no-tests=error
     why_skipped "build/$preset/Testing/Temporary/LastTest.log"
+  fi
+  if [[ -n $state && $state == "$(inputs)" ]]; then  # no file changed meanwhile
+    mkdir -p "$passed"
+    find "$passed" -type f -mtime +30 -delete
+    touch "$mark"
   fi
   echo "== $stage: $((SECONDS - begin)) s"
 done
