@@ -148,6 +148,11 @@ if [[ -x $toolkit/bin/nvcc ]]; then
   buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
   build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel \
     --volume "$(readlink -f "$toolkit"):$toolkit:ro"
+  # The objects that nvcc made there have names of their own (another path), so the next run takes them from this machine's cache.
+  if [[ -d $cache ]]; then
+    (cd "$TMPDIR/buildah-cache/ccache" && find . -type f -name '*[MR]' -print0 | tar --null -T - -cf - | tar -C "$cache" -xf - --skip-old-files)
+    ccache --cleanup >/dev/null  # counts them
+  fi
 else
   echo "image_test.sh: CUDA=ON not built: no $toolkit/bin/nvcc" >&2
 fi
