@@ -25,7 +25,10 @@ def shared_memory(folder: pathlib.Path) -> dict[str, set[int]]:
     """REQUIRES: ctest has run the programs in `folder`."""
     asked = {}
     for noted in sorted(folder.glob("*.launches")):
-        for name, sizes in of_program(noted.with_suffix(""), noted).items():
+        program = noted.with_suffix("")
+        if noted.stat().st_mtime < program.stat().st_mtime:
+            raise RuntimeError(f"{noted} is older than its program; run: ctest --preset release -L machine_code")
+        for name, sizes in of_program(program, noted).items():
             asked.setdefault(name, set()).update(sizes)
     if not asked:
         raise RuntimeError(f"{folder} has no *.launches; run: ctest --preset release -L machine_code, which runs those programs first")

@@ -44,13 +44,11 @@ void TryWarp(const Thread& last) {
           Same(other.op, last.op);
   });
   if (!all) return;  // others may yet come; if not, the block stops and all are listed
+  warp.exchanging &= ~last.mask;
   ForLanes(last, last.mask, [](Thread& other) {
     other.shown ^= 1;
-    other.state = State::kReady;
+    Wake(other);
   });
-  warp.exchanging &= ~last.mask;
-  warp.ready |= last.mask;
-  block->ready_warps |= 1u << last.index / kWarp;
 }
 
 }  // namespace
