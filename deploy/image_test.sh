@@ -138,21 +138,15 @@ END
 context=$work/wheel build rivulet-wheel
 
 # The build stage with CUDA=ON, which fails without a working nvcc: the stage `packages` as its base, with this machine's
-# toolkit mounted where CUDA base images hold theirs. Everything else in those images, and their
-# runtime variants, stays untested.
-toolkit=/usr/local/cuda
+# toolkit mounted where it is here, so that deploy/test.sh has compiled the same objects. Everything else in CUDA base images, and
+# their runtime variants, stays untested.
+toolkit=$(readlink -m /usr/local/cuda)
 if [[ -x $toolkit/bin/nvcc ]]; then
   build rivulet-packages --target packages
   container=$(buildah "${store[@]}" from --pull-never localhost/rivulet-packages)
   buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
   buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
-  build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel \
-    --volume "$(readlink -f "$toolkit"):$toolkit:ro"
-  # The objects that nvcc made there have names of their own (another path), so the next run takes them from this machine's cache.
-  if [[ -d $cache ]]; then
-    (cd "$TMPDIR/buildah-cache/ccache" && find . -type f -name '*[MR]' -print0 | tar --null -T - -cf - | tar -C "$cache" -xf - --skip-old-files)
-    ccache --cleanup >/dev/null  # counts them
-  fi
+  build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel --volume "$toolkit:$toolkit:ro"
 else
   echo "image_test.sh: CUDA=ON not built: no $toolkit/bin/nvcc" >&2
 fi

@@ -13,6 +13,9 @@ named=$#
 ((named)) || stages=(ci asan tsan fuzz tidy)
 deploy/setup.sh --tests
 export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros CCACHE_BASEDIR="$PWD"
+# By the path that the image has, too, not by a link or a script that calls it: the compiler cache tells compilers apart.
+nvcc=$(readlink -m /usr/local/cuda/bin/nvcc)
+[[ ! -x $nvcc ]] || export CUDACXX=$nvcc
 
 # quietly <log> <command...>: the command's output goes to the log, its end to the terminal if it fails.
 quietly() {
