@@ -12,10 +12,10 @@
 namespace rivulet {
 namespace {
 
-const StateStamp kStamp{"weights", "config", "numerics", "owner"};
+const StateStamp kModel{"weights", "config", "numerics", "owner"};
 
 uint64_t Of(const GenerateSpec& spec) {
-  return ReplyFingerprint(ModelFingerprint(kStamp), spec, spec.max_tokens);
+  return ReplyFingerprint(ModelFingerprint(kModel), spec, spec.max_tokens);
 }
 
 // Changes a field of a kind that a fingerprint can cover.
@@ -51,7 +51,7 @@ TEST(ReplyFingerprintTest, EveryFieldCountsThatIsNotSaidToBeLeftOut) {
 
 // Clients keep fingerprints while servers are replaced. A new field must not change these values.
 TEST(ReplyFingerprintTest, TheValuesAreThoseOfEarlierServers) {
-  const uint64_t model = ModelFingerprint(kStamp);
+  const uint64_t model = ModelFingerprint(kModel);
   const SessionId id{0x0123456789abcdef, 0x0123456789abcdef};
   GenerateSpec spec;
   EXPECT_EQ(Of(spec), 0x67e67d7ba7208a51);
@@ -80,13 +80,13 @@ TEST(ReplyFingerprintTest, TheValuesAreThoseOfEarlierServers) {
 TEST(ReplyFingerprintTest, ItNamesModelAndNumerics) {
   for (std::string StateStamp::*field :
        {&StateStamp::weights_sha256, &StateStamp::config_sha256, &StateStamp::numerics_id}) {
-    StateStamp other = kStamp;
+    StateStamp other = kModel;
     (other.*field) += "x";
-    EXPECT_NE(ModelFingerprint(other), ModelFingerprint(kStamp));
+    EXPECT_NE(ModelFingerprint(other), ModelFingerprint(kModel));
   }
-  StateStamp other = kStamp;
+  StateStamp other = kModel;
   other.owner = "another process";
-  EXPECT_EQ(ModelFingerprint(other), ModelFingerprint(kStamp));
+  EXPECT_EQ(ModelFingerprint(other), ModelFingerprint(kModel));
 }
 
 }  // namespace
