@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, CommandTest, Server, rivulet
+from command import BIN_DIR, CONFORMANCE, SANITIZER_FLAGS, SOURCE_DIR, CommandTest, Server, rivulet
 
 BUILD_DIR = BIN_DIR.parent
 
@@ -42,7 +42,7 @@ class FindPackageTest(CommandTest):
             shutil.copy(SOURCE_DIR / "tests/e2e/client/find_package/program.cc", source)
             self.run_command(
                 "cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
-                f"-DCMAKE_CXX_FLAGS={os.environ.get('RIVULET_CXX_FLAGS', '')}",
+                f"-DCMAKE_CXX_FLAGS={SANITIZER_FLAGS}",
                 f"-DCMAKE_CXX_COMPILER={os.environ.get('RIVULET_CXX', 'c++')}",
             )
             self.run_command("cmake", "--build", build)

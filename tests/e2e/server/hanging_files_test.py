@@ -15,7 +15,7 @@ import unittest
 from unittest import mock
 
 from authority import Authority
-from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, CommandTest, rivulet
+from command import BIN_DIR, CONFORMANCE, SANITIZER_FLAGS, SOURCE_DIR, CommandTest, rivulet
 
 sys.path.insert(0, str(SOURCE_DIR / "tests/stress/attack"))
 from victim import Victim
@@ -24,7 +24,7 @@ COMPILER = os.environ.get("RIVULET_CXX", "c++")
 if shutil.which(COMPILER) is None:
     print(f"skipped: {COMPILER} is not installed; deploy/setup.sh installs it")
     sys.exit(77)
-if os.environ.get("RIVULET_CXX_FLAGS"):
+if SANITIZER_FLAGS:
     print("skipped: a sanitizer must be the first library of a process")
     sys.exit(77)
 

@@ -12,8 +12,10 @@ SOURCE_DIR = pathlib.Path(os.environ.get("RIVULET_SOURCE_DIR", pathlib.Path(__fi
 BIN_DIR = pathlib.Path(os.environ.get("RIVULET_BIN_DIR", SOURCE_DIR / "build/release/bin"))
 CONFORMANCE = SOURCE_DIR / "tests/conformance/models"
 ZOO = SOURCE_DIR / "model/zoo"
+# Flags of the programs' compiler that name sanitizers; empty without one.
+SANITIZER_FLAGS = os.environ.get("RIVULET_CXX_FLAGS", "")
 # Freed memory that AddressSanitizer keeps back, in MiB.
-KEPT_BACK_MIB = 300 if "address" in os.environ.get("RIVULET_CXX_FLAGS", "") else 0
+KEPT_BACK_MIB = 300 if "address" in SANITIZER_FLAGS else 0
 
 
 class Result:

@@ -11,7 +11,7 @@ import subprocess
 
 import rivulet_wheel  # makes rivulet what the Python client imports
 
-from command import BIN_DIR, SOURCE_DIR
+from command import BIN_DIR, SANITIZER_FLAGS, SOURCE_DIR
 
 HERE = pathlib.Path(__file__).parent
 MODULES = SOURCE_DIR / "build/typescript/node_modules"
@@ -110,11 +110,11 @@ def typescript_client(folder):
 def drivers(folder):
     """The clients by name. None: what it needs is absent. Under a sanitizer only the clients that are compiled."""
     python, cpp = (rivulet_wheel.PYTHON, HERE / "python_driver.py"), BIN_DIR.parent / "tests/contract_driver"
-    made = {f"python {kind}": Driver(*python, kind) for kind in ("sync", "async", "multiplex")}
-    made |= {f"c++ {kind}": Driver(cpp, kind) if cpp.exists() else None for kind in ("wait", "async", "multiplex")}
+    made = {f"c++ {kind}": Driver(cpp, kind) if cpp.exists() else None for kind in ("wait", "async", "multiplex")}
     made["command"] = Command()
-    if os.environ.get("RIVULET_CXX_FLAGS"):
-        return {name: driver for name, driver in made.items() if "python" not in name}
+    if SANITIZER_FLAGS:
+        return made
+    made |= {f"python {kind}": Driver(*python, kind) for kind in ("sync", "async", "multiplex")}
     made["typescript"] = None
     if shutil.which("npm") and shutil.which("protoc") and MODULES.is_dir():
         made["typescript"] = Driver("node", HERE / "typescript_driver.js", typescript_client(folder))
