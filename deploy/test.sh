@@ -13,9 +13,10 @@ named=$#
 ((named)) || stages=(ci asan tsan fuzz tidy)
 deploy/setup.sh --tests
 export CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=time_macros CCACHE_BASEDIR="$PWD"
-# By the path that the image has, too, not by a link or a script that calls it: the compiler cache tells compilers apart.
+# The compiler cache tells compilers apart by their files. image_test.sh compiles with this nvcc, too, so a link to it or a script
+# that calls it would compile every kernel twice.
 nvcc=$(readlink -m /usr/local/cuda/bin/nvcc)
-[[ ! -x $nvcc ]] || export CUDACXX=$nvcc
+[[ ! -x $nvcc ]] || export CUDACXX=${CUDACXX:-$nvcc}
 
 # quietly <log> <command...>: the command's output goes to the log, its end to the terminal if it fails.
 quietly() {
