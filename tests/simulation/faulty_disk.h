@@ -36,6 +36,7 @@ class FaultyDisk {
   bool DoOne() {
     auto& next = reads_.empty() ? others_ : reads_;
     if (next.empty()) return false;
+    if (!reads_.empty()) ++reads_ended_;
     const std::function<void()> work = std::move(next.front());
     next.pop_front();
     work();
@@ -44,6 +45,7 @@ class FaultyDisk {
   int64_t faults() const { return faults_; }
   int64_t reads() const { return num_reads_; }
   int64_t reads_to_come() const { return static_cast<int64_t>(reads_.size()); }
+  int64_t reads_ended() const { return reads_ended_; }
   // Bytes of the files that were to be written and have not been removed since.
   int64_t bytes() const {
     int64_t bytes = 0;
@@ -132,7 +134,7 @@ class FaultyDisk {
   const Faults to_come_;
   std::map<uint64_t, File> files_;
   std::deque<std::function<void()>> reads_, others_;
-  int64_t faults_ = 0, num_reads_ = 0;
+  int64_t faults_ = 0, num_reads_ = 0, reads_ended_ = 0;
 };
 
 }  // namespace rivulet

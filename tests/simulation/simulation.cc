@@ -130,8 +130,11 @@ void Simulation::Turn(bool emit) {
   int64_t holders = std::count_if(requests_.begin(), requests_.end(),
                                   [](const simulated::Asked& asked) { return asked.goes_on; });
   const int asked_before = requests_.last_number();
+  const auto reads_ended = [&] { return engine_.disk() ? engine_.disk()->reads_ended() : 0; };
+  const int64_t ended_before = reads_ended();
   const bool more = engine_.get()->Turn();
   holders += requests_.last_number() - asked_before;
+  holders += reads_ended() - ended_before;  // the next turn takes these states in
   if (!emit) return;
   engine_.get()->Emit();
   clock_.Told();

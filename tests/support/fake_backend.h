@@ -11,13 +11,13 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/backend.h"
@@ -36,7 +36,7 @@ struct FakeHistory {
   bool grows = false;
   std::vector<uint16_t> kept = {};
   // For the penalties: by token, whether it was in the prompt, and its count in the output.
-  std::map<int32_t, std::pair<bool, int32_t>> counts = {};
+  absl::flat_hash_map<int32_t, std::pair<bool, int32_t>> counts = {};
 
   void Feed(int32_t token, bool as_output);
   void Count(const TokenCount& seen);
