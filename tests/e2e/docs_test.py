@@ -5,7 +5,7 @@ looks like the project's root after a build. (client/typescript_test.py runs the
     <!-- background -->        it starts a server, which runs until the page ends
     <!-- not run: REASON -->   it needs what this machine lacks; the test lists it
 
-Addresses of loopback get free ports, so that pages do not meet other servers of the machine."""
+Addresses of loopback get free ports, so that pages do not meet other servers of the machine, and `rivulet bench` measures for a second."""
 
 import pathlib
 import re
@@ -53,11 +53,11 @@ class Page:
             server.communicate(timeout=TIMEOUT)
         self.scratch.cleanup()
 
-    def with_free_ports(self, text: str) -> str:
+    def as_run(self, text: str) -> str:
         def replaced(match):
             return f"127.0.0.1:{self.ports.setdefault(match.group(1), free_port())}"
 
-        return re.sub(r"127\.0\.0\.1:(\d+)", replaced, text)
+        return re.sub(r"127\.0\.0\.1:(\d+)", replaced, re.sub(r"(rivulet bench .*--duration) \d+", r"\1 1", text))
 
     def start(self, text: str) -> None:
         """Starts a server, ours or Prometheus, and waits until it listens."""
@@ -69,7 +69,7 @@ class Page:
         raise AssertionError(f"the server did not start: {text}")
 
     def run(self, block) -> subprocess.CompletedProcess:
-        text = self.with_free_ports(block["text"])
+        text = self.as_run(block["text"])
         if block["language"] == "python":
             command = [PYTHON, "-W", "error", "-c", text]
         else:
@@ -94,7 +94,7 @@ class DocsTest(unittest.TestCase):
                         if note.startswith("not run: "):
                             left_out.append(f"{where} ({note.removeprefix('not run: ')})")
                         elif note == "background":
-                            page.start(page.with_free_ports(block["text"]))
+                            page.start(page.as_run(block["text"]))
                         else:
                             self.assertEqual(note, "", "this test knows no such comment")
                             count += 1
