@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -87,11 +88,12 @@ void DeviceMemory::CheckGuards() const {
     const auto* begin = reinterpret_cast<const unsigned char*>(b.map) + page;
     const auto* end = reinterpret_cast<const unsigned char*>(b.map) + b.map_bytes - page;
     const auto check = [&](const unsigned char* from, const unsigned char* to) {
-      for (const auto* p = from; p < to; ++p) {
-        if (*p == kGuard) continue;
-        Die("a write %td bytes from the beginning of an allocation of %zu bytes",
-            static_cast<ptrdiff_t>(p - data), b.bytes);
-      }
+      // memcmp is faster than a loop over bytes, and every launch checks all allocations.
+      const auto equal = [&] { return std::memcmp(from, from + 1, size_t(to - from) - 1) == 0; };
+      if (from >= to || (*from == kGuard && equal())) return;
+      const auto* p = std::find_if(from, to, [](unsigned char byte) { return byte != kGuard; });
+      Die("a write %td bytes from the beginning of an allocation of %zu bytes",
+          static_cast<ptrdiff_t>(p - data), b.bytes);
     };
     check(data - begin > kAlignment ? data - kAlignment : begin, data);
     check(data + b.bytes, end);
