@@ -9,7 +9,7 @@ import cluster
 class ClusterTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scripts = cluster.scenarios.scripts(9)
+        cls.scripts = cluster.scenarios.scripts(6)
 
     def run_scenario(self, name, scripts=None):
         tally = cluster.run(name, scripts or self.scripts).tally
@@ -41,7 +41,7 @@ class ClusterTest(unittest.TestCase):
 
     def test_replicas_of_another_numerics_id(self):
         name = "another numerics id"
-        tally = self.run_scenario(name, cluster.scenarios.scripts(9, cluster.SCENARIOS[name].options.releases))
+        tally = self.run_scenario(name, cluster.scenarios.scripts(6, cluster.SCENARIOS[name].options.releases))
         self.assertGreater(tally.counts["replies with other numerics"], 0)
         self.assertEqual(tally.counts["sessions lost"], 0)
 
