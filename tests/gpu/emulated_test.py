@@ -27,7 +27,7 @@ REAL = {
 # Small models and few steps instead of the real lists.
 SMALL = {
     "BACKEND_TESTS": ("backend_golden_cuda_test",),
-    "OWN": (("mnist-linear", (1, 8), 4), ("mamba2", (1, 4), 16), ("granite", (1,), 80)),
+    "OWN": (("mnist-linear", (1, 8), 4), ("mamba2", (1, 4), 16), ("granite", (1,), 20)),
     "LATENCY": (("mnist-linear", (1,)),),
     "TABLES": (("mamba2", 4, 0), ("mamba2", 1, 16)),
     "LIBRARY": (("mnist-linear", (8,), 4, ("auto",)), ("mamba2", (4,), 16, ("auto",))),
@@ -103,7 +103,7 @@ class EmulatedTest(rehearsal_test.Rehearsal):
         figure = r" \| [\d.,]+ \| [\d.,]+ \| \d+ % \| \d+ % \|"
         for row in (rf"mnist-linear 1 latency{figure}", rf"mnist-linear 8{figure}  \| [\d.,]+ \|", r"mnist-linear prompt of 4 \| [\d.,]+ \|",
                     rf"mamba2 1{figure}", rf"mamba2 4{figure}", r"mamba2 prompt of 16 \| [\d.,]+ \|  \|  \|  \|  \| [\d.,]+ \|", rf"granite 1{figure}",
-                    r"granite prompt of 80 \| [\d.,]+ \|", r"auto ran `.*own kernels", *(rf"{model} 8 {what} \| [\d.,]+ \|" for what, _, ((model, _),) in SMALL["SWITCHED"]),
+                    r"granite prompt of 20 \| [\d.,]+ \|", r"auto ran `.*own kernels", *(rf"{model} 8 {what} \| [\d.,]+ \|" for what, _, ((model, _),) in SMALL["SWITCHED"]),
                     r"mamba2 1 after 8 tokens \|", r"Step of mamba2 4 rows", r"mamba2 prompt of 16: [\d.,]+ us of kernels", r"`CausalConv.*` \| \(1, 1, 1\) \| 2 \| 2.0 \|",
                     r"`Embed` \| \(1, 1, 1\) \| 1 \|", r"\n\| 4 \| [\d.,]+ \|"):  # fmt: skip
             self.assertRegex(text, row)
