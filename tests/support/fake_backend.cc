@@ -20,6 +20,8 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// Adds products that do not depend on each other: the simulations hash all values for each token,
+// and a chain of Mix() took most of their time. CountsHash() does the same.
 uint64_t ValuesHash(std::span<const uint16_t> values) {
   uint64_t all = values.size();
   for (size_t i = 0; i < values.size(); ++i) all += (uint64_t{values[i]} + 1) * (2 * i + 1);
@@ -42,8 +44,6 @@ void FakeHistory::Count(const TokenCount& seen) {
   output_count += seen.output_count;
 }
 
-// Hashes here add up products that do not depend on each other: the simulations spend most of
-// their time in them.
 uint64_t FakeHistory::CountsHash() const {
   uint64_t all = 0;
   for (const auto& [token, seen] : counts) {
