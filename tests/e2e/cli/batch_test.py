@@ -159,7 +159,7 @@ class BatchChatTest(BatchTest):
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         message = {"messages": [{"role": "user", "content": "the band"}]}
         self.into.write_text(
-            lines_of(message, {"prompt": "the band", "max_tokens": 9}, {"custom_id": "o", "method": "POST", "url": "/v1/chat/completions", "body": message})
+            lines_of(message, {"prompt": "the band", "max_tokens": 9, "seed": 3}, {"custom_id": "o", "method": "POST", "url": "/v1/chat/completions", "body": message})
         )
         with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON="/bin/false"):
             # Lines would get their errors for good; so the batch waits for somebody to install what is missing.
