@@ -45,13 +45,12 @@ HWY_NOINLINE void SparseTile(const GemmArgs& args, int panel) {
   }
   const int32_t* HWY_RESTRICT inputs = args.nonzero.inputs;
   const int count = args.nonzero.count, last = count - 1;
+  constexpr int kLineWeights = 64 / sizeof(Weight);  // those of a cache line
   for (int n = 0; n < count; ++n) {
     const auto k = size_t(inputs[n]);
     const Weight* const next = w + size_t(inputs[HWY_MIN(n + kAhead, last)]) * kPanelColumns;
     RIVULET_UNROLL
-    for (size_t line = 0; line < sizeof(Weight) * kPanelColumns / 64; ++line) {
-      hwy::Prefetch(next + line * 64 / sizeof(Weight));
-    }
+    for (int j = 0; j < kPanelColumns; j += kLineWeights) hwy::Prefetch(next + j);
     SparseVec b[kSparseVecs];
     RIVULET_UNROLL
     for (int j = 0; j < kSparseVecs; ++j) b[j] = Widen(w + k * kPanelColumns + j * kSparseLanes);

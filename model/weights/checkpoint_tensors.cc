@@ -158,6 +158,7 @@ const TensorEntry* CheckpointTensors::Find(absl::string_view name) const {
 
 std::vector<std::string> CheckpointTensors::names() const {
   std::vector<std::string> names;
+  names.reserve(by_tensor_.size());
   for (const auto& [name, file] : by_tensor_) names.push_back(name);
   return names;
 }

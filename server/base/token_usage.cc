@@ -17,6 +17,7 @@ std::shared_ptr<CallerTokens> TokenUsage::Of(const std::string& tenant, const st
 std::vector<TokenUsage::Caller> TokenUsage::all() const {
   std::vector<Caller> all;
   MutexLock lock(&mutex_);
+  all.reserve(callers_.size());
   for (const auto& [name, count] : callers_) {
     all.push_back({name.first, name.second, count->given, count->generated});
   }

@@ -40,7 +40,7 @@ struct SessionId {
   static SessionId Random();  // from the system's generator
   static std::optional<SessionId> Parse(absl::string_view text);
   std::string ToString() const;
-  auto operator<=>(const SessionId&) const = default;  // NOLINT(modernize-use-nullptr)
+  auto operator<=>(const SessionId&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const SessionId& id) {
     return H::combine(std::move(h), id.high, id.low);

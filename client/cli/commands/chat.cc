@@ -72,8 +72,8 @@ void Say(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); 
 
 class Chat {
  public:
-  Chat(const ChatOptions& options, const ChatSetup& setup, Conversation first)
-      : options_(options), setup_(setup), interactive_(isatty(STDIN_FILENO) == 1) {
+  Chat(const ChatOptions& options, Conversation first)
+      : options_(options), interactive_(isatty(STDIN_FILENO) == 1) {
     conversations_.push_back(std::move(first));
   }
 
@@ -103,7 +103,6 @@ class Chat {
   absl::Status SetSeed(const std::string& argument);
 
   const ChatOptions& options_;
-  const ChatSetup& setup_;
   const bool interactive_;
   LineReader lines_{"-"};
   std::vector<Conversation> conversations_;
@@ -342,7 +341,7 @@ absl::StatusOr<std::string> RunCommand(const ChatOptions& options) {
   first->SetSystem(options.system);
   if (isatty(STDIN_FILENO) == 1) Say("/help lists the commands");
   const Interruption interruption(/*flags=*/0);
-  Chat chat(options, setup, *std::move(first));
+  Chat chat(options, *std::move(first));
   const absl::Status status = chat.Run();
   chat.Close();
   if (!status.ok()) return status;

@@ -91,6 +91,7 @@ absl::StatusOr<std::vector<Session*>> Checkpoints::Save(Slots* slots) {
 
 std::vector<Session*> Checkpoints::ForgetUnsaved() {
   std::vector<Session*> sessions;
+  sessions.reserve(saving_.size());
   for (const Saving& saving : saving_) sessions.push_back(saving.session);
   saving_.clear();
   return sessions;

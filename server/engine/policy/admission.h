@@ -123,7 +123,7 @@ class Admission {
     bool again = false;           // that request was preempted
     // Slots of the preempted request that may go if the next request may not; 0: none.
     int preempted_slots = 0;
-    auto operator<=>(const Bid&) const = default;  // NOLINT(modernize-use-nullptr): no pointer here
+    auto operator<=>(const Bid&) const = default;
   };
   struct Tenant {
     uint64_t number = 0;

@@ -74,8 +74,8 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   // fill(result, reply) puts a result into the reply.
   template <typename Submit, typename Fill>
   void Run(const Submit& submit, Fill fill) {
-    const auto done = [this, fill = std::move(fill)](auto result) {
-      if constexpr (std::is_same_v<decltype(result), absl::Status>) {
+    const auto done = [this, fill = std::move(fill)](auto&& result) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(result)>, absl::Status>) {
         End(result);
       } else {
         End(result.ok() ? FillIn(fill, *result) : result.status());

@@ -396,6 +396,7 @@ Entry DirStore::Expired() const {
 // The files of the sessions and chunks that an entry forgets.
 std::vector<std::string> DirStore::PathsOf(const Entry& sweep) const {
   std::vector<std::string> paths;
+  paths.reserve(sweep.swept_sessions.size() + sweep.swept_chunks.size());
   for (const std::string& session : sweep.swept_sessions) {
     paths.push_back(log_.RecordPath(log_.image().FindRecord(session, 0)->file));
   }

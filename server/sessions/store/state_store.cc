@@ -279,6 +279,7 @@ ViewPtr StateStore::Use(KeptState* state) {
   if (!state->in_memory()) return nullptr;
   state->ForEachPart([this](KeptState* part) { UseLast(part); });
   std::vector<BlobPtr> segments;
+  segments.reserve(state->segments_.size());
   for (const StatePtr& segment : state->segments_) segments.push_back(segment->blob_);
   return std::make_shared<const StateView>(state->blob_, size_.fixed / sizeof(float),
                                            std::move(segments));
