@@ -17,7 +17,7 @@ packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev openssl libbenchmark-dev
-  clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
+  clang-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
   git haproxy buildah debootstrap curl chromium prometheus redis-server logrotate qemu-user xz-utils
 )
 

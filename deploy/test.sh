@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, then runs every test that this machine can run: the release build with all tiers and the
-# container image, then the sanitizers, the fuzzers' smoke run, clang's thread-safety analysis and clang-tidy.
+# container image, then the sanitizers, the fuzzers' smoke run, and clang-tidy with clang's thread-safety analysis.
 # Usage: deploy/test.sh [stage...]      stages: ci asan tsan fuzz tidy (default), release and image (the parts of ci)
 # Without arguments, a stage after ci that has passed on this machine with the same sources, tools and packages is not run
 # again, and the output says so. ci always runs, and so does a stage that is named.
