@@ -324,7 +324,7 @@ class TargetTest(CommandTest):
     def test_a_reply_whose_server_is_killed_goes_on_at_another(self):
         bulky = ("--json", "--logprobs", "--top-logprobs", "20")  # more than connection and pipe hold, so it is cut
         for model, args, code in (
-            (SHAKESPEARE, ("--max-tokens", "3000", "--prompt", "A"), 0),
+            (SHAKESPEARE, ("--max-tokens", "600", "--prompt", "A"), 0),
             (RFA, ("--max-tokens", "15000", "--tokens", "3", *bulky), 0),
             (RFA, ("--max-tokens", "15000", "--tokens", "3", *bulky, "--no-resume"), 3),
         ):
