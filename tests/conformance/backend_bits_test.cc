@@ -171,7 +171,7 @@ std::vector<std::string> BitsModels(bool bundled) {
     models.push_back("tests/conformance/softmax/full");
     models.push_back("tests/conformance/softmax/window4");
   }
-  if (bundled && !BundledModelsAreTooLarge()) {
+  if (bundled && !BundledModelsAreTooLarge() && !StepsAreSlow()) {
     models.push_back("model/zoo/mnist-linear");
     models.push_back("model/zoo/shakespeare-rfa");
   }

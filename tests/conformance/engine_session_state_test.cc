@@ -148,7 +148,8 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
     return ReasonOf(status);
   };
   // Each bit of the header, then one of each byte: a checksum sees every bit alike.
-  for (size_t bit = 0; bit < good.size() * 8; bit += bit < 4096 ? 1 : 9) {
+  constexpr size_t step = RIVULET_SANITIZED ? 7 : 1;
+  for (size_t bit = 0; bit < good.size() * 8; bit += bit < 4096 ? 1 : step * 9) {
     std::string flipped = good;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
     // Of two versions whose fields are alike, the version says the kind of the model.
@@ -161,7 +162,7 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
       ASSERT_EQ(probe_->Digests(), before) << bit;
     }
   }
-  for (size_t size = 0; size < good.size(); ++size) {
+  for (size_t size = 0; size < good.size(); size += step) {
     EXPECT_EQ(expect_refused(absl::string_view(good).substr(0, size)), "SNAPSHOT_DAMAGED") << size;
   }
   EXPECT_EQ(expect_refused(good, "another"), "SNAPSHOT_TENANT");

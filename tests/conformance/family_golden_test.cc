@@ -132,7 +132,8 @@ TEST_P(FamilyGoldenTest, TheCutIntoRunsAndTheThreadsChangeNoBit) {
     const BackendScore whole = Score(*alone, tokens, 1024);
     for (const int threads : {1, 3}) {
       const auto backend = NewBackend(model_, threads, weights);
-      for (const int chunk : {1, 2, 7, 1024}) {
+      // The sanitizers find nothing in one cut that they do not find in another.
+      for (const int chunk : RIVULET_SANITIZED ? std::vector{7} : std::vector{1, 2, 7, 1024}) {
         const BackendScore score = Score(*backend, tokens, chunk);
         const std::string where = absl::StrCat(backend->limits().numerics_id, ", ", threads,
                                                " threads, chunks of ", chunk);
