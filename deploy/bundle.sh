@@ -64,7 +64,8 @@ if $gpu_tests; then
   git rev-parse --short HEAD >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"  # for the tables
 fi
 for program in "${programs[@]}"; do
-  cp "$program" "$bundle/bin/"
+  cp --no-dereference "$program" "$bundle/bin/"
+  [[ ! -L $program ]] || continue  # to a program that is in the bundle
   strip "$bundle/bin/${program##*/}"
   # The C library and its loader must come from the machine that runs the bundle.
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |

@@ -19,14 +19,14 @@ ROOT = rehearsal_test.HERE.parents[1]
 REAL = {
     **{f"gpu_{name}": f"tests/{name}" for name in ("cuda_chain_test", "cuda_embed_test", "cuda_layer_norm_test", "cuda_product_rows_test",
                                                    "cuda_sample_steps_test", "cuda_slot_test")},
-    "backend_golden_cuda_test": "tests/cuda_golden_emulated_test",
+    "gpu_backend_golden_test": "tests/cuda_golden_emulated_test",
     "bench_step": "tests/bench_step_emulated",
     "rivulet-server": "tests/rivulet-server-emulated",
     "rivulet": "bin/rivulet",
 }  # fmt: skip
 # Small models and few steps instead of the real lists.
 SMALL = {
-    "BACKEND_TESTS": ("backend_golden_cuda_test",),
+    "BACKEND_TESTS": ("gpu_backend_golden_test",),
     "OWN": (("mnist-linear", (1, 8), 4), ("mamba2", (1, 4), 16), ("granite", (1,), 20)),
     "LATENCY": (("mnist-linear", (1,)),),
     "TABLES": (("mamba2", 4, 0), ("mamba2", 1, 16)),

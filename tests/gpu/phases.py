@@ -20,8 +20,8 @@ from results import NOT_DONE, Outcome, Results, json_lines, read_lines
 
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT, BENCH_LIMIT, PROFILE_LIMIT = 20, 60, 10, 60, 30  # seconds of one program
 # Tests of the whole backend, the most telling first, and the tests of kernels without which they say nothing.
-BACKEND_TESTS = tuple(f"{name}_cuda_test" for name in ("backend_golden", "backend_bits", "backend_family", "backend_latency", "backend_against_cpu",
-                                                       "backend_contract", "engine_state", "engine_session_state"))  # fmt: skip
+BACKEND_TESTS = tuple(f"gpu_{name}_test" for name in ("backend_golden", "backend_bits", "cuda_family", "cuda_latency", "cuda_against_cpu", "backend_contract",
+                                                      "engine_state", "engine_session_state"))  # fmt: skip
 BACKEND_NEEDS = tuple(f"gpu_cuda_{name}_test" for name in ("embed", "layer_norm", "slot", "gemm", "linear_attention", "sample"))
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions, which RIVULET_TESTS_CUDA_OFF names
 # Models: rows of a step, tokens of a prompt (0: none).

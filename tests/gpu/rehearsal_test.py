@@ -101,7 +101,7 @@ TOOLS = ("nvidia-smi", "python3", "ncu", "compute-sanitizer")
 # Seconds that a command took on an H200, about, by words in it; the first that fits. Those of rwkv7-7.2b are an estimate.
 EXPECTED = (("compute-sanitizer", 2), ("^ncu ", 6), ("peers.py", 64), ("nvidia-smi", 1), ("copy_rate", 1), ("rivulet bench", 6),
             ("--soak=20000", 11), ("--soak", 9), ("rwkv7-7.2b", 35), ("qwen3.5", 12), ("rwkv7-1.5b", 12), ("granite", 34), ("--rows=1,64,1024 --prompt=4096", 19),
-            ("rwkv7|mamba2", 7), ("mnist-linear", 2.5), ("gpu_|shared_math", 0.8), ("backend_|engine_", 5))  # fmt: skip
+            ("rwkv7|mamba2", 7), ("mnist-linear", 2.5), (f"^({'|'.join(phases.BACKEND_TESTS)})", 5), ("gpu_|shared_math", 0.8))  # fmt: skip
 
 
 def pretend(factor: float, stop: float = 1e9) -> None:
@@ -236,14 +236,14 @@ class RehearsalTest(Rehearsal):
                 self.assertIn("not known to be right", text)
 
     def test_the_second_command_looks_at_what_failed(self):
-        self.does("backend_bits_cuda_test", "fail Suite.Bad")
+        self.does("gpu_backend_bits_test", "fail Suite.Bad")
         self.run_phase("first", code=1, only=("backend",))
         self.run_phase("second", code=1)
         second = self.outcomes("second")
         self.assertEqual(second, {
-            "backend_bits_cuda_test Suite.Good": "passed", "backend_bits_cuda_test Suite.Bad": "failed", "backend_bits_cuda_test without overlap": "failed",
-            "backend_bits_cuda_test without graphs": "failed", "memcheck backend_bits_cuda_test *": "passed",
-            "racecheck backend_bits_cuda_test *": "passed"})  # fmt: skip
+            "gpu_backend_bits_test Suite.Good": "passed", "gpu_backend_bits_test Suite.Bad": "failed", "gpu_backend_bits_test without overlap": "failed",
+            "gpu_backend_bits_test without graphs": "failed", "memcheck gpu_backend_bits_test *": "passed",
+            "racecheck gpu_backend_bits_test *": "passed"})  # fmt: skip
         self.assertEqual([call.split("off=")[1].split()[0] for call in self.calls() if "backend_bits" in call][-2:], list(phases.SWITCHES))
         self.assertIn("- again without, whole, 2 failed", self.report())
 
@@ -255,7 +255,7 @@ class RehearsalTest(Rehearsal):
         self.LIMITS += "; phases.benchmarks = None"
         self.run_phase("first", code=1, only=("own", "backend"))
         self.assertEqual(self.outcomes()["own: the script"], "failed")
-        self.assertEqual(self.outcomes()["backend_golden_cuda_test"], "passed")
+        self.assertEqual(self.outcomes()["gpu_backend_golden_test"], "passed")
         self.assertIn("TypeError", self.report())
 
     def test_no_call_of_ncu_changes_clocks(self):
@@ -290,7 +290,7 @@ class RehearsalTest(Rehearsal):
         self.run_phase("second", only=("server",))
         calls = self.calls()
         self.assertEqual([call for call in calls if not call.endswith("library=['libcublasLt.so.13']")], [])
-        self.assertEqual({call.split()[0] for call in calls} >= {"bench_step", "rivulet", "rivulet-server", "backend_golden_cuda_test"}, True)
+        self.assertEqual({call.split()[0] for call in calls} >= {"bench_step", "rivulet", "rivulet-server", "gpu_backend_golden_test"}, True)
 
     def test_results_go_where_a_borrowed_machine_looks_for_them(self):
         out = self.folder / "out"

@@ -6,7 +6,7 @@
 
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::activation_test {
 namespace {
 
 // One row without bias and factor.
@@ -93,4 +93,4 @@ TEST(ActivationTest, SwigluMayReplaceEitherHalf) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::activation_test

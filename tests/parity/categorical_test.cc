@@ -10,7 +10,7 @@
 #include "kernels/cpu/cpu_target.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::categorical_test {
 namespace {
 
 // Distance of `value` from `exact` in units of the last place of a float32 of this size.
@@ -143,4 +143,4 @@ TEST(CategoricalTest, OneValueThatIsNotFiniteIsFound) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::categorical_test

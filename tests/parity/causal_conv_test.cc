@@ -6,7 +6,7 @@
 #include "tests/support/causal_conv_case.h"
 #include "tests/support/cuts.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::causal_conv_test {
 namespace {
 
 using Case = CausalConvCase;
@@ -95,4 +95,4 @@ TEST(CausalConvTest, RefusesWhatTheHeaderDoesNotAllow) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::causal_conv_test

@@ -6,7 +6,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/cuda_cuts.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_causal_conv_test {
 namespace {
 
 using Case = CausalConvCase;
@@ -101,4 +101,4 @@ TEST(CudaCausalConvTest, RefusesWhatTheHeaderDoesNotAllow) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_causal_conv_test

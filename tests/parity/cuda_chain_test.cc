@@ -10,7 +10,7 @@
 #include "tests/support/cuda_matrix.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_chain_test {
 namespace {
 
 #if defined(RIVULET_CUDA_EMULATED)
@@ -148,4 +148,4 @@ TEST_F(CudaChainTest, AsAGraph) { ExpectBits(false, true); }
 TEST_F(CudaChainTest, AsAGraphOfDependentLaunches) { ExpectBits(true, true); }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_chain_test

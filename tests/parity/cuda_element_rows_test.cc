@@ -6,7 +6,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_element_rows_test {
 namespace {
 
 TEST(CudaElementRowsTest, EveryActivationMatchesTheReferenceAndWorksInPlace) {
@@ -77,4 +77,4 @@ TEST(CudaElementRowsTest, LargeValuesStayFiniteAndNaNStaysNaN) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_element_rows_test

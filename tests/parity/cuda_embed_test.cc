@@ -7,7 +7,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_embed_test {
 namespace {
 
 constexpr int kVocab = 11, kTableRows = 20;
@@ -143,4 +143,4 @@ TEST(CudaEmbedTest, ColumnsFromTheWidthOnAreNotTouched) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_embed_test

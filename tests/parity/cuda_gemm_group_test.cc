@@ -11,7 +11,7 @@
 #include "tests/support/cuda_matrix.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_gemm_group_test {
 namespace {
 
 struct Size {
@@ -197,4 +197,4 @@ TEST(CudaGemmGroupTest, CheckNamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_gemm_group_test

@@ -11,7 +11,7 @@
 #include "tests/support/cuda_matrix.h"
 #include "tests/support/gemm_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_gemm_test {
 namespace {
 
 constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kInt8};
@@ -299,4 +299,4 @@ TEST(CudaGemmTest, CheckNamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_gemm_test

@@ -7,7 +7,7 @@
 #include "tests/support/cuda_matrix.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_gemm_wide_test {
 namespace {
 
 int RoundUp8(int n) { return (n + 7) / 8 * 8; }
@@ -142,4 +142,4 @@ TEST(CudaWideGemmTest, CheckNamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_gemm_wide_test

@@ -5,7 +5,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_group_rows_test {
 namespace {
 
 constexpr int kRows = 5, kPadding = 4;
@@ -165,4 +165,4 @@ TEST(CudaGroupRowsTest, ARowHasTheSameBitsInAnyCompanyAndGathered) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_group_rows_test

@@ -10,7 +10,7 @@
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "tests/support/cuda_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_launches_test {
 namespace {
 
 constexpr int kMultiprocessors = 132;  // of an H100 and an H200
@@ -206,4 +206,4 @@ TEST(CudaLaunchesTest, AStateUpdateOfLongSegmentsBeginsWhenTheMachineIsFree) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_launches_test

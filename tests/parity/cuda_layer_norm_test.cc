@@ -7,7 +7,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_layer_norm_test {
 namespace {
 
 TEST(CudaLayerNormTest, MatchesTheReferenceClearsThePaddingAndWorksInPlace) {
@@ -88,4 +88,4 @@ TEST(CudaLayerNormTest, MisalignedRowsAreRefused) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_layer_norm_test

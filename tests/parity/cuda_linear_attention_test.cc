@@ -4,7 +4,7 @@
 
 #include "tests/support/cuda_attention_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_linear_attention_test {
 namespace {
 
 using Case = AttentionCase;
@@ -121,4 +121,4 @@ TEST(CudaLinearAttentionTest, ShapesWithoutAKernelAreNamed) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_linear_attention_test

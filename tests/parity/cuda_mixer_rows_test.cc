@@ -9,7 +9,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_mixer_rows_test {
 namespace {
 
 constexpr int kRows = 6, kHeads = 3, kPadding = 3;
@@ -239,4 +239,4 @@ TEST(CudaMixerRowsTest, MissingArraysAreRefused) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_mixer_rows_test

@@ -11,7 +11,7 @@
 #include "kernels/quantized.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_packing_test {
 namespace {
 
 // A matrix as the host has it.
@@ -108,4 +108,4 @@ TEST(CudaPackingTest, AWeightThatIsTooLargeForF16IsNotedInItsColumnAlone) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_packing_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/cuda_attention_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_prefill_attention_test {
 namespace {
 
 using Case = AttentionCase;
@@ -151,4 +151,4 @@ TEST(CudaPrefillAttentionTest, LongSegmentsNeedTheirScratch) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_prefill_attention_test

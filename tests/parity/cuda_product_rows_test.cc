@@ -7,7 +7,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_product_rows_test {
 namespace {
 
 constexpr int kRows = 5, kLd = 48;
@@ -126,4 +126,4 @@ TEST(CudaProductRowsTest, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_product_rows_test

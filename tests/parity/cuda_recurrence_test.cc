@@ -6,7 +6,7 @@
 #include "tests/support/cuts.h"
 #include "tests/support/recurrence_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_recurrence_test {
 namespace {
 
 constexpr int kHeads = 2, kTokens = 5, kSlots = 4, kLayerFloats = 8;  // in front of S
@@ -201,4 +201,4 @@ TEST(CudaRecurrenceTest, RefusesWhatTheHeaderDoesNotAllow) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_recurrence_test

@@ -7,7 +7,7 @@
 #include "tests/support/cuda_sampling.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_sample_steps_test {
 namespace {
 
 // Steps without the host: every kernel call takes the arrays that the one before wrote.
@@ -153,4 +153,4 @@ TEST(CudaSampleStepsTest, RecordsReachMappedHostMemory) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_sample_steps_test

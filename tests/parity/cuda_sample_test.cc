@@ -7,7 +7,7 @@
 #include "tests/support/cuda_sampling.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_sample_test {
 namespace {
 
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
@@ -284,4 +284,4 @@ TEST(CudaSampleTest, ARowDrawsTheSameInAnyCompany) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_sample_test

@@ -3,7 +3,7 @@
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_slot_test {
 namespace {
 
 TEST(CudaSlotTest, ZeroesTheListedPartsAndNothingElse) {
@@ -61,4 +61,4 @@ TEST(CudaSlotTest, WrongSizesAreRefused) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_slot_test

@@ -9,7 +9,7 @@
 #include "tests/support/cuts.h"
 #include "tests/support/softmax_attention_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_softmax_attention_test {
 namespace {
 
 constexpr int kHeads = 2, kSlots = 3, kBefore = 16;  // floats of a slot before the layer
@@ -231,4 +231,4 @@ TEST(CudaSoftmaxAttentionTest, RefusesWhatTheHeaderDoesNotAllow) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_softmax_attention_test

@@ -6,7 +6,7 @@
 #include "tests/support/cuda_cuts.h"
 #include "tests/support/token_shift_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::cuda_token_shift_test {
 namespace {
 
 using Case = TokenShiftCase;
@@ -101,4 +101,4 @@ TEST(CudaTokenShiftTest, RefusesWhatTheHeaderDoesNotAllow) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::cuda_token_shift_test

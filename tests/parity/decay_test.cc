@@ -5,7 +5,7 @@
 
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::decay_test {
 namespace {
 
 TEST(DecayTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
@@ -41,4 +41,4 @@ TEST(DecayTest, TheFloorBoundsTheExponentAndNanStaysNan) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::decay_test

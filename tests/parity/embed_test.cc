@@ -3,7 +3,7 @@
 
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::embed_test {
 namespace {
 
 TEST(EmbedTest, AddsConcatenatesOrLeavesOutThePositionAndClearsThePadding) {
@@ -41,4 +41,4 @@ TEST(EmbedTest, SinusoidalPositionsAlternateSineAndCosine) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::embed_test

@@ -3,7 +3,7 @@
 
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::feature_map_test {
 namespace {
 
 FeatureMapArgs Map(FeatureMapKind kind, int key_dim, int columns, const std::vector<float>& omega) {
@@ -63,4 +63,4 @@ TEST(FeatureMapTest, RfaOfTheZeroVectorIsFinite) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::feature_map_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/gemm_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::gemm_test {
 namespace {
 
 using Matrix = HostMatrix;
@@ -163,4 +163,4 @@ TEST(GemmTest, CheckNamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::gemm_test

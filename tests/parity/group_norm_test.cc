@@ -4,7 +4,7 @@
 #include "kernels/layer_norm.h"
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::group_norm_test {
 namespace {
 
 using Case = GroupNormCase;
@@ -50,4 +50,4 @@ TEST(GroupNormTest, AConstantGroupBecomesItsBias) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::group_norm_test

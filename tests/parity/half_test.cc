@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::half_test {
 namespace {
 
 TEST(HalfTest, EveryF16AndBf16SurvivesTheRoundTrip) {
@@ -40,4 +40,4 @@ TEST(HalfTest, RoundsToNearestEvenAtTheMiddleAndOverflowsToInfinity) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::half_test

@@ -3,7 +3,7 @@
 
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::layer_norm_test {
 namespace {
 
 TEST(LayerNormTest, MatchesTheReferenceClearsThePaddingAndHasTheSameBitsOnEveryFusingTarget) {
@@ -28,4 +28,4 @@ TEST(LayerNormTest, AConstantRowBecomesTheBias) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::layer_norm_test

@@ -6,7 +6,7 @@
 #include "tests/support/attention_case.h"
 #include "tests/support/cuts.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::linear_attention_test {
 namespace {
 
 // The first head of a layer, from an empty state on.
@@ -107,4 +107,4 @@ TEST(LinearAttentionTest, TenThousandTokensDriftNoFurtherThanFloat32Sums) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::linear_attention_test

@@ -8,7 +8,7 @@
 #include "kernels/half.h"
 #include "tests/support/gemm_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::quantized_test {
 namespace {
 
 constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K,
@@ -268,4 +268,4 @@ TEST(QuantizedWeightsTest, PackingSaysWhenAScaleDoesNotFitSixteenBits) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::quantized_test

@@ -7,7 +7,7 @@
 #include "tests/support/cuts.h"
 #include "tests/support/recurrence_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::recurrence_test {
 namespace {
 
 using Case = RecurrenceCase;
@@ -204,4 +204,4 @@ TEST(RecurrenceTest, RefusesWhatTheHeaderDoesNotAllow) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::recurrence_test

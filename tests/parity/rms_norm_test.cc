@@ -3,7 +3,7 @@
 
 #include "tests/support/row_cases.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::rms_norm_test {
 namespace {
 
 using Case = GroupsCase<RmsNormArgs>;
@@ -44,4 +44,4 @@ TEST(RmsNormTest, AConstantGroupBecomesItsWeightAndZerosStayZero) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::rms_norm_test

@@ -13,7 +13,7 @@
 #include "kernels/philox.h"
 #include "tests/support/kernel_arrays.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::sampling_test {
 namespace {
 
 TEST(PhiloxTest, GivesThePublishedKnownAnswers) {
@@ -71,7 +71,7 @@ std::vector<float> FilteredByDefinition(std::vector<float> weights, const Catego
   return result;
 }
 
-TEST(CategoricalTest, DrawsFollowTheFilteredDistribution) {
+TEST(SamplingTest, DrawsFollowTheFilteredDistribution) {
   const int n = 23;
   std::vector<float> logits = RandomFloats(size_t(n), 3, -2, 2);
   logits[7] = logits[3];  // a tie at whatever edge
@@ -106,7 +106,7 @@ TEST(CategoricalTest, DrawsFollowTheFilteredDistribution) {
   }
 }
 
-TEST(CategoricalTest, KeepLargestEqualsASortOnRandomWeightsWithTies) {
+TEST(SamplingTest, KeepLargestEqualsASortOnRandomWeightsWithTies) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     std::vector<float> weights = RandomFloats(40, seed, 0, 1);
     for (float& w : weights) w = std::round(w * 8) / 8;  // many ties, zeros and ones
@@ -122,7 +122,7 @@ TEST(CategoricalTest, KeepLargestEqualsASortOnRandomWeightsWithTies) {
   }
 }
 
-TEST(CategoricalTest, AFilterThatRemovesNothingChangesNoDraw) {
+TEST(SamplingTest, AFilterThatRemovesNothingChangesNoDraw) {
   const std::vector<float> logits = RandomFloats(65, 5, -3, 3);
   for (uint64_t i = 0; i < 2000; ++i) {
     std::vector<float> a = logits, b = logits;
@@ -132,7 +132,7 @@ TEST(CategoricalTest, AFilterThatRemovesNothingChangesNoDraw) {
   }
 }
 
-TEST(CategoricalTest, TemperatureZeroTakesTheFirstLargestThatIsNotBanned) {
+TEST(SamplingTest, TemperatureZeroTakesTheFirstLargestThatIsNotBanned) {
   std::vector<float> logits = {1, 5, 5, 2};
   EXPECT_EQ(SampleCategorical({.temperature = 0}, logits.data(), 4, {}), 1);
   EXPECT_EQ(SampleCategorical({.temperature = 0, .banned = 1}, logits.data(), 4, {}), 2);
@@ -141,7 +141,7 @@ TEST(CategoricalTest, TemperatureZeroTakesTheFirstLargestThatIsNotBanned) {
   EXPECT_EQ(ArgMax(first.data(), 2, 0), 1);
 }
 
-TEST(CategoricalTest, PenaltiesFollowTheirDefinitions) {
+TEST(SamplingTest, PenaltiesFollowTheirDefinitions) {
   const CategoricalParams p{
       .repetition_penalty = 2, .frequency_penalty = 0.5f, .presence_penalty = 0.25f};
   EXPECT_EQ(AdjustLogit(p, 3, false, 0), 3.0f);
@@ -150,7 +150,7 @@ TEST(CategoricalTest, PenaltiesFollowTheirDefinitions) {
   EXPECT_EQ(AdjustLogit(p, 3, false, 2), 1.5f - 1.0f - 0.25f);
 }
 
-TEST(CategoricalTest, LogSumExpNormalisesAndSurvivesLargeLogits) {
+TEST(SamplingTest, LogSumExpNormalisesAndSurvivesLargeLogits) {
   const std::vector<float> logits = {1000, 999, -1000};
   EXPECT_NEAR(LogSumExp(logits.data(), 3), 1000 + std::log1p(std::exp(-1.0)), 1e-7);
 }
@@ -260,4 +260,4 @@ TEST(MixtureTest, ABannedLevelIsNeverDrawn) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::sampling_test

@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::sincos_test {
 namespace {
 
 TEST(SinCosTest, EqualsTheLongDoubleOfTheLibrary) {
@@ -32,4 +32,4 @@ TEST(SinCosTest, BitsAreFixed) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::sincos_test

@@ -10,7 +10,7 @@
 #include "tests/support/cuts.h"
 #include "tests/support/softmax_attention_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::softmax_attention_test {
 namespace {
 
 using Case = SoftmaxAttentionCase;
@@ -243,4 +243,4 @@ TEST(SoftmaxAttentionTest, BadArgumentsAreNamed) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::softmax_attention_test

@@ -6,7 +6,7 @@
 #include "tests/support/cuts.h"
 #include "tests/support/token_shift_case.h"
 
-namespace rivulet::kernels {
+namespace rivulet::kernels::token_shift_test {
 namespace {
 
 using Case = TokenShiftCase;
@@ -39,4 +39,4 @@ TEST(TokenShiftTest, AMixOfZeroIsThisTokenAndNoTokenLeavesTheStateAlone) {
 }
 
 }  // namespace
-}  // namespace rivulet::kernels
+}  // namespace rivulet::kernels::token_shift_test

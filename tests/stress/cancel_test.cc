@@ -9,7 +9,7 @@
 
 #include "tests/stress/cancel_stage.h"
 
-namespace rivulet {
+namespace rivulet::cancel_test {
 namespace {
 
 int64_t Trials() {
@@ -281,4 +281,4 @@ INSTANTIATE_TEST_SUITE_P(Points, CancelTest, ::testing::ValuesIn(Points()),
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
-}  // namespace rivulet
+}  // namespace rivulet::cancel_test

@@ -18,7 +18,7 @@
 #include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
-namespace rivulet {
+namespace rivulet::crowd_test {
 namespace {
 
 constexpr int kClients = 4;
@@ -171,4 +171,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace rivulet
+}  // namespace rivulet::crowd_test

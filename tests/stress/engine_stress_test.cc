@@ -24,7 +24,7 @@
 #include "tests/support/fake_backend.h"
 #include "tests/support/reply_collector.h"
 
-namespace rivulet {
+namespace rivulet::engine_stress_test {
 namespace {
 
 constexpr int kThreads = 4;
@@ -339,4 +339,4 @@ TEST(EngineStopStressTest, EverybodyGetsAnEndWhenTheEngineStopsInTheMiddle) {
 }
 
 }  // namespace
-}  // namespace rivulet
+}  // namespace rivulet::engine_stress_test
