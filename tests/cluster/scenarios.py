@@ -238,17 +238,21 @@ def disturb_store(cluster, rounds, begin, end, seconds=0):
     conversations = [client for client in cluster.clients if isinstance(client, Conversation)]
     cluster.await_turns()
     for _ in range(rounds):
-        # Without the store no session is opened: one must be in use.
-        await_true("a reply on a session", lambda: any(client.replying for client in conversations))
-        before, time_of_end = counts["not durable"], time.monotonic() + seconds
-        begin(cluster.store)
-        try:
-            await_true("a reply that is not durable", lambda: counts["not durable"] > before)
-            while time.monotonic() < time_of_end:
-                time.sleep(0.1)
-        finally:
-            end(cluster.store)
-        cluster.await_turns()
+        before, limit = counts["not durable"], time.monotonic() + PATIENCE
+        while counts["not durable"] == before:
+            assert time.monotonic() < limit, f"not within {PATIENCE} s: a reply that is not durable"
+            # Without the store no session is opened: one must be in use. If its reply ends before the store does, that is tried again.
+            await_true("a reply on a session", lambda: any(client.replying for client in conversations))
+            begun = time.monotonic()
+            begin(cluster.store)
+            try:
+                while time.monotonic() < begun + PATIENCE / 8 and counts["not durable"] == before:
+                    time.sleep(0.02)
+                while time.monotonic() < begun + seconds:
+                    time.sleep(0.1)
+            finally:
+                end(cluster.store)
+            cluster.await_turns()
 
 
 def kill_while_redis_pauses(cluster, rounds):
