@@ -14,7 +14,7 @@ for ((i = 2; i <= $#; ++i)); do
     *.cc | */Unity/*.cxx) source=${!i} ;;
   esac
 done
-# -Wno-error: clang-tidy would report every error, those inside the headers of packages, too.
+# -Wno-error leaves the errors to .clang-tidy, which names them. Clang's own errors would include the headers of packages.
 [[ -z $source ]] || "$RIVULET_CLANG_TIDY" --quiet --config-file="${0%/*}/../../.clang-tidy" "$source" -- "${@:2}" -Wno-error
 "$@" -E -o /dev/null
 "$1" -x c++ -c /dev/null -o "${!object}"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of the tests of many files, which has a link for each of them: called NAME or gpu_NAME,
-// it runs the tests of NAME.cc. Called by its own name, it runs all. --gtest_filter goes before.
+// A program that holds the tests of many files. A link to it that is called NAME or gpu_NAME runs
+// the tests of NAME.cc. The program itself runs all tests. --gtest_filter overrides the choice.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ inline absl::string_view BaseName(absl::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-// In place of RUN_ALL_TESTS(), once, after InitGoogleTest(). `name`: argv[0].
+// Use this in place of RUN_ALL_TESTS(), once, after InitGoogleTest(), on the main thread. `name` is
+// argv[0]. Returns the exit code.
 inline int RunLinkedTests(absl::string_view name) {
   name = BaseName(name);
   absl::ConsumePrefix(&name, "gpu_");
