@@ -80,7 +80,7 @@ TEST_P(CudaFamilyTest, OutputsAndLikelihoodMatchFloat64) {
 
 TEST_P(CudaFamilyTest, TheCutIntoRunsAndTheMakeOfTheBackendChangeNoBit) {
   const std::span<const int32_t> all = golden_.sequences.back().tokens;
-  const auto tokens = all.first(std::min<size_t>(all.size(), StepsAreSlow() ? 16 : 200));
+  const auto tokens = all.first(std::min<size_t>(all.size(), StepsAreSlow() ? 10 : 200));
   BackendScore first;
   for (const BackendFactory& factory : tested().same_bits) {
     const auto backend = NewBackend(factory);

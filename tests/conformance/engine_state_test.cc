@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose state is it? The bugs that servers of recurrent models have had, each as a test on every
 // backend. tests/stress/README.md has the list, and what each test was seen to catch.
-#include <gmock/gmock.h>
-
 #include <cmath>
 #include <map>
 #include <numeric>
