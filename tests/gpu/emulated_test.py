@@ -116,6 +116,7 @@ class EmulatedTest(rehearsal_test.Rehearsal):
     def test_a_model_that_does_not_load_is_a_failure(self):
         weights = self.folder / "tree/model/zoo/mamba2/model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
+        self.LIMITS += "; phases.OWN = phases.OWN[1:2]"  # mamba2
         self.run_phase("first", code=1, only=("own", "kernels"))
         failed = ["mamba2 1,4 prompt of 16", "kernels mamba2 4", "kernels mamba2 4 without graphs", "kernels mamba2 prompt of 16 without graphs"]
         self.assertEqual([name for name, kind in self.outcomes().items() if kind != "passed"], failed)
@@ -124,6 +125,7 @@ class EmulatedTest(rehearsal_test.Rehearsal):
         library = self.folder / "library"
         library.mkdir()
         (library / "rivulet_no_cublaslt.so").symlink_to(BUILD / "lib/libcublaslt_stand_in.so")  # its name on the emulator
+        self.LIMITS += "; phases.LIBRARY = phases.LIBRARY[:1]"  # mnist-linear
         for fault, text in (("split", r"own kernels \(qkv: no algorithm has the bits of our own kernel \(0/20/35: splits k; 1/20/35: splits k; 2/20/35: status"),
                             ("", "cuBLASLt 13.0.2: qkv from 512 rows by 0/20/35, out from 512 rows by 0/20/35, ")):  # fmt: skip
             self.run_phase("first", only=("library",), LD_LIBRARY_PATH=library, RIVULET_STAND_IN_CUBLASLT=fault)
