@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A sequence's bits depend on nothing but itself: not on batch mates, row order, slot, threads,
 // vector width, limits, run length, or whether its tokens were prefilled or stepped.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -127,10 +126,9 @@ TEST_P(BackendBitsTest, TokensAreTheSameAloneAndAmongOthersAtAnyPlaceRunLengthAn
   }
   for (const auto& other : runs) EXPECT_EQ(other, runs[0]);
   auto backend = NewBackend(factories()[0]);
-  const std::vector<size_t> chosen = {17, 0, size_t(kSequences) - 1};
-  for (const size_t i : std::span(chosen).first(StepsAreSlow() ? 1 : 3)) {
+  for (const size_t i : {size_t{0}, size_t{17}, size_t(kSequences) - 1}) {
     for (const size_t batch : {1, 2, 5, 13, 31}) {
-      if (batch > size_t(kSequences)) continue;
+      if (batch > size_t(kSequences) || (StepsAreSlow() && i != 17)) continue;
       std::vector<Sequence> few(batch, sequences[i]);
       for (size_t j = 1; j < batch; ++j) few[j] = sequences[(i + j * 7) % size_t(kSequences)];
       EXPECT_EQ(Generate(*backend, few, length, 4, SlotsInOrder(batch))[0], runs[0][i])
@@ -241,7 +239,7 @@ TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeO
         Shape{FeatureMapKind::kGeneralizedRandomRelu, 19}, Shape{FeatureMapKind::kRfa, 13},
         Shape{FeatureMapKind::kElu, 0, 32, 32}, Shape{FeatureMapKind::kRfa, 32, 20, 32},
         Shape{FeatureMapKind::kGeneralizedRandomRelu, 64, 8, 64}}) {
-    // Features are floats whatever the weights are.
+    // Features do not depend on the type of the weights: int8 runs one map on the emulator.
     if (StepsAreSlow() && GetParam().name == "int8" && kind != FeatureMapKind::kElu) continue;
     ModelConfig config = TinyConfig();
     config.hidden_size = 45;

@@ -45,7 +45,7 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
 
 }  // namespace
 
-// Other limits choose other buckets, tiles and pieces. With them, or without graphs: the same bits.
+// Limits of rows and tokens choose other buckets, tiles and pieces, with the same bits.
 std::vector<TestedBackend> TestedBackends() {
   if (const int code = ExitCodeWithoutDevice(); code != 0) std::exit(code);
   std::vector<TestedBackend> tested(2);
@@ -54,10 +54,11 @@ std::vector<TestedBackend> TestedBackends() {
   tested[1].least_output_tolerance = 1e-2;
   const CudaPrecision precisions[] = {CudaPrecision::kFloat32, CudaPrecision::kDefault};
   for (int i = 0; i < 2; ++i) {
-    tested[size_t(i)].same_bits = {
-        Factory(precisions[i], 0, kTokens, 0, 1 << 20),
-        Factory(precisions[i], kOtherRows, kOtherTokens, 5, 1, /*graphs=*/i == 0)};
+    tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens, 0, 1 << 20),
+                                   Factory(precisions[i], kOtherRows, kOtherTokens, 5, 1)};
   }
+  tested[1].same_bits.push_back(
+      Factory(CudaPrecision::kDefault, 0, kTokens, 0, 1 << 20, /*graphs=*/false));
   return tested;
 }
 
