@@ -77,7 +77,7 @@ TEST_P(EngineSlotTest, AReplyThatIsPreemptedGoesOnBitForBit) {
   slots_ = 3;
   options_.preempt_after_runs = 2;
   options_.prefill_tokens_busy = options_.prefill_tokens_idle = 4;
-  // Requests that end before the next one comes are not preempted.
+  // No run begins before all requests are there: a request alone is not preempted.
   const auto all_wait = std::make_shared<absl::Notification>();
   hostile_.before = [=](BackendCall call) {
     if (call == BackendCall::kSubmit) all_wait->WaitForNotification();
@@ -95,6 +95,7 @@ TEST_P(EngineSlotTest, AReplyThatIsPreemptedGoesOnBitForBit) {
     EXPECT_EQ(replies_.back().Start(engine_.get(), spec), absl::OkStatus());
   }
   all_wait->Notify();
+  ASSERT_FALSE(HasFailure());
   for (size_t i = 0; i < specs.size(); ++i) {
     ASSERT_EQ(replies_[i].Wait(), absl::OkStatus()) << i;
     for (int s = 0; s < specs[i].num_samples; ++s) {
