@@ -6,10 +6,17 @@
 # --ignorefile deploy/gateway.Dockerfile.dockerignore.
 ARG BASE=debian:bookworm-slim
 
-FROM ${BASE} AS build
+FROM ${BASE} AS python
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+    && apt-get install -y --no-install-recommends python3 \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt/* /var/log/dpkg.log
+
+FROM python AS packages
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates python3-venv \
     && rm -rf /var/lib/apt/lists/*
+
+FROM packages AS build
 WORKDIR /rivulet
 COPY LICENSE ./
 COPY docs docs
@@ -21,10 +28,7 @@ RUN python3 -m venv /opt/rivulet-gateway \
     && PIP_CONSTRAINT=constraints.txt /opt/rivulet-gateway/bin/pip install --no-cache-dir './client/python[gateway]' \
     && /opt/rivulet-gateway/bin/pip uninstall -y pip setuptools
 
-FROM ${BASE}
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends python3 \
-    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt/* /var/log/dpkg.log
+FROM python
 COPY --from=build /opt/rivulet-gateway /opt/rivulet-gateway
 ENV PATH=/opt/rivulet-gateway/bin:${PATH} PYTHONDONTWRITEBYTECODE=1
 ARG VERSION=0.1.0

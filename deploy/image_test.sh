@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the images of the Dockerfile and of gateway.Dockerfile with buildah, on a Debian base made with debootstrap, and
-# one of that base with Python and the wheel of the programs; tests them by running them: tests/e2e/image_test.py. Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
+# one of that base with Python and the wheel of the programs; tests them by running them: tests/e2e/image_test.py.
+# Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
 # Needs root, buildah, debootstrap and an apt source of Debian bookworm. Base, layers and compiler cache stay in
 # build/image; beside that buildah notes names of layers in /var/lib/containers/cache. The network serves apt and pip
 # alone: the images run in a network of their own that has only loopback.
@@ -117,16 +118,17 @@ quietly "$work/wheels.log" build/venv/bin/pip download --disable-pip-version-che
   --python-version 3.11 --platform "manylinux_2_28_$machine" --platform "manylinux_2_17_$machine" --platform "manylinux2014_$machine" \
   --constraint tests/requirements.txt --requirement "$work/packages.txt"
 printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$work/pip.conf"
-build rivulet-gateway --file deploy/gateway.Dockerfile --ignorefile deploy/gateway.Dockerfile.dockerignore \
-  --volume "$wheels:/wheels:ro" --volume "$work/pip.conf:/etc/pip.conf:ro"
+gateway=(--file deploy/gateway.Dockerfile --ignorefile deploy/gateway.Dockerfile.dockerignore
+  --volume "$wheels:/wheels:ro" --volume "$work/pip.conf:/etc/pip.conf:ro")
+build rivulet-gateway "${gateway[@]}"
+build rivulet-python "${gateway[@]}" --target packages
 
-# Tests the wheel of this machine's programs on Debian with only Python added.
+# Tests the wheel of this machine's programs on Debian with only Python added: an early stage of the gateway's image.
 mkdir -p "$work/wheel"
 rm -f "$work"/wheel/*.whl
 cp "$(RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD build/venv/bin/python tests/e2e/support/server_wheel.py)" "$work/wheel/"
 cat >"$work/wheel/Dockerfile" <<END
-FROM $base
-RUN apt-get update && apt-get install -y --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*
+FROM localhost/rivulet-python
 COPY *.whl /
 RUN python3 -m venv /opt/venv && /opt/venv/bin/pip install --no-index /*.whl
 ENV PATH=/opt/venv/bin:$path
