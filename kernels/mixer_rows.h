@@ -3,9 +3,10 @@
 // model need. All arrays are [rows, ..] float32; no array overlaps another. A row's bits depend on
 // that row alone.
 //
-// RotateHeads, RetNet and softmax attention [Su 2021, half-split]: with c, s the cosine and sine of
-// position p times frequency i, times factor, in q and k of each head
+// RotateHeads, rotary positions [Su 2021]: with c, s the cosine and sine of position p times
+// frequency i, times factor, in q and k of each head
 //   (x_i, x_{i + pairs}) = (x_i c - x_{i + pairs} s, x_{i + pairs} c + x_i s)      i < pairs
+// and interleaved the same for (x_{2i}, x_{2i + 1}).
 // LowerBoundKeys, HGRN2 [Qin 2024]:
 //   w = bound + (1 - bound) sigmoid(k),  k = 1 - w,  q = silu(q)
 // StepSizes, Mamba-2 [Dao & Gu 2024]:
@@ -30,6 +31,7 @@ struct RotateHeadsArgs {
   const double* frequencies = nullptr;  // [pairs], over pi, as of RotaryFrequencies()
   int rows = 0, ld = 0, heads = 0, key_heads = 0, key_dim = 0, pairs = 0;  // pairs <= key_dim / 2
   double factor = 1;
+  bool interleaved = false;
 };
 
 struct LowerBoundKeysArgs {

@@ -14,6 +14,7 @@
 #include "model/base/json_reader.h"
 #include "model/hybrid_settings.h"
 #include "model/mamba2_settings.h"
+#include "model/molformer_settings.h"
 
 namespace rivulet {
 namespace {
@@ -67,7 +68,7 @@ absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* set
     if (kind.model_type == name) return &kind;
     known.emplace_back(kind.model_type);
   }
-  known.emplace_back(kWithVisionTower);
+  known.insert(known.end(), {kWithVisionTower, kMolformer});
   return settings->Unsupported("model_type", "is ",
                                type == nullptr ? "missing" : DescribeModelType(config),
                                "; supported: ", absl::StrJoin(known, ", "), " (docs/models.md)");
@@ -477,6 +478,19 @@ int ConvChannels(const ModelConfig& config) {
              : 2 * config.keys() + config.values();
 }
 
+// A model of the table of kinds.
+absl::StatusOr<ModelConfig> ParseBlocks(const JsonValue& json, JsonReader* settings) {
+  ModelConfig config;
+  config.network.emplace<BlockConfig>();
+  RIVULET_ASSIGN_OR_RETURN(config.block().kind, KindOf(json, settings));
+  RIVULET_RETURN_IF_ERROR(ParseCommon(settings, &config));
+  RIVULET_RETURN_IF_ERROR(config.block().kind->read_settings(settings, &config));
+  RIVULET_RETURN_IF_ERROR(settings->CheckNoOthers());
+  RIVULET_RETURN_IF_ERROR(CheckSizes(config));
+  config.block().conv_channels = ConvChannels(config);
+  return config;
+}
+
 }  // namespace
 
 std::span<const BlockKind> BlockKinds() { return kBlockKinds; }
@@ -523,16 +537,11 @@ absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& given) {
     RIVULET_ASSIGN_OR_RETURN(json, TextConfigOf(kSettingsRules, given));
   }
   RIVULET_ASSIGN_OR_RETURN(JsonReader settings, JsonReader::Of(kSettingsRules, json, ""));
-  ModelConfig config;
-  config.network.emplace<BlockConfig>();
-  RIVULET_ASSIGN_OR_RETURN(config.block().kind, KindOf(json, &settings));
-  RIVULET_RETURN_IF_ERROR(ParseCommon(&settings, &config));
-  RIVULET_RETURN_IF_ERROR(config.block().kind->read_settings(&settings, &config));
-  RIVULET_RETURN_IF_ERROR(settings.CheckNoOthers());
-  RIVULET_RETURN_IF_ERROR(CheckSizes(config));
+  const bool molformer = type != nullptr && type->text == kMolformer;
+  RIVULET_ASSIGN_OR_RETURN(ModelConfig config, molformer ? ParseMolformer(json, &settings)
+                                                         : ParseBlocks(json, &settings));
   RIVULET_ASSIGN_OR_RETURN(const auto ends, ParseEosTokenIds(json, config.vocab_size));
   config.SetEnds(ends);
-  config.block().conv_channels = ConvChannels(config);
   return config;
 }
 

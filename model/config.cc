@@ -61,15 +61,33 @@ absl::Status ParseDimensions(JsonReader* root, ModelConfig* config) {
   return root->Bool("final_norm", &encoder.final_norm);
 }
 
+// {"type": "rotary", "base": b, "pairs": "halves" or "interleaved"}; key_dim is parsed.
+absl::Status ParseRotary(const JsonReader& root, JsonReader* object, ModelConfig* config) {
+  double base = 0;
+  RopeConfig& rope = config->encoder().rope;
+  RIVULET_RETURN_IF_ERROR(object->Positive("base", &base));
+  if (base < 1) return object->Invalid("base", "is ", base, "; allowed: at least 1");
+  RIVULET_RETURN_IF_ERROR(
+      object->Choice<bool>("pairs", {{"halves", false}, {"interleaved", true}}, &rope.interleaved));
+  if (config->key_dim % 2 != 0) {
+    return root.Invalid("key_dim", "is ", config->key_dim,
+                        "; allowed: an even number, because position.type is \"rotary\"");
+  }
+  rope.frequencies = RopeFrequencies(base, config->key_dim);
+  return object->CheckNoOthers();
+}
+
 absl::Status ParsePosition(JsonReader* root, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(JsonReader object, root->Object("position"));
   EncoderConfig& encoder = config->encoder();
   RIVULET_RETURN_IF_ERROR(object.Choice<PositionType>("type",
                                                       {{"none", PositionType::kNone},
                                                        {"learned", PositionType::kLearned},
-                                                       {"sinusoidal", PositionType::kSinusoidal}},
+                                                       {"sinusoidal", PositionType::kSinusoidal},
+                                                       {"rotary", PositionType::kRotary}},
                                                       &encoder.position));
   if (encoder.position == PositionType::kNone) return object.CheckNoOthers();
+  if (encoder.position == PositionType::kRotary) return ParseRotary(*root, &object, config);
   RIVULET_RETURN_IF_ERROR(object.Choice<PositionCombine>(
       "combine", {{"add", PositionCombine::kAdd}, {"concat", PositionCombine::kConcat}},
       &encoder.combine));
@@ -123,6 +141,11 @@ absl::Status ParseFeatureMap(JsonReader* attention, FeatureMapConfig* map) {
 // {"type": "softmax"} or {"type": "softmax", "window": w}.
 absl::Status ParseSoftmax(JsonReader* attention, EncoderConfig* config) {
   RIVULET_RETURN_IF_ERROR(attention->Choice<int>("type", {{"softmax", 0}}, nullptr));
+  if (config->position == PositionType::kRotary) {
+    return attention->Invalid("type",
+                              "is \"softmax\", and position.type is \"rotary\"; allowed: "
+                              "rotary positions with linear attention");
+  }
   config->softmax = true;
   if (attention->Find("window") != nullptr) {
     RIVULET_RETURN_IF_ERROR(attention->Int("window", 1, kMaxDimension, &config->window));
@@ -154,6 +177,10 @@ absl::Status ParseOutput(JsonReader* root, ModelConfig* config) {
                                 {{"categorical", OutputType::kCategorical},
                                  {"mixture_of_logistics", OutputType::kMixtureOfLogistics}},
                                 &output.type));
+  if (object.Find("transform") != nullptr) {
+    RIVULET_RETURN_IF_ERROR(object.Choice<int>("transform", {{"gelu", 0}}, nullptr));
+    config->encoder().transform = true;
+  }
   if (output.type == OutputType::kCategorical) {
     if (config->vocab_size == 1 && config->has_bos()) {
       return root->Invalid("vocab_size",
@@ -189,7 +216,10 @@ absl::Status ParseImage(JsonReader* object, ContentConfig* content) {
 
 absl::Status ParseText(JsonReader* object, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(JsonReader tokenizer, object->Object("tokenizer"));
-  RIVULET_RETURN_IF_ERROR(tokenizer.Choice<int>("type", {{"char", 0}}, nullptr));
+  bool from_file = false;
+  RIVULET_RETURN_IF_ERROR(
+      tokenizer.Choice<bool>("type", {{"char", false}, {"tokenizer.json", true}}, &from_file));
+  if (from_file) return tokenizer.CheckNoOthers();
   RIVULET_RETURN_IF_ERROR(tokenizer.Text("alphabet", &config->content.alphabet));
   RIVULET_RETURN_IF_ERROR(tokenizer.CheckNoOthers());
   const auto parsed = CreateCharTokenizer(config->content.alphabet);
@@ -425,6 +455,10 @@ std::vector<TensorSpec> ExpectedTensors(const ModelConfig& config) {
     add_norm(layer + "norm2");
   }
   if (encoder.final_norm) add_norm("transformer.norm");
+  if (encoder.transform) {
+    add_linear("transform.linear", hidden, hidden);
+    add_norm("transform.norm");
+  }
   add_linear("predictor", config.output_size(), hidden);
   return out;
 }

@@ -15,6 +15,7 @@
 #include "kernels/feature_map.h"
 #include "kernels/state_layout.h"
 #include "model/block_config.h"
+#include "model/rope.h"
 #include "model/state_parts.h"
 
 namespace rivulet {
@@ -24,7 +25,7 @@ inline constexpr int64_t kDefaultContext = 8192;
 inline constexpr uint64_t kMaxStateBytes = uint64_t{16} << 30;
 
 enum class Activation : uint8_t { kRelu, kGelu };
-enum class PositionType : uint8_t { kNone, kLearned, kSinusoidal };
+enum class PositionType : uint8_t { kNone, kLearned, kSinusoidal, kRotary };
 enum class PositionCombine : uint8_t { kAdd, kConcat };
 enum class Gate : uint8_t { kNone, kRfa };
 enum class Normalizer : uint8_t { kAddEps, kClampMin };
@@ -50,7 +51,8 @@ struct OutputConfig {
 struct ContentConfig {
   ContentType type = ContentType::kTokens;
   int height = 0, width = 0, channels = 0;  // image
-  std::string alphabet;  // text of our own format: UTF-8; id = index of the code point
+  // Text of our own format: UTF-8; id = index of the code point. Empty: by tokenizer.json.
+  std::string alphabet;
 };
 
 // A transformer as model/FORMAT.md describes it, with linear attention: kind "linear"; or with
@@ -60,6 +62,13 @@ struct EncoderConfig {
   bool final_norm = false;
   PositionType position = PositionType::kNone;
   PositionCombine combine = PositionCombine::kAdd;
+  RopeConfig rope;         // of rotary positions: queries and keys are turned
+  bool transform = false;  // x = norm(gelu(linear(x))) between the layers and the head
+  // The directory is one of transformers with model_type "molformer" (molformer_settings.h): its
+  // tensors have that library's names, the head has no bias, and may be the embedding.
+  bool molformer = false, tied_head = false;
+  // deterministic_eval is false: other programs draw a new omega in each pass. The file's is used.
+  bool redrawn_elsewhere = false;
   bool softmax = false;
   int window = 0;  // softmax attention: positions that a token sees, with its own; 0: all
   // Linear attention:
@@ -67,6 +76,11 @@ struct EncoderConfig {
   Gate gate = Gate::kNone;
   Normalizer normalizer = Normalizer::kAddEps;
   float normalizer_value = 1e-6f;  // eps or min
+
+  // Whether positions are rows that join the embedding.
+  bool has_position_rows() const {
+    return position == PositionType::kLearned || position == PositionType::kSinusoidal;
+  }
 };
 
 // The settings of every model, and in `network` the settings of its kind; outside model/ no code
@@ -123,6 +137,11 @@ struct ModelConfig {
     return config;
   }
 
+  // Whether the model's directory has the layout of model/FORMAT.md.
+  bool own_format() const {
+    const auto* encoder = std::get_if<EncoderConfig>(&network);
+    return encoder != nullptr && !encoder->molformer;
+  }
   bool has_bos() const { return bos_token_id.has_value(); }
   int key_heads() const { return num_key_heads > 0 ? num_key_heads : num_heads; }
   int keys() const { return key_heads() * key_dim; }
@@ -163,8 +182,7 @@ struct ModelConfig {
 
   // REQUIRES: encoder().
   int embedding_columns() const {
-    return encoder().position != PositionType::kNone &&
-                   encoder().combine == PositionCombine::kConcat
+    return encoder().has_position_rows() && encoder().combine == PositionCombine::kConcat
                ? hidden_size / 2
                : hidden_size;
   }

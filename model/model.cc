@@ -151,7 +151,7 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& direct
   if (!config.ok()) return Annotate(config.status(), config_name);
   model->config_text_ = *std::move(text);
   model->config_ = *std::move(config);
-  if (std::holds_alternative<BlockConfig>(model->config_.network)) {
+  if (!model->config_.own_format()) {
     RIVULET_RETURN_IF_ERROR(model->OpenCheckpoint(shown));
   } else {
     model->own_name_ = model->config_.name;
@@ -187,7 +187,16 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadGguf(const std::string& path,
 }
 
 absl::Status Model::OpenWeights(const std::string& shown) {
-  if (config_.content.type == ContentType::kText) {
+  if (config_.content.type == ContentType::kText && config_.content.alphabet.empty()) {
+    RIVULET_ASSIGN_OR_RETURN(text_, LoadModelText(directory_, shown));
+    if (text_.tokenizer_kind != "tokenizer.json") {
+      return MakeError(absl::StatusCode::kNotFound,
+                       absl::StrCat(shown,
+                                    "/tokenizer.json: there is no such file, and "
+                                    "content.tokenizer.type of config.json names it"),
+                       {"NO_SUCH_FILE", "", {}});
+    }
+  } else if (config_.content.type == ContentType::kText) {
     RIVULET_ASSIGN_OR_RETURN(text_.tokenizer, CreateCharTokenizer(config_.content.alphabet));
     text_.tokenizer_kind = "char";
   }

@@ -102,10 +102,7 @@ absl::Status SetFrequencies(const JsonReader& object, int head_dim, double theta
     return object.Invalid("partial_rotary_factor", "is ", partial, ", of heads of ", head_dim,
                           " values; allowed: a share with an even number of values");
   }
-  rope->frequencies.resize(size_t(dims) / 2);
-  for (size_t i = 0; i < rope->frequencies.size(); ++i) {
-    rope->frequencies[i] = std::pow(theta, -2.0 * double(i) / dims);
-  }
+  rope->frequencies = RopeFrequencies(theta, dims);
   return absl::OkStatus();
 }
 
@@ -148,6 +145,14 @@ absl::Status ReadRope(JsonReader* object, const RopeDefaults& defaults, double t
 }
 
 }  // namespace
+
+std::vector<double> RopeFrequencies(double base, int n) {
+  std::vector<double> frequencies(size_t(n) / 2);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = std::pow(base, -2.0 * double(i) / n);
+  }
+  return frequencies;
+}
 
 absl::Status ParseRope(JsonReader* settings, const RopeDefaults& defaults, RopeConfig* rope) {
   double theta = defaults.theta, partial = defaults.partial;

@@ -14,7 +14,11 @@ class JsonReader;
 struct RopeConfig {
   std::vector<double> frequencies;  // [n / 2], f_i; empty: no positions
   double factor = 1;                // of cosines and sines: yarn's attention_factor
+  bool interleaved = false;         // pairs (x_{2i}, x_{2i + 1}) instead
 };
+
+// f_i = base^(-2i / n), [n / 2]; n is even.
+std::vector<double> RopeFrequencies(double base, int n);
 
 // Defaults of a kind of model.
 struct RopeDefaults {

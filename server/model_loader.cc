@@ -83,6 +83,14 @@ void LogModel(const ModelHold& model) {
        {"state_bytes_per_slot", slot_bytes},
        {"state_bytes_total", slot_bytes * limits.num_slots}});
   LogSkippedTensors(model);
+  const auto* const encoder = std::get_if<EncoderConfig>(&engine.model().config().network);
+  if (encoder != nullptr && encoder->redrawn_elsewhere) {
+    Log(LogLevel::kInfo, "random_features",
+        {{"model", model.name()},
+         {"reason",
+          "deterministic_eval is false: the published code draws new random features in each pass; "
+          "this server always uses those of the file"}});
+  }
   const std::vector<std::string>& ignored = engine.model().text().ignored;
   if (ignored.empty()) return;
   Log(LogLevel::kWarning, "tokenizer_settings",

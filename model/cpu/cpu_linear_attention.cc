@@ -18,7 +18,7 @@ void EmbedWithPosition(const CpuPass& p) {
   args.columns = p.config.embedding_columns();
   args.ld = p.x.ld;
   args.concat = p.encoder->combine == PositionCombine::kConcat;
-  const bool positions = p.encoder->position != PositionType::kNone;
+  const bool positions = p.encoder->has_position_rows();
   if (positions) args.position_columns = args.columns;
   std::vector<float> late;
   p.ForEachToken([&](int row, int32_t token, int64_t position) {
@@ -56,7 +56,9 @@ void MixLinear(const CpuPass& p, const LayerWeights& layer, int index) {
     const int first = std::max(range.begin - i * heads, 0),
               last = std::min(range.end - i * heads, heads);
     for (int h = first; h < last; ++h) {
-      const float* const in = p.a.in.row(row);
+      float* const in = p.a.in.row(row);
+      Rotate(p, in + p.columns.q + h * p.config.key_dim, p.a.in.ld, row, args.tokens);
+      Rotate(p, in + p.columns.k + h * p.config.key_dim, p.a.in.ld, row, args.tokens);
       args.map.omega = layer.omega.data() + size_t(h) * omega_per_head;
       args.query = in + p.columns.q + h * p.config.key_dim;
       args.key = in + p.columns.k + h * p.config.key_dim;

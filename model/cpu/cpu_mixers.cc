@@ -161,15 +161,17 @@ void Scale(float* x, int ld, int n, int count, float by) {
 }
 
 void Rotate(const CpuPass& p, float* x, int ld, int row, int count) {
-  const auto half = int(p.weights.rope.frequencies.size());
-  for (int t = 0; t < count; ++t) {
+  const RopeConfig& rope = p.weights.rope;
+  const auto half = int(rope.frequencies.size());
+  const int step = rope.interleaved ? 2 : 1, to_second = rope.interleaved ? 1 : half;
+  for (int t = 0; t < count && half > 0; ++t) {
     const float* cosine = p.a.rope.row(row + t);
     const float* sine = cosine + half;
     float* v = x + size_t(t) * size_t(ld);
-    for (int i = 0; i < half; ++i) {
-      const float first = v[i], second = v[i + half];
-      v[i] = first * cosine[i] - second * sine[i];
-      v[i + half] = second * cosine[i] + first * sine[i];
+    for (int i = 0; i < half; ++i, v += step) {
+      const float first = v[0], second = v[to_second];
+      v[0] = first * cosine[i] - second * sine[i];
+      v[to_second] = second * cosine[i] + first * sine[i];
     }
   }
 }

@@ -59,20 +59,17 @@ void Norm(const CpuPass& p, const NormWeights& norm, const CpuPass::Array& x,
   kernels::GroupNormCpu(args);
 }
 
-// Rows of the embedding, and the angles of their positions where the kind has any.
-void Embed(const CpuPass& p) {
-  if (p.encoder != nullptr) return EmbedWithPosition(p);
+// The cosines and sines with which the heads of each row are turned, if any.
+void FindAngles(const CpuPass& p) {
   const RopeConfig& rope = p.weights.rope;
   const auto half = int(rope.frequencies.size());
-  const float scale = p.config.block().embedding_multiplier;
-  p.ForEachToken([&](int row, int32_t token, int64_t position) {
-    kernels::UnpackColumn(p.weights.embedding.packed, token, p.x.row(row));
-    if (scale != 1) Scale(p.x.row(row), p.x.ld, p.config.hidden_size, 1, scale);
+  if (half == 0) return;
+  p.ForEachToken([&](int row, int32_t, int64_t position) {
     float* const cosines = p.a.rope.row(row);
     for (int i = 0; i < half; ++i) {
       // In double, because positions may be large.
       const double angle = double(position) * rope.frequencies[size_t(i)];
-      if (p.kind().hybrid) {
+      if (p.encoder != nullptr || p.kind().hybrid) {
         const kernels::SinCos turn(angle);
         cosines[i] = float(turn.cos * rope.factor);
         cosines[half + i] = float(turn.sin * rope.factor);
@@ -81,6 +78,17 @@ void Embed(const CpuPass& p) {
         cosines[half + i] = float(std::sin(angle));
       }
     }
+  });
+}
+
+// Rows of the embedding, and the angles of their positions where the kind has any.
+void Embed(const CpuPass& p) {
+  FindAngles(p);
+  if (p.encoder != nullptr) return EmbedWithPosition(p);
+  const float scale = p.config.block().embedding_multiplier;
+  p.ForEachToken([&](int row, int32_t token, int64_t) {
+    kernels::UnpackColumn(p.weights.embedding.packed, token, p.x.row(row));
+    if (scale != 1) Scale(p.x.row(row), p.x.ld, p.config.hidden_size, 1, scale);
   });
   const Rwkv7Layer* const first = p.weights.layers[0].rwkv7.get();
   if (first == nullptr || first->first_norm.weight.empty()) return;
@@ -178,6 +186,13 @@ void Head(CpuPass& p) {
   if (p.rows == 0) return;
   if (!p.weights.final_norm.weight.empty()) {
     Norm(p, p.weights.final_norm, p.x, p.x);
+    p.Wait();
+  }
+  if (p.weights.transform.packed.panels != nullptr) {
+    p.Product(p.weights.transform, p.x.data, p.x.ld, p.a.h.data, p.a.h.ld, p.rows,
+              kernels::Epilogue::kGelu);
+    p.Wait();
+    Norm(p, p.weights.transform_norm, p.a.h, p.x);
     p.Wait();
   }
   p.Product(p.weights.Head(), p.x.data, p.x.ld, p.a.outputs.data, p.a.outputs.ld, p.rows);
@@ -291,7 +306,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
   // One list, used twice: to sum the sizes, then to place the arrays.
   const std::pair<Array*, int> arrays[] = {
       {&x, hidden},
-      {&h, block == nullptr ? 0 : hidden},
+      {&h, block != nullptr || encoder->transform ? hidden : 0},
       {&in,
        rwkv7 ? 3 * hidden : PaddedColumns(std::max(weights.columns.n, weights.softmax_columns.n))},
       {&conv, block == nullptr ? 0 : PaddedColumns(block->conv_channels)},

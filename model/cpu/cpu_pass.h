@@ -154,8 +154,8 @@ void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
 // x *= by, of `n` columns of `count` rows.
 void Scale(float* x, int ld, int n, int count, float by);
 
-// Turns the pairs (x_i, x_{i + n/2}) of the first n columns by the angles of rows from `row` on [Su
-// 2021, half-split].
+// Turns the pairs of the first columns (RopeConfig) by the angles of rows from `row` on [Su 2021].
+// Without rotary positions x stays.
 void Rotate(const CpuPass& p, float* x, int ld, int row, int count);
 
 // y = x / sqrt(mean(x^2) + eps) * weight, of weight.size() columns of `count` rows, in place.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/blocks/group_rows_cuda.h"
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "model/cuda/cuda_block_pass.h"
+#include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_softmax_attention.h"
 
 namespace rivulet {
@@ -96,18 +97,10 @@ kernels::CudaGate GateFrom(kernels::Activation kind, const float* data, int ld) 
 // Turns q and k of these heads of `dim` by the row's angles.
 absl::Status Rotate(const CudaBlockPass& p, const InputColumns& columns, int heads, int key_heads,
                     int dim) {
-  kernels::RotateHeadsArgs args;
-  args.q = p.a.in.data + columns.q;
-  args.k = p.a.in.data + columns.k;
-  args.positions = p.pass.positions;
-  args.frequencies = p.weights.frequencies;
-  args.rows = p.pass.rows;
-  args.ld = p.a.in.ld;
+  kernels::RotateHeadsArgs args = CudaRotation(p.weights, columns, p.a.in, p.pass);
   args.heads = heads;
   args.key_heads = key_heads;
   args.key_dim = dim;
-  args.pairs = p.weights.rope_pairs;
-  args.factor = p.weights.rope_factor;
   return CudaStatus(kernels::RotateHeadsCuda(p.launch, args), "launching a rotation");
 }
 

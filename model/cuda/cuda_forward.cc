@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention/linear_attention_cuda.h"
+#include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
@@ -36,6 +37,12 @@ void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
   args->ld_norm_out = ld_norm_out;
 }
 
+// Whether kernels/cuda/latency runs the model.
+bool HasStepKernel(const ModelConfig& config) {
+  const EncoderConfig& encoder = config.encoder();
+  return !encoder.softmax && !encoder.transform && encoder.position != PositionType::kRotary;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& model,
@@ -44,8 +51,11 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
   const ModelConfig& config = model.config();
   const bool softmax = config.encoder().softmax;
   RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config, options.cache));
-  if (softmax && options.plan == CudaPlan::kLatency) {
-    return CudaPlanUnsupported("latency", "models of kind softmax have no kernel of whole steps");
+  if (options.plan == CudaPlan::kLatency && !HasStepKernel(config)) {
+    return CudaPlanUnsupported("latency",
+                               absl::StrCat(softmax ? "models of kind softmax"
+                                                    : "models with rotary positions or a transform",
+                                            " have no kernel of whole steps"));
   }
   const char* const reason =
       softmax ? nullptr : kernels::CheckAttentionCuda(config.state_layout(), FeatureMapOf(config));
@@ -60,7 +70,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
 }
 
 size_t CudaForward::LatencyBytes(const BackendLimits& limits) const {
-  if (config_.encoder().softmax) return 0;
+  if (!HasStepKernel(config_)) return 0;
   return CudaStepModel::Bytes(config_) + CudaLatency::Bytes(config_, limits, options_);
 }
 
@@ -72,6 +82,7 @@ absl::Status CudaForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLayerNormCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareMixerRowsCuda());
   return absl::OkStatus();
 }
 
@@ -79,7 +90,7 @@ absl::StatusOr<CudaLatency> CudaForward::PlanLatency(const kernels::CudaSampleAr
                                                      const CudaMemory& block,
                                                      const BackendLimits& limits,
                                                      const CudaDevice& device, CudaQueue& queue) {
-  if (config_.encoder().softmax) return CudaLatency();
+  if (!HasStepKernel(config_)) return CudaLatency();
   RIVULET_ASSIGN_OR_RETURN(step_model_, CudaStepModel::Create(config_, weights_, slots_, queue));
   return CudaLatency::Create(step_model_, sample, block, limits, device, options_, queue);
 }
@@ -125,6 +136,13 @@ absl::Status CudaForward::Embed(const CudaLaunch& launch, const CudaPass& pass) 
 
 absl::Status CudaForward::Attention(const CudaLaunch& launch, const CudaPass& pass,
                                     int index) const {
+  if (weights_.rope_pairs > 0) {
+    kernels::RotateHeadsArgs turn = CudaRotation(weights_, weights_.columns, scratch_.in, pass);
+    turn.heads = turn.key_heads = config_.num_heads;
+    turn.key_dim = config_.key_dim;
+    RIVULET_RETURN_IF_ERROR(
+        CudaStatus(kernels::RotateHeadsCuda(launch, turn), "launching a rotation"));
+  }
   if (config_.encoder().softmax) return Softmax(launch, pass, index);
   kernels::CudaAttentionArgs args = CudaAttention(config_, slots_);
   args.segments = pass.segments;
@@ -160,7 +178,7 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
   const CudaMatrix& w = weights_.layers[size_t(index)].in;
   const CudaNorm* const norm = index == 0 ? nullptr : &weights_.layers[size_t(index) - 1].norm2;
   if (norm != nullptr && Many(rows)) {
-    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, 0, s.x.data, rows));
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, s.y.data, s.x.data, rows));
   }
   if (products_.Takes(CudaProduct::kQkv, rows)) {
     return products_.Run(CudaProduct::kQkv, index, InputX(rows), nullptr, s.in.data, rows,
@@ -212,7 +230,7 @@ absl::Status CudaForward::FeedForward(const CudaLaunch& launch, int index, int r
   const CudaScratch& s = scratch_;
   const CudaLayer& layer = weights_.layers[size_t(index)];
   const bool fused = !Many(rows);
-  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, 0, s.x.data, rows));
+  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.y.data, s.x.data, rows));
   RIVULET_RETURN_IF_ERROR(Expand(launch, index, rows));
   if (products_.Takes(CudaProduct::kFfn2, rows)) {
     const void* const a = Wide(rows) ? static_cast<const void*>(s.half.ffn.data) : s.ffn.data;
@@ -260,14 +278,15 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass)
   }
   // If two norms follow each other, the first is a separate launch.
   if (!config_.encoder().final_norm) return absl::OkStatus();
-  return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y.data, pass.num_outputs);
+  float* const y = scratch_.y.data;
+  return Normalize(launch, weights_.layers.back().norm2, y, y, pass.num_outputs);
 }
 
-// `to` = norm(y) of rows from `first` on; if `to` is x, also in F16.
-absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, int first,
-                                    float* to, int rows) const {
+// `to` = norm(from); if `to` is x, also in F16.
+absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm,
+                                    const float* from, float* to, int rows) const {
   kernels::LayerNormArgs args;
-  args.x = scratch_.y.data + size_t(first) * size_t(scratch_.x.ld);
+  args.x = from;
   args.y = to;
   args.weight = norm.weight;
   args.bias = norm.bias;
@@ -283,18 +302,26 @@ absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& no
 // Head outputs of output rows first .. first + rows - 1.
 absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) const {
   const CudaScratch& s = scratch_;
-  const CudaNorm& norm =
-      config_.encoder().final_norm ? weights_.final_norm : weights_.layers.back().norm2;
+  const CudaNorm* norm =
+      config_.encoder().final_norm ? &weights_.final_norm : &weights_.layers.back().norm2;
+  // x is free from here on.
+  const float* y = s.y.data + size_t(first) * size_t(s.x.ld);
+  if (weights_.transform.packed != nullptr) {
+    CudaGemmArgs transform = Product(weights_.transform, y, s.x.ld, s.x.data, s.x.ld, rows);
+    AddNorm(*norm, config_.norm_eps, nullptr, 0, &transform);
+    transform.epilogue = Epilogue::kGelu;
+    RIVULET_RETURN_IF_ERROR(Launch(launch, transform));
+    y = s.x.data;
+    norm = &weights_.transform_norm;
+  }
   if (products_.Takes(CudaProduct::kHead, rows)) {
-    // x is free from here on.
-    RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x.data, rows));
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, y, s.x.data, rows));
     return products_.Run(CudaProduct::kHead, 0, s.x.data, nullptr, outputs_.outputs, rows,
                          launch.stream);
   }
-  const float* const y = s.y.data + size_t(first) * size_t(s.x.ld);
   CudaGemmArgs head =
       Product(weights_.head, y, s.x.ld, outputs_.outputs, outputs_.ld_outputs, rows);
-  AddNorm(norm, config_.norm_eps, nullptr, 0, &head);
+  AddNorm(*norm, config_.norm_eps, nullptr, 0, &head);
   return Launch(launch, head);
 }
 

@@ -56,7 +56,7 @@ class CudaForward final : public CudaNetwork {
   const void* InputX(int rows) const {
     return Wide(rows) ? static_cast<const void*>(scratch_.half.x.data) : scratch_.x.data;
   }
-  absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, int first,
+  absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, const float* from,
                          float* to, int rows) const;
 
   CudaStepModel step_model_;  // for kernels of whole steps

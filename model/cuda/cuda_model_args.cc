@@ -14,8 +14,23 @@ kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeight
   args.position_rows = weights.position_rows;
   args.frequencies = weights.frequencies;
   args.columns = config.embedding_columns();
-  args.has_positions = config.encoder().position != PositionType::kNone;
+  args.has_positions = config.encoder().has_position_rows();
   args.concat = config.encoder().combine == PositionCombine::kConcat;
+  return args;
+}
+
+kernels::RotateHeadsArgs CudaRotation(const CudaWeights& weights, const InputColumns& columns,
+                                      const CudaScratch::Array& in, const CudaPass& pass) {
+  kernels::RotateHeadsArgs args;
+  args.q = in.data + columns.q;
+  args.k = in.data + columns.k;
+  args.positions = pass.positions;
+  args.frequencies = weights.frequencies;
+  args.rows = pass.rows;
+  args.ld = in.ld;
+  args.pairs = weights.rope_pairs;
+  args.factor = weights.rope_factor;
+  args.interleaved = weights.rope_interleaved;
   return args;
 }
 

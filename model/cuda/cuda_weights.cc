@@ -256,6 +256,7 @@ absl::Status CudaWeightsLoader::LoadTables(const PackedWeights& host) {
   weights_.embedding = tokens;
   RIVULET_RETURN_IF_ERROR(Upload(host.positions, &weights_.positions));
   weights_.position_rows = host.position_rows;
+  if (!host.rope.frequencies.empty()) return LoadRotation(host);
   if (!HasLatePositions(config_)) return absl::OkStatus();
   std::vector<double> late(size_t(config_.embedding_columns()));
   kernels::CudaFrequencies(config_.embedding_columns(), late.data());
@@ -360,7 +361,7 @@ absl::Status CudaWeightsLoader::LoadLayer(LayerWeights& layer, const InputRanges
 
 absl::Status CudaWeightsLoader::LoadRotation(const PackedWeights& host) {
   std::vector<double> frequencies(host.rope.frequencies);
-  if (config_.block().kind->hybrid) {
+  if (encoder_ || config_.block().kind->hybrid) {
     for (double& frequency : frequencies) frequency /= std::numbers::pi;
   } else {
     frequencies.resize(size_t(config_.key_dim / 2));
@@ -368,6 +369,7 @@ absl::Status CudaWeightsLoader::LoadRotation(const PackedWeights& host) {
   }
   weights_.rope_pairs = int(frequencies.size());
   weights_.rope_factor = host.rope.factor;
+  weights_.rope_interleaved = host.rope.interleaved;
   return Upload(frequencies, &weights_.frequencies);
 }
 
@@ -420,6 +422,10 @@ absl::Status CudaWeightsLoader::Load(PackedWeights& host) {
   weights_.softmax_columns = host.softmax_columns;
   for (LayerWeights& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
+  if (!host.transform_norm.weight.empty()) {
+    RIVULET_RETURN_IF_ERROR(Upload(host.transform, &weights_.transform));
+    RIVULET_RETURN_IF_ERROR(Upload(host.transform_norm, &weights_.transform_norm));
+  }
   return encoder_ ? absl::OkStatus() : LoadConstants(host);
 }
 

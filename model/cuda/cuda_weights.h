@@ -94,6 +94,8 @@ class CudaWeights {
   int64_t position_rows = 0;
   std::vector<CudaLayer> layers;
   CudaNorm final_norm;
+  CudaWeightMatrix transform;  // as in PackedWeights, of the layers' type
+  CudaNorm transform_norm;
   CudaWeightMatrix head;
   // Large products, in the family only those in F16 with k a multiple of 8; empty without a
   // library.
@@ -101,12 +103,13 @@ class CudaWeights {
   // [2 heads, key_dim]: weights with which RmsNorm gives q the length key_dim^-1/2 and k the length
   // 1. Null without convolution.
   const float* lengths = nullptr;
-  // RetNet and softmax attention: over pi, [rope_pairs], as of kernels::RotaryFrequencies(). Kinds
+  // Rotary positions: over pi, [rope_pairs], as of kernels::RotaryFrequencies(). Otherwise, kinds
   // "linear" and "softmax": kernels::CudaFrequencies(), [embedding_columns], for positions that are
   // not in the table; null: all are in the table.
   const double* frequencies = nullptr;
   int rope_pairs = 0;      // 0: no rotation
   double rope_factor = 1;  // of cosines and sines
+  bool rope_interleaved = false;
   // The scale of the mixer's input product, [columns.n]; null: 1.
   const float* input_scales = nullptr;
   const float* initial_state = nullptr;  // PackedWeights::initial_state; null: zeros

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "kernels/embed.h"
 #include "model/base/error.h"
 
@@ -18,6 +19,36 @@ using kernels::FeatureMapKind;
 // Loading builds a sinusoidal table up to this size; later positions are computed when needed.
 constexpr size_t kMaxPositionTableFloats = size_t{16} << 20;
 
+// The tensor that this format calls `name`, in the model's file. MoLFormer's names are those of
+// transformers' BERT.
+std::string NameInFile(const ModelConfig& config, const std::string& name) {
+  if (!config.encoder().molformer) return name;
+  if (name == "predictor.weight" && config.encoder().tied_head) {
+    return NameInFile(config, "embedding.weight");
+  }
+  return absl::StrReplaceAll(
+      name, {{"embedding.", "molformer.embeddings.word_embeddings."},
+             {"transformer.layers.", "molformer.encoder.layer."},
+             {"attention.query_projection.", "attention.self.query."},
+             {"attention.key_projection.", "attention.self.key."},
+             {"attention.value_projection.", "attention.self.value."},
+             {"attention.inner_attention.feature_map.omega", "attention.self.feature_map.weight"},
+             {"attention.out_projection.", "attention.output.dense."},
+             {"norm1.", "attention.output.LayerNorm."},
+             {"linear1.", "intermediate.dense."},
+             {"linear2.", "output.dense."},
+             {"norm2.", "output.LayerNorm."},
+             {"transformer.norm.", "molformer.LayerNorm."},
+             {"transform.linear.", "lm_head.transform.dense."},
+             {"transform.norm.", "lm_head.transform.LayerNorm."},
+             {"predictor.", "lm_head.decoder."}});
+}
+
+absl::Status ReadValues(TensorPacker* reader, const std::string& name,
+                        const TensorPacker::Shape& shape, std::vector<float>* out) {
+  return reader->Values(NameInFile(reader->config, name), shape, out);
+}
+
 // y = x W^T + b; a part is NAME.weight and NAME.bias.
 absl::Status ReadAffine(TensorPacker* reader, const std::vector<TensorRows>& parts, int k,
                         MatrixWeights* m, MatrixUse use = MatrixUse::kLayer) {
@@ -25,28 +56,28 @@ absl::Status ReadAffine(TensorPacker* reader, const std::vector<TensorRows>& par
   std::vector<float> bias;
   for (const TensorRows& part : parts) {
     std::vector<float> one;
-    RIVULET_RETURN_IF_ERROR(reader->Values(part.name + ".bias", {part.rows}, &one));
+    RIVULET_RETURN_IF_ERROR(ReadValues(reader, part.name + ".bias", {part.rows}, &one));
     bias.insert(bias.end(), one.begin(), one.end());
-    weights.push_back({part.name + ".weight", part.rows});
+    weights.push_back({NameInFile(reader->config, part.name + ".weight"), part.rows});
   }
   return reader->Matrix(weights, k, m, bias, use);
 }
 
 absl::Status ReadLayerNorm(TensorPacker* reader, const std::string& name, NormWeights* norm) {
   const int hidden = reader->config.hidden_size;
-  RIVULET_RETURN_IF_ERROR(reader->Values(name + ".weight", {hidden}, &norm->weight));
-  return reader->Values(name + ".bias", {hidden}, &norm->bias);
+  RIVULET_RETURN_IF_ERROR(ReadValues(reader, name + ".weight", {hidden}, &norm->weight));
+  return ReadValues(reader, name + ".bias", {hidden}, &norm->bias);
 }
 
 absl::Status ReadTables(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   const int columns = c.embedding_columns();
   RIVULET_RETURN_IF_ERROR(
-      reader->Values("embedding.weight", {c.vocab_size, columns}, &weights->tokens));
+      ReadValues(reader, "embedding.weight", {c.vocab_size, columns}, &weights->tokens));
   weights->position_rows = PositionTableRows(c);
   if (c.encoder().position == PositionType::kLearned) {
-    return reader->Values("position.weight", {weights->position_rows, columns},
-                          &weights->positions);
+    return ReadValues(reader, "position.weight", {weights->position_rows, columns},
+                      &weights->positions);
   }
   const auto rows = size_t(weights->position_rows), row = size_t(columns);
   if (!reader->Keep(rows * row)) return absl::OkStatus();
@@ -63,13 +94,14 @@ absl::Status ReadOmega(TensorPacker* reader, const std::string& attention,
   const FeatureMapConfig& map = c.encoder().feature_map;
   if (map.kind == FeatureMapKind::kElu) return absl::OkStatus();
   if (map.kind != FeatureMapKind::kRfa) {
-    return reader->Values(attention + "inner_attention.feature_map.omega", {c.key_dim, map.columns},
-                          omega);
+    return ReadValues(reader, attention + "inner_attention.feature_map.omega",
+                      {c.key_dim, map.columns}, omega);
   }
   RIVULET_RETURN_IF_ERROR(
-      reader->Values(attention + "omega", {c.num_heads, c.key_dim, map.columns}, omega));
+      ReadValues(reader, attention + "omega", {c.num_heads, c.key_dim, map.columns}, omega));
   std::vector<float> sigma;
-  RIVULET_RETURN_IF_ERROR(reader->Values(attention + "sigma", {c.num_heads, c.key_dim}, &sigma));
+  RIVULET_RETURN_IF_ERROR(
+      ReadValues(reader, attention + "sigma", {c.num_heads, c.key_dim}, &sigma));
   for (size_t i = 0; i < omega->size(); ++i) (*omega)[i] *= sigma[i / size_t(map.columns)];
   return absl::OkStatus();
 }
@@ -105,12 +137,28 @@ absl::Status ReadLayer(TensorPacker* reader, int index, LayerWeights* layer) {
   return ReadLayerNorm(reader, prefix + "norm2", &layer->norm2);
 }
 
+absl::Status ReadHead(TensorPacker* reader, PackedWeights* weights) {
+  const ModelConfig& c = reader->config;
+  if (c.encoder().transform) {
+    RIVULET_RETURN_IF_ERROR(ReadAffine(reader, {{"transform.linear", c.hidden_size}}, c.hidden_size,
+                                       &weights->transform));
+    RIVULET_RETURN_IF_ERROR(ReadLayerNorm(reader, "transform.norm", &weights->transform_norm));
+  }
+  const TensorRows head = {"predictor", c.output_size()};
+  if (!c.encoder().molformer) {
+    return ReadAffine(reader, {head}, c.hidden_size, &weights->head, MatrixUse::kEnd);
+  }
+  return reader->Matrix({{NameInFile(c, "predictor.weight"), head.rows}}, c.hidden_size,
+                        &weights->head, {}, MatrixUse::kEnd);
+}
+
 }  // namespace
 
 absl::Status ReadEncoderWeights(TensorPacker* reader, PackedWeights* weights) {
   const ModelConfig& c = reader->config;
   RIVULET_RETURN_IF_ERROR(ReadTables(reader, weights));
   weights->feature_map = FeatureMapOf(c);
+  weights->rope = c.encoder().rope;
   InputColumns& columns = weights->columns;
   columns.q = 0;
   columns.k = c.keys();
@@ -128,13 +176,13 @@ absl::Status ReadEncoderWeights(TensorPacker* reader, PackedWeights* weights) {
   if (c.encoder().final_norm) {
     RIVULET_RETURN_IF_ERROR(ReadLayerNorm(reader, "transformer.norm", &weights->final_norm));
   }
-  return ReadAffine(reader, {{"predictor", c.output_size()}}, c.hidden_size, &weights->head,
-                    MatrixUse::kEnd);
+  return ReadHead(reader, weights);
 }
 
 int64_t PositionTableRows(const ModelConfig& config) {
   switch (config.encoder().position) {
     case PositionType::kNone:
+    case PositionType::kRotary:
       return 0;
     case PositionType::kLearned:
       return config.max_positions;

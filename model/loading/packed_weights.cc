@@ -432,6 +432,7 @@ void CountProducts(PackedWeights* weights) {
       add(low->second);
     }
   }
+  add(weights->transform);
   add(weights->Head());
   facts.short_weights = 2 * wide < facts.multiply_adds;
 }

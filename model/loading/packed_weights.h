@@ -136,11 +136,15 @@ struct PackedWeights {
   kernels::FeatureMapArgs feature_map;  // of kind "linear", without omega
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
+  // Before the head, of kinds "linear" and "softmax": x = norm(gelu(linear(x))). Often empty.
+  MatrixWeights transform;
+  NormWeights transform_norm;
   MatrixWeights head;  // hidden -> output_size; empty if the embedding is the head
   WeightFacts facts;
   // [key_dim] each: weights with which an RMS norm gives the length 1, and key_dim^-1/2.
   std::vector<float> unit_length, scaled_length;
-  // For RetNet's heads, or a hybrid's heads of softmax attention; no rotation without frequencies.
+  // For heads of RetNet, of a hybrid's softmax attention, or of our own format; no rotation without
+  // frequencies.
   RopeConfig rope;
   // RWKV-7 with tensors attn.initial_state: the state before the first token. Empty: zeros.
   std::vector<float> initial_state;  // [BlockState::floats_per_slot]

@@ -46,11 +46,11 @@ absl::StatusOr<size_t> BpeEncoder::Encode(absl::string_view piece) {
   tokens_.clear();
   symbols_.clear();
   after_unk_ = false;
-  if (model_.ignore_merges_) {
-    if (const int32_t id = model_.IdOf(piece); id >= 0) {
-      tokens_.push_back({id, static_cast<uint32_t>(piece.size())});
-      return piece.size();
-    }
+  if (model_.ignore_merges_ || model_.whole_pieces_) {
+    int32_t id = model_.IdOf(piece);
+    if (id < 0 && model_.whole_pieces_) id = model_.unk_id_;
+    if (id >= 0) tokens_.push_back({id, static_cast<uint32_t>(piece.size())});
+    if (id >= 0 || model_.whole_pieces_) return id >= 0 ? piece.size() : 0;
   }
   for (size_t at = 0; at < piece.size();) {
     uint32_t code_point = 0;

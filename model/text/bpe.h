@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `model` of tokenizer.json: byte-pair encoding by merge ranks.
+// `model` of tokenizer.json: byte-pair encoding by merge ranks (BPE), or one token for each piece
+// (WordLevel), with unk_token for a piece that the vocabulary lacks.
 //
-// A piece begins as one token per code point (for a code point that the vocabulary lacks: a token
+// BPE: a piece begins as one token per code point (for a code point that the vocabulary lacks: a token
 // <0xHH> per byte with byte_fallback, or unk_token). Then the pair with the lowest rank, the
 // leftmost of equals, becomes one token, until no pair is a merge. With ignore_merges a whole piece
 // that is a token is not split.
@@ -41,7 +42,7 @@ class BpeModel {
  public:
   // Errors: INVALID_TOKENIZER (ids that are not whole numbers below kMaxVocabularyIds or appear
   // twice, merges whose parts or result are no token, merges that appear twice),
-  // UNSUPPORTED_TOKENIZER (another type than BPE, dropout, affixes).
+  // UNSUPPORTED_TOKENIZER (another type than BPE and WordLevel, dropout, affixes).
   static absl::StatusOr<BpeModel> Create(const JsonValue& model, absl::string_view path);
 
   BpeModel(BpeModel&&) = default;
@@ -65,6 +66,7 @@ class BpeModel {
   BpeModel() = default;
   absl::Status ReadVocabulary(JsonReader* fields);
   absl::Status ReadMerges(JsonReader* fields);
+  absl::Status ReadUnknown(JsonReader* fields);
   absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
                         absl::string_view path);
   absl::Status ReadOptions(JsonReader* fields);
@@ -83,6 +85,7 @@ class BpeModel {
   int32_t unk_id_ = -1;
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
+  bool whole_pieces_ = false;  // WordLevel
 };
 
 // Encodes the pieces of a text, one after the other. Reuses its memory for each piece.

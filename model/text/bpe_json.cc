@@ -77,6 +77,15 @@ absl::Status BpeModel::ReadMerges(JsonReader* fields) {
   });
 }
 
+absl::Status BpeModel::ReadUnknown(JsonReader* fields) {
+  if (fields->Find("unk_token") == nullptr) return absl::OkStatus();
+  std::string unk;
+  RIVULET_RETURN_IF_ERROR(fields->Text("unk_token", &unk));
+  unk_id_ = IdOf(unk);
+  if (unk_id_ >= 0) return absl::OkStatus();
+  return fields->Invalid("unk_token", "is ", Quoted(unk), ", which is no token");
+}
+
 absl::Status BpeModel::ReadOptions(JsonReader* fields) {
   RIVULET_RETURN_IF_ERROR(fields->Only("dropout", "null"));
   for (const absl::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -88,14 +97,7 @@ absl::Status BpeModel::ReadOptions(JsonReader* fields) {
   }
   RIVULET_RETURN_IF_ERROR(fields->Bool("fuse_unk", &fuse_unk_, false));
   RIVULET_RETURN_IF_ERROR(fields->Bool("ignore_merges", &ignore_merges_, false));
-  if (fields->Find("unk_token") != nullptr) {
-    std::string unk;
-    RIVULET_RETURN_IF_ERROR(fields->Text("unk_token", &unk));
-    unk_id_ = IdOf(unk);
-    if (unk_id_ < 0) {
-      return fields->Invalid("unk_token", "is ", Quoted(unk), ", which is no token");
-    }
-  }
+  RIVULET_RETURN_IF_ERROR(ReadUnknown(fields));
   bool byte_fallback = false;
   RIVULET_RETURN_IF_ERROR(fields->Bool("byte_fallback", &byte_fallback, false));
   if (!byte_fallback) return absl::OkStatus();
@@ -111,8 +113,17 @@ absl::Status BpeModel::ReadOptions(JsonReader* fields) {
 }
 
 absl::StatusOr<BpeModel> BpeModel::Create(const JsonValue& model, absl::string_view path) {
+  BpeModel made;
+  if (TypeOf(model) == "WordLevel") {
+    RIVULET_ASSIGN_OR_RETURN(JsonReader fields, JsonReader::Of(kTokenizerRules, model, path,
+                                                               {"type", "vocab", "unk_token"}));
+    RIVULET_RETURN_IF_ERROR(made.ReadVocabulary(&fields));
+    RIVULET_RETURN_IF_ERROR(made.ReadUnknown(&fields));
+    made.whole_pieces_ = true;
+    return made;
+  }
   if (TypeOf(model) != "BPE") {
-    return UnsupportedType(model, path, "BPE");
+    return UnsupportedType(model, path, "BPE, WordLevel");
   }
   RIVULET_ASSIGN_OR_RETURN(
       JsonReader fields,
@@ -120,7 +131,6 @@ absl::StatusOr<BpeModel> BpeModel::Create(const JsonValue& model, absl::string_v
           kTokenizerRules, model, path,
           {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
            "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
-  BpeModel made;
   RIVULET_RETURN_IF_ERROR(made.ReadVocabulary(&fields));
   RIVULET_RETURN_IF_ERROR(made.ReadMerges(&fields));
   RIVULET_RETURN_IF_ERROR(made.ReadOptions(&fields));

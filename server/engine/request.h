@@ -95,13 +95,6 @@ struct PromptCacheSpec {
   bool operator==(const PromptCacheSpec&) const = default;
 };
 
-// How many tokens at the beginning and end of the given tokens belong there only at position 0.
-// With a session the position is known only when the request's turn comes.
-struct StartTokens {
-  size_t before = 0, behind = 0;
-  bool operator==(const StartTokens&) const = default;
-};
-
 // The part of a lost reply that a client has, which a Generate continues: the fingerprint
 // (reply_fingerprint.h) and [num_samples] the tokens of each sample. The tokens are fed as
 // generated tokens and not sent again. With a session, SessionRef has a position and is `repeated`.
@@ -120,7 +113,9 @@ struct GenerateSpec {
   bool session_seed = false;          // sampling.seed is the session's seed
   PromptCacheSpec cache;
   std::vector<int32_t> prompt;  // given tokens; the implied bos is not among them
-  StartTokens start_tokens;     // of `prompt`; none without a session
+  // The first tokens of `prompt` that belong there only at position 0. With a session the position
+  // is known only when the request's turn comes; without one: 0.
+  size_t start_tokens = 0;
   SamplingParams sampling;
   int num_samples = 1;     // continuations of the same prompt, sample index 0..num_samples-1
   int64_t max_tokens = 0;  // per sample; 0 = the model's natural length (see Engine::Generate)
@@ -159,7 +154,7 @@ struct AppendSpec {
   Priority priority = Priority::kNormal;  // the tenant is `session.tenant`
   SessionRef session;
   std::vector<int32_t> tokens;            // may be empty: then only the mark is set
-  StartTokens start_tokens;               // of `tokens`
+  size_t start_tokens = 0;                // of `tokens`, as in GenerateSpec
   bool score = false;                     // fill nll_nats and num_scored
   std::vector<int64_t> output_positions;  // as in ScoreSpec, 0 = the first scored; needs `score`
   bool want_logprobs = false;             // needs `score`

@@ -280,8 +280,8 @@ NewTokens MostNewTokens(const GenerateSpec& spec, const ModelView& model,
   const int64_t longest = options.sessions.max_tokens;
   // Whether a session has the position is known when its turn comes.
   const int64_t position = std::clamp<int64_t>(spec.session->position.value_or(0), 0, longest);
-  const StartTokens dropped = position > 0 ? spec.start_tokens : StartTokens();
-  const int64_t given = position + prompt - static_cast<int64_t>(dropped.before + dropped.behind);
+  const size_t dropped = position > 0 ? spec.start_tokens : 0;
+  const int64_t given = position + prompt - static_cast<int64_t>(dropped);
   return MaxNewTokens(spec, given, model, options);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of the family and hybrids on the CUDA backend: against their float64 goldens
-// (make_family.py, hybrid/README.md), against the CPU backend, whose states they share, and the
+// Models of the family, hybrids and GP-MoLFormer on the CUDA backend: against their float64 goldens
+// (make_family.py, hybrid/README.md, molformer/README.md), against the CPU backend, whose states they share, and the
 // bits that a sequence must keep in any company.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ namespace {
 
 std::vector<std::string> FamilyDirectories() {
   std::vector<std::string> found;
-  for (const char* folder : {"tests/conformance/family", "tests/conformance/hybrid"}) {
+  for (const char* folder :
+       {"tests/conformance/family", "tests/conformance/hybrid", "tests/conformance/molformer"}) {
     for (const auto& entry : std::filesystem::directory_iterator(SourcePath(folder))) {
       if (std::filesystem::exists(entry.path() / "golden.json")) found.push_back(entry.path());
     }
@@ -262,13 +263,14 @@ TEST_P(CudaFamilyMirrorTest, RandomOperationsGiveTheSameRecordsAndStatesAsOnTheC
 INSTANTIATE_TEST_SUITE_P(All, CudaFamilyMirrorTest, ::testing::ValuesIn(FamilyDirectories()),
                          [](const auto& param) { return TestName(param.param, "mirror"); });
 
-TEST(CudaFamilyOptionsTest, NoModelWithSoftmaxAttentionHasAKernelOfWholeSteps) {
+TEST(CudaFamilyOptionsTest, TheseModelsHaveNoKernelOfWholeSteps) {
   for (const auto& [directory, kind] : {std::pair{"softmax/full", "softmax"},
                                         {"softmax/window4", "softmax"},
                                         {"hybrid/granite-nope", "granitemoehybrid"},
                                         {"hybrid/qwen35-text", "qwen3_5_text"},
                                         {"hybrid/lfm2-bf16", "lfm2"},
-                                        {"hybrid/falcon-h1-bf16", "falcon_h1"}}) {
+                                        {"hybrid/falcon-h1-bf16", "falcon_h1"},
+                                        {"molformer/gp-molformer", "rotary positions"}}) {
     CudaBackendOptions options;
     options.plan = CudaPlan::kLatency;
     const auto model = Loaded(SourcePath("tests/conformance/") + directory);

@@ -40,8 +40,8 @@ export interface PromptCache {
 /** Options of calls that take a text. They have no effect on token ids. */
 export interface TextOptions extends CallOptions {
   /**
-   * Adds the tokens with which the tokenizer begins and ends a text. Absent: if the text begins a
-   * sequence, and always in tokenize().
+   * Adds the tokens with which the tokenizer begins and ends a text. Absent: those at its beginning,
+   * if the text begins a sequence; in tokenize() all of them.
    */
   addSpecialTokens?: boolean;
   /** Names of control tokens in the text become these tokens; absent: true. */

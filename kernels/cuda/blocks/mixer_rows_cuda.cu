@@ -15,6 +15,7 @@ constexpr int kThreads = 128, kWarps = kThreads / kWarpLanes;
 __global__ void __launch_bounds__(kThreads) RotateHeads(RotateHeadsArgs p) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
+  const int step = p.interleaved ? 2 : 1, to_second = p.interleaved ? 1 : p.pairs;
   for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += kThreads) {
     // In double, because positions may be large; in units of pi, so that the reduction to one turn
     // is exact.
@@ -23,10 +24,10 @@ __global__ void __launch_bounds__(kThreads) RotateHeads(RotateHeadsArgs p) {
                 sine = static_cast<float>(sinpi(x) * p.factor);
     for (int h = 0; h < p.heads + p.key_heads; ++h) {
       const int head = h < p.heads ? h : h - p.heads;
-      float* const v = (h < p.heads ? p.q : p.k) + At(row, p.ld, head * p.key_dim + i);
-      const float first = v[0], second = v[p.pairs];
+      float* const v = (h < p.heads ? p.q : p.k) + At(row, p.ld, head * p.key_dim + i * step);
+      const float first = v[0], second = v[to_second];
       v[0] = first * cosine - second * sine;
-      v[p.pairs] = second * cosine + first * sine;
+      v[to_second] = second * cosine + first * sine;
     }
   }
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rivulet-convert: a checkpoint of pytorch-fast-transformers, or of the authors of RWKV-7 or Mamba-2, becomes a model directory, and the result
+"""rivulet-convert: a checkpoint of pytorch-fast-transformers, of the authors of RWKV-7 or Mamba-2, or of GP-MoLFormer, becomes a model directory, and the result
 is checked.
 
 Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something that
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rivulet_tools import check, mamba2, names, rwkv7
+from rivulet_tools import check, mamba2, molformer, names, rwkv7
 from rivulet_tools.checkpoint import read_checkpoint
 from rivulet_tools.encoder_layout import MAPS
 from rivulet_tools.errors import Absent, BadInput
@@ -24,12 +24,12 @@ from rivulet_tools.layout import complete
 from rivulet_tools.library import Reference, import_library, import_torch, in_library
 from rivulet_tools.model_directory import DTYPES, ModelFiles, refuse_existing
 from rivulet_tools.plan import Plan
-from rivulet_tools.torch_file import TorchFile
+from rivulet_tools.torch_file import DirectoryWeights, TorchFile
 
 STATED_LIMIT = 1e-3  # of raw outputs, by default, of kinds whose checkpoints state all settings
 # Flags of every such kind, and of each alone.
 STATED_FLAGS = {"checkpoint", "directory", "dtype", "force", "no_check", "rivulet", "expect", "limit"}
-RWKV7_FLAGS, MAMBA2_FLAGS = {"vocab", "initial_state"}, {"tokenizer", "eos"}
+RWKV7_FLAGS, MAMBA2_FLAGS, MOLFORMER_FLAGS = {"vocab", "initial_state"}, {"tokenizer", "eos"}, {"tokenizer", "check_length", "check_tokens", "seed"}
 NO_VOCABULARY = (
     "no --vocab is given, so the model will be served as token ids, not as text. The World vocabulary is in the PyPI package rwkv: "
     f"rwkv/{rwkv7.VOCABULARY} in its wheel (pip download rwkv --no-deps)"
@@ -40,10 +40,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rivulet-convert",
         description="Converts a checkpoint of pytorch-fast-transformers, the author's .pth of RWKV-7 (recognised by its tensors), or a directory of "
-        "mamba_ssm with Mamba-2 (recognised by ssm_cfg in its config.json), into a model directory and checks the result. Settings "
+        "mamba_ssm with Mamba-2 (recognised by ssm_cfg in its config.json) or of GP-MoLFormer (by its tensors), into a model directory and checks the "
+        "result. Settings "
         "that shapes do not tell are assumed and listed if the library has a default; otherwise a flag is required.",
     )
-    parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file, or a directory of mamba_ssm")
+    parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file, or a directory of mamba_ssm or GP-MoLFormer")
     parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")
     parser.add_argument("--dtype", choices=DTYPES, default="keep", help="element type of the weights (default: as in the checkpoint)")
     parser.add_argument("--force", action="store_true", help="replace the model directory if it exists")
@@ -51,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--ignore-unused", action="store_true", help="ignore tensors that look like weights but have no place in the model")
     parser.add_argument("--vocab", type=pathlib.Path, metavar="FILE", help="RWKV-7: the World vocabulary, which is copied into the directory")
     parser.add_argument("--initial-state", type=pathlib.Path, metavar="FILE", help="RWKV-7: a tuned state (.pth with blocks.N.att.time_state), with which every sequence then begins")
-    parser.add_argument("--tokenizer", type=pathlib.Path, metavar="FOLDER", help="Mamba-2: where tokenizer.json is, which is copied into the directory (default: the checkpoint's directory)")
+    parser.add_argument("--tokenizer", type=pathlib.Path, metavar="FOLDER", help="Mamba-2 and GP-MoLFormer: where tokenizer.json is, which is copied into the directory (default: the checkpoint's directory)")
     _add_encoder_flags(parser.add_argument_group("the encoder"))
     _add_model_flags(parser.add_argument_group("the model"))
     _add_check_flags(parser.add_argument_group("the check: rivulet score against the library in float64"))
@@ -139,14 +140,14 @@ class Conversion:
         if mamba2.is_mamba2(args.checkpoint):
             return self.run_mamba2()
         if args.checkpoint.is_dir():
-            raise BadInput(f"{args.checkpoint}: is a directory without a config.json of mamba_ssm (with ssm_cfg); other checkpoints are files")
+            return self.run_molformer()
         if rwkv7.is_rwkv7(args.checkpoint):
             return self.run_rwkv7()
         for flag in ("vocab", "initial_state"):
             if getattr(args, flag) is not None:
                 raise BadInput(f"--{flag.replace('_', '-')} is for RWKV-7; {args.checkpoint} has no tensor 'blocks.0.att.r_k'")
         if args.tokenizer is not None:
-            raise BadInput(f"--tokenizer is for a directory of mamba_ssm; {args.checkpoint} is a file")
+            raise BadInput(f"--tokenizer is for a directory; {args.checkpoint} is a file")
         source = read_checkpoint(args.checkpoint)
         if args.map is None:
             theirs = names.recognised(source)
@@ -194,11 +195,26 @@ class Conversion:
         want = self.begin_stated("Mamba-2", MAMBA2_FLAGS)
         if args.tokenizer is not None and not (args.tokenizer / "tokenizer.json").is_file():
             raise BadInput(f"--tokenizer {args.tokenizer}: holds no tokenizer.json")
-        with mamba2.Weights(args.checkpoint) as weights:
+        with DirectoryWeights(args.checkpoint) as weights:
             conversion = mamba2.Conversion(mamba2.Settings(args.checkpoint), weights, args.tokenizer or args.checkpoint, args.eos)
             print(conversion.report(), flush=True)
             conversion.write(args.directory, args.dtype, args.force)
         return self.end_stated(want, conversion.warning())
+
+    def run_molformer(self) -> int:
+        args = self.args
+        want, against = self.begin_stated("GP-MoLFormer", MOLFORMER_FLAGS), f"{args.expect}"
+        with DirectoryWeights(args.checkpoint) as weights:
+            conversion = molformer.Conversion(args.checkpoint, weights, args.tokenizer, args.dtype)
+            print(conversion.report(), flush=True)
+            if want is None and not args.no_check:
+                limits = {"position": {"type": "none"}, "output": {}, "vocab_size": conversion.values["vocab_size"]}
+                sequences = [check.random_tokens(limits, args.check_length, args.seed)]
+                if args.check_tokens is not None:
+                    sequences = check.read_tokens(args.check_tokens)
+                want, against = check.golden(conversion, sequences), "its equations in float64"
+            conversion.write(args.directory, args.force)
+        return self.end_stated(want, conversion.warning(), against)
 
     def begin_stated(self, kind: str, own: set[str]) -> dict | None:
         """All settings are in the checkpoint, so flags for settings are refused. Returns the file of --expect."""
@@ -208,7 +224,7 @@ class Conversion:
                 raise BadInput(f"--{name.replace('_', '-')} is not for {kind}, whose checkpoint states its settings")
         return check.read_golden(args.expect) if args.expect is not None and not args.no_check else None
 
-    def end_stated(self, want: dict | None, warning: str | None) -> int:
+    def end_stated(self, want: dict | None, warning: str | None, against: str | None = None) -> int:
         args = self.args
         print(f"wrote {args.directory}", flush=True)
         if warning is not None:
@@ -221,7 +237,7 @@ class Conversion:
         except Absent as error:
             check.say_not_checked(str(error))
             return error.exit_code
-        return 0 if check.print_difference(found, args.limit or STATED_LIMIT, f"{args.expect}", want, "good") else 1
+        return 0 if check.print_difference(found, args.limit or STATED_LIMIT, against or f"{args.expect}", want, "good") else 1
 
     def wanted(self, plan: Plan, files: ModelFiles) -> dict:
         """The expected answers of the model: from --expect, or from the library with the checkpoint's tensors as written."""

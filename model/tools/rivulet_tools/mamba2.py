@@ -2,21 +2,17 @@
 """Mamba-2 as its authors' package mamba_ssm saves it (config.json with ssm_cfg, and pytorch_model.bin) becomes a directory of kind mamba2, as
 transformers' save_pretrained would write it. The tensors have the same numbers there."""
 
-import contextlib
-import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from rivulet_tools.checkpoint import Tensor, read_checkpoint
 from rivulet_tools.errors import BadInput
-from rivulet_tools.model_directory import TOKENIZER_FILES, TYPE_NAMES, Place, new_directory, stream_weights
-from rivulet_tools.torch_file import TorchFile
+from rivulet_tools.model_directory import TOKENIZER_FILES, TYPE_NAMES, Place, new_directory, read_settings, stream_weights
+from rivulet_tools.torch_file import DirectoryWeights
 
-WEIGHTS = ("pytorch_model.bin", "model.safetensors")
 AUTHORS_TOKENIZER = "EleutherAI/gpt-neox-20b"
 END_OF_TEXT = "<|endoftext|>"
 
@@ -42,18 +38,9 @@ ONLY = {
 }  # fmt: skip
 
 
-def _settings(path: pathlib.Path) -> dict[str, Any] | None:
-    """The contents of a directory's config.json; None if it is missing or cannot be read."""
-    try:
-        value = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def is_mamba2(path: pathlib.Path) -> bool:
     """Whether the directory has a configuration of mamba_ssm."""
-    settings = _settings(path) if path.is_dir() else None
+    settings = read_settings(path) if path.is_dir() else None
     return settings is not None and "ssm_cfg" in settings
 
 
@@ -61,7 +48,7 @@ class Settings:
     """The checked settings of config.json. Raises BadInput that names the setting, its value and what is allowed."""
 
     def __init__(self, path: pathlib.Path):
-        self.path, found = path / "config.json", _settings(path) or {}
+        self.path, found = path / "config.json", read_settings(path) or {}
         layer = found.get("ssm_cfg")
         if not isinstance(layer, dict):
             raise self.bad("ssm_cfg", layer, "an object")
@@ -153,34 +140,10 @@ class Settings:
         }  # fmt: skip
 
 
-class Weights:
-    """The file beside config.json, by name of the tensor: shape, element type, and a function that reads it. Use it as a context."""
-
-    def __init__(self, directory: pathlib.Path):
-        """Raises BadInput if there is no file, or if it holds more than tensors."""
-        self._closing = contextlib.ExitStack()
-        self.path = next((directory / name for name in WEIGHTS if (directory / name).is_file()), None)
-        self.tensors: dict[str, tuple[tuple[int, ...], str, Callable[[], Tensor]]] = {}
-        if self.path is None:
-            raise BadInput(f"{directory}: holds no {' and no '.join(WEIGHTS)}")
-        if self.path.suffix == ".bin":
-            file = self._closing.enter_context(TorchFile(self.path))
-            self.tensors = {name: (t.shape, t.dtype, functools.partial(file.read, name)) for name, t in file.tensors.items()}
-        else:
-            held = read_checkpoint(self.path)
-            self.tensors = {name: (t.shape, t.dtype, functools.partial(held.__getitem__, name)) for name, t in held.items()}
-
-    def __enter__(self) -> "Weights":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closing.close()
-
-
 class Conversion:
     """One checked directory. Raises BadInput if a setting is not supported, or a tensor is missing, misshapen or has no place."""
 
-    def __init__(self, settings: Settings, weights: Weights, tokenizer: pathlib.Path, eos: str | None):
+    def __init__(self, settings: Settings, weights: DirectoryWeights, tokenizer: pathlib.Path, eos: str | None):
         """tokenizer: the folder that holds its files. eos: an id, "none", or None for the tokenizer's <|endoftext|>."""
         self.settings, self.weights = settings, weights
         self.tokenizer = [tokenizer / name for name in TOKENIZER_FILES if (tokenizer / name).is_file()]

@@ -20,9 +20,18 @@ from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-OWN_FILES = ("config.json", "model.safetensors", "golden.json", "rwkv_vocab_v20230424.txt", *TOKENIZER_FILES)
+OWN_FILES = ("config.json", "generation_config.json", "model.safetensors", "golden.json", "rwkv_vocab_v20230424.txt", *TOKENIZER_FILES)
 DTYPES = ("f32", "f16", "bf16", "keep")
 TYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def read_settings(path: pathlib.Path) -> dict[str, Any] | None:
+    """The contents of a directory's config.json; None if it is missing or cannot be read."""
+    try:
+        value = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def omega_columns(feature_map: Mapping[str, Any]) -> int | None:

@@ -3,24 +3,27 @@
 tensors needs are known, and each stands for a function of this file."""
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import io
 import math
 import pathlib
 import pickle
 import pickletools
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from rivulet_tools.checkpoint import Tensor
+from rivulet_tools.checkpoint import Tensor, read_checkpoint
 from rivulet_tools.errors import BadInput
 
 # Element type of a storage, and the type of its bytes; BF16 is read as 16-bit numbers and widened.
 STORAGES = {"DoubleStorage": ("F64", "<f8"), "FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
 
+WEIGHTS_FILES = ("pytorch_model.bin", "model.safetensors")  # of a directory
 MAX_DIMENSIONS = 8
 MAX_PICKLE_BYTES = 4 << 20  # usually about 200 per tensor
 MAX_BYTEORDER_BYTES = 16
@@ -235,3 +238,27 @@ class TorchFile:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
+
+
+class DirectoryWeights:
+    """The file beside config.json, by name of the tensor: shape, element type, and a function that reads it. Use it as a context."""
+
+    def __init__(self, directory: pathlib.Path):
+        """Raises BadInput if there is no file, or if it holds more than tensors."""
+        self._closing = contextlib.ExitStack()
+        self.path = next((directory / name for name in WEIGHTS_FILES if (directory / name).is_file()), None)
+        self.tensors: dict[str, tuple[tuple[int, ...], str, Callable[[], Tensor]]] = {}
+        if self.path is None:
+            raise BadInput(f"{directory}: holds no {' and no '.join(WEIGHTS_FILES)}")
+        if self.path.suffix == ".bin":
+            file = self._closing.enter_context(TorchFile(self.path))
+            self.tensors = {name: (t.shape, t.dtype, functools.partial(file.read, name)) for name, t in file.tensors.items()}
+        else:
+            held = read_checkpoint(self.path)
+            self.tensors = {name: (t.shape, t.dtype, functools.partial(held.__getitem__, name)) for name, t in held.items()}
+
+    def __enter__(self) -> "DirectoryWeights":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()

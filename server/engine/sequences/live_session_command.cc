@@ -132,11 +132,10 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
   return static_cast<int64_t>(tokens.size());
 }
 
-void DropStartTokens(const SessionRef& ref, const Session& session, const StartTokens& start,
+void DropStartTokens(const SessionRef& ref, const Session& session, size_t start_tokens,
                      std::vector<int32_t>* tokens) {
   if (ref.position.value_or(session.position()) == 0) return;
-  tokens->erase(tokens->end() - static_cast<std::ptrdiff_t>(start.behind), tokens->end());
-  tokens->erase(tokens->begin(), tokens->begin() + static_cast<std::ptrdiff_t>(start.before));
+  tokens->erase(tokens->begin(), tokens->begin() + static_cast<std::ptrdiff_t>(start_tokens));
 }
 
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,

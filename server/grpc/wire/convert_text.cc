@@ -60,7 +60,8 @@ absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& mo
                                          std::optional<int64_t> position,
                                          const TextBudget::Stopped& stopped) {
   RIVULET_RETURN_IF_ERROR(CheckHasText(model, field));
-  const bool may_begin = position.value_or(0) == 0 && !text.empty();
+  // At position 0 the tokens before a text are a prompt on their own.
+  const bool may_begin = position ? *position == 0 : !text.empty();
   EncodeOptions encode;
   encode.add_special_tokens = options.add_special_tokens.value_or(may_begin);
   encode.parse_special_tokens = options.parse_special_tokens.value_or(true);
@@ -71,9 +72,10 @@ absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& mo
   RIVULET_RETURN_IF_ERROR(CheckIds(*tokens, model, field));
   GivenTokens given;
   given.ids = std::move(tokens->ids);
-  if (!options.add_special_tokens && !position) {
-    given.start = {tokens->added_before, tokens->added_behind};
-  }
+  if (options.add_special_tokens) return given;
+  // A token behind the text would end it.
+  given.ids.resize(given.ids.size() - tokens->added_behind);
+  if (!position) given.start = tokens->added_before;
   return given;
 }
 

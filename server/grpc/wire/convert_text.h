@@ -34,10 +34,12 @@ TextOptions TextOptionsOf(const Request& request) {
 // The tokens that a request gives, as ids or as text.
 struct GivenTokens {
   std::vector<int32_t> ids;
-  StartTokens start;  // of `ids`
+  size_t start = 0;  // the first `start` of them belong there only at position 0
 };
 
 // The tokens of a text at `position` of its sequence; absent: the position is known only later.
+// Tokens that the tokenizer adds behind a text, such as the end of a sequence, are among them only
+// if the options say so.
 // Errors: INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not
 // text), TEXT_NOT_IN_VOCABULARY (also for a token that the tokenizer has and the model has not),
 // and the other errors of TextTokenizer::Encode; the error of `stopped`.

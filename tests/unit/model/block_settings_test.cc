@@ -51,6 +51,51 @@ void ExpectRefused(const std::string& text, absl::string_view reason, absl::stri
   EXPECT_THAT(std::string(config.status().message()), HasSubstr(std::string(what)));
 }
 
+constexpr char kMolformer[] = R"({"model_type": "molformer", "architectures":
+  ["MolformerForCausalLM"], "vocab_size": 52, "hidden_size": 48, "num_hidden_layers": 4,
+  "num_attention_heads": 3, "intermediate_size": 40, "num_random_features": 24, "is_decoder": true,
+  "linear_attention_eps": 0.25, "deterministic_eval": false, "eos_token_id": 1})";
+
+TEST(BlockSettingsTest, MolformerIsALinearTransformerOfOurOwnFormat) {
+  const auto config = ParseKind(kMolformer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_STREQ(config->kind(), "linear");
+  EXPECT_FALSE(config->own_format());
+  EXPECT_EQ(config->key_features(), 24);
+  EXPECT_EQ(config->key_dim, 16);
+  EXPECT_EQ(config->ffn_size, 40);
+  EXPECT_EQ(config->encoder().normalizer_value, 0.25f);
+  EXPECT_EQ(config->encoder().rope.frequencies.size(), 8u);
+  EXPECT_TRUE(config->encoder().redrawn_elsewhere);
+  EXPECT_EQ(config->eos_token_id, 1);
+  const auto defaults = ParseKind(R"({"model_type": "molformer"})");
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->vocab_size, 2362);
+  EXPECT_EQ(defaults->num_heads * defaults->num_layers * defaults->key_features(), 12 * 12 * 32);
+  EXPECT_EQ(defaults->norm_eps, 1e-12f);
+}
+
+TEST(BlockSettingsTest, OtherModelsWithMolformersNamesAreRefused) {
+  constexpr char kUnsupported[] = "UNSUPPORTED_MODEL", kInvalid[] = "INVALID_CONFIG";
+  const auto with = [](absl::string_view from, absl::string_view to) {
+    return absl::StrReplaceAll(kMolformer, {{from, to}});
+  };
+  ExpectRefused(with("MolformerForCausalLM", "MolformerForMaskedLM"), kUnsupported, "architectures",
+                "encoder has no causal form");
+  ExpectRefused(with(R"("is_decoder": true)", R"("is_decoder": false)"), kUnsupported, "is_decoder",
+                "false");
+  ExpectRefused(with(R"("is_decoder": true)", R"("add_cross_attention": true)"), kUnsupported,
+                "add_cross_attention", "true");
+  ExpectRefused(with(R"("is_decoder": true)", R"("feature_map_kernel": "exp")"), kUnsupported,
+                "feature_map_kernel", "exp");
+  ExpectRefused(with(R"("is_decoder": true)", R"("hidden_act": "relu")"), kUnsupported,
+                "hidden_act", "relu");
+  ExpectRefused(with(R"("is_decoder": true)", R"("rope_theta": 500)"), kUnsupported, "rope_theta",
+                "500");
+  ExpectRefused(with(R"("num_attention_heads": 3)", R"("num_attention_heads": 16)"), kInvalid,
+                "num_attention_heads", "even");
+}
+
 TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
   const auto retnet = ParseKind(Fla("retnet"));
   ASSERT_TRUE(retnet.ok()) << retnet.status();

@@ -27,6 +27,10 @@ inline std::string TinyWithMap(const FeatureMapConfig& map) {
   return testing::ConfigJson(config);
 }
 
+inline std::string TinyRotary() {
+  return With(Tiny(), R"({"type":"none"})", R"({"type":"rotary","base":500.5,"pairs":"halves"})");
+}
+
 inline std::string TinySoftmax(int window) {
   ModelConfig config = testing::TinyConfig();
   config.encoder().softmax = true;

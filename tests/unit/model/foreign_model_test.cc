@@ -158,7 +158,7 @@ TEST(ForeignModelTest, AModelTypeThatIsNotServedIsNamedWithItsArchitectures) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(dir.File("config.json")), HasSubstr(R"(model_type is "llama")"),
                       HasSubstr(R"(architectures "LlamaForCausalLM", "X")"),
-                      HasSubstr("supported: retnet"), HasSubstr(", qwen3_5 (docs/models.md")));
+                      HasSubstr("supported: retnet"), HasSubstr(", molformer (docs/models.md")));
   }
 }
 

@@ -78,6 +78,34 @@ TEST(TokenizerJsonTest, FindsAddedTokensInText) {
   EXPECT_THAT(as_text.status().message(), HasSubstr("U+003C at byte 1"));
 }
 
+// As GP-MoLFormer's: text outside of the pattern is dropped, a piece outside of the vocabulary is
+// the unknown token.
+TEST(TokenizerJsonTest, WordLevelTakesWholePieces) {
+  std::string json = R"json({"version": "1.0",
+    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {"Regex": "(Cl?|\\[[^\\]]+]|c)"}, "behavior": "Removed",
+       "invert": true},
+      {"type": "Split", "pattern": {"Regex": "(Cl?|\\[[^\\]]+]|c)"}, "behavior": "Isolated",
+       "invert": false}]},
+    "decoder": {"type": "Fuse"},
+    "model": {"type": "WordLevel", "vocab": {"C": 0, "Cl": 1, "?": 2}, "unk_token": "?"}})json";
+  const auto tokenizer = Parse(json);
+  ASSERT_NE(tokenizer, nullptr);
+  const auto tokens = tokenizer->Encode("x CCl.[K]c", {});
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_THAT(tokens->ids, ElementsAre(0, 1, 2, 2));
+  EXPECT_THAT(tokens->spans,
+              ElementsAre(SourceSpan{2, 3}, SourceSpan{3, 5}, SourceSpan{6, 9}, SourceSpan{9, 10}));
+  EXPECT_EQ(tokenizer->TokenBytes(1), "Cl");
+  absl::StrReplaceAll({{R"(, "unk_token": "?")", ""}}, &json);
+  const auto without = Parse(json);
+  ASSERT_NE(without, nullptr);
+  EXPECT_THAT(std::string(without->Encode("Cc", {}).status().message()),
+              HasSubstr("U+0063 at byte 1"));
+  absl::StrReplaceAll({{R"("?": 2})", R"("?": 2}, "merges": [])"}}, &json);
+  EXPECT_EQ(GetErrorDetail(ParseTokenizerJson(json).status()).field, "model.merges");
+}
+
 TEST(TokenizerJsonTest, DecodesToBytes) {
   const auto tokenizer = Parse(kFile);
   ASSERT_NE(tokenizer, nullptr);

@@ -15,28 +15,28 @@ TEST_F(EngineSessionTest, OnlyAtPositionZeroATextHasItsStartTokens) {
   const SessionRef session = Open();
   const auto append = [&](AppendSpec spec) {
     spec.session = session;
-    spec.start_tokens = {1, 1};
+    spec.start_tokens = 1;
     return Await<ScoreResult>(
         [&](Engine::ScoreDone done) { return engine_->Append(spec, std::move(done)); });
   };
   AppendSpec first;
-  first.tokens = {30, 1, 2, 31};
+  first.tokens = {30, 1, 2};
   const auto begun = append(first);
   ASSERT_TRUE(begun.ok()) << begun.status();
-  EXPECT_EQ(begun->session->position, 4);
+  EXPECT_EQ(begun->session->position, 3);
   AppendSpec second;
-  second.tokens = {30, 3, 31};
+  second.tokens = {30, 3};
   second.score = true;
   const auto scored = append(second);
   ASSERT_TRUE(scored.ok()) << scored.status();
-  EXPECT_EQ(scored->session->position, 5);
+  EXPECT_EQ(scored->session->position, 4);
   EXPECT_EQ(scored->num_scored, 1);
-  GenerateSpec spec = SpecOf(session, 6, {30, 4, 31});
-  spec.start_tokens = {1, 1};
-  EXPECT_EQ(Generate(spec), Alone({30, 1, 2, 31, 3, 4}, 6));
+  GenerateSpec spec = SpecOf(session, 6, {30, 4});
+  spec.start_tokens = 1;
+  EXPECT_EQ(Generate(spec), Alone({30, 1, 2, 3, 4}, 6));
   ASSERT_TRUE(Rewind(session, 0).ok());
   spec.session->position = 0;
-  EXPECT_EQ(Generate(spec), Alone({30, 4, 31}, 6));
+  EXPECT_EQ(Generate(spec), Alone({30, 4}, 6));
   ExpectAtRest();
 }
 

@@ -122,8 +122,8 @@ class SamplingOptions(CallOptions, total=False):
     top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
     cache: share states of the prompt (see Usage.cached_prompt_tokens); True is the same as PromptCache()
     priority: order among the tenant's own requests that wait for a slot
-    add_special_tokens: for a text prompt: add the tokens with which the tokenizer begins and ends a text; absent: if the text
-      begins a sequence and is not empty
+    add_special_tokens: for a text prompt: add the tokens with which the tokenizer begins and ends a text; absent: only those with
+      which it begins one, if the text begins a sequence (an empty text: only without a session)
     parse_special_tokens: for a text prompt: names of control tokens in the text become these tokens; absent: True
     resume: whether another call continues a reply whose call is lost (GenerateStream); absent: True
     """

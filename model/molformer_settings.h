@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a directory of transformers with model_type "molformer", IBM's GP-MoLFormer
+// [Ross 2024, arXiv:2405.04912], which was trained with pytorch-fast-transformers. It becomes a
+// model of kind "linear" (model/FORMAT.md):
+//   positions rotary, pairs "halves", base 10000; map generalized_random with softmax_temp 1, one
+//   omega for all heads of a layer; normalizer clamp_min; final_norm; output with a transform, whose
+//   head has no bias.
+// The published code draws a new omega in every pass unless `deterministic_eval` is true. Here the
+// omega of the file is always used.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "model/base/json_reader.h"
+#include "model/config.h"
+
+namespace rivulet {
+
+inline constexpr char kMolformer[] = "molformer";  // model_type
+
+// Errors: those of ParseBlockConfig; UNSUPPORTED_MODEL, too, for MoLFormer's encoder, which has no
+// causal form, and for cross-attention. `name`, `content` and the tokens that end a generation stay
+// empty. `settings`: a reader of `json`.
+absl::StatusOr<ModelConfig> ParseMolformer(const JsonValue& json, JsonReader* settings);
+
+}  // namespace rivulet
