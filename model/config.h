@@ -15,7 +15,6 @@
 #include "kernels/feature_map.h"
 #include "kernels/state_layout.h"
 #include "model/block_config.h"
-#include "model/rope.h"
 #include "model/state_parts.h"
 
 namespace rivulet {

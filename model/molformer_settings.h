@@ -2,9 +2,8 @@
 // The settings of a directory of transformers with model_type "molformer", IBM's GP-MoLFormer
 // [Ross 2024, arXiv:2405.04912], which was trained with pytorch-fast-transformers. It becomes a
 // model of kind "linear" (model/FORMAT.md):
-//   positions rotary, pairs "halves", base 10000; map generalized_random with softmax_temp 1, one
-//   omega for all heads of a layer; normalizer clamp_min; final_norm; output with a transform, whose
-//   head has no bias.
+//   positions rotary, pairs "halves", base 10000; map generalized_random with softmax_temp 1;
+//   normalizer clamp_min; final_norm; output with a transform, and a head without bias.
 // The published code draws a new omega in every pass unless `deterministic_eval` is true. Here the
 // omega of the file is always used.
 #pragma once

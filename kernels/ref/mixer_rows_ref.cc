@@ -19,9 +19,11 @@ void RotateHeadsRef(const RotateHeadsArgs& args) {
     for (int i = 0; i < args.pairs; ++i) {
       const double angle = double(position) * args.frequencies[i] * std::numbers::pi;
       const double c = std::cos(angle) * args.factor, s = std::sin(angle) * args.factor;
-      const double first = x[i], second = x[i + args.pairs];
-      x[i] = float(first * c - second * s);
-      x[i + args.pairs] = float(second * c + first * s);
+      float& a = args.interleaved ? x[2 * i] : x[i];
+      float& b = args.interleaved ? x[2 * i + 1] : x[i + args.pairs];
+      const double first = a, second = b;
+      a = float(first * c - second * s);
+      b = float(second * c + first * s);
     }
   };
   for (int row = 0; row < args.rows; ++row) {

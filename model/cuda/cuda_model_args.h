@@ -18,7 +18,8 @@
 namespace rivulet {
 
 kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights);
-// All but heads, key_heads and key_dim. `columns`: of `in`, the output of the layer's input product.
+// All but heads, key_heads and key_dim. `columns`: of `in`, the output of the layer's input
+// product.
 kernels::RotateHeadsArgs CudaRotation(const CudaWeights& weights, const InputColumns& columns,
                                       const CudaScratch::Array& in, const CudaPass& pass);
 kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots);

@@ -2,8 +2,8 @@
 // `model` of tokenizer.json: byte-pair encoding by merge ranks (BPE), or one token for each piece
 // (WordLevel), with unk_token for a piece that the vocabulary lacks.
 //
-// BPE: a piece begins as one token per code point (for a code point that the vocabulary lacks: a token
-// <0xHH> per byte with byte_fallback, or unk_token). Then the pair with the lowest rank, the
+// BPE: a piece begins as one token per code point (for a code point that the vocabulary lacks: a
+// token <0xHH> per byte with byte_fallback, or unk_token). Then the pair with the lowest rank, the
 // leftmost of equals, becomes one token, until no pair is a merge. With ignore_merges a whole piece
 // that is a token is not split.
 // Cost: at most 3 n entries of a queue for n code points, O(n log n), whatever the text and merges.

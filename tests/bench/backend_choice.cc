@@ -115,6 +115,23 @@ ModelConfig Language110M() {
   return config;
 }
 
+// GP-MoLFormer-Uniq, 46.8 M parameters.
+ModelConfig Molformer() {
+  ModelConfig config;
+  config.vocab_size = 2362;
+  config.bos_token_id = 0;
+  config.hidden_size = config.ffn_size = 768;
+  config.num_layers = config.num_heads = 12;
+  config.key_dim = config.value_dim = 64;
+  EncoderConfig& encoder = config.encoder();
+  encoder.final_norm = encoder.transform = true;
+  encoder.position = PositionType::kRotary;
+  encoder.feature_map =
+      testing::MakeFeatureMap(kernels::FeatureMapKind::kGeneralizedRandomRelu, 32);
+  encoder.normalizer = Normalizer::kClampMin;
+  return config;
+}
+
 }  // namespace
 
 void Fail(const std::string& what, int code) {
@@ -192,6 +209,7 @@ const std::map<std::string, Writer>& Writers() {
   };
   static const std::map<std::string, Writer>* const writers = new std::map<std::string, Writer>{
       {"cifar-10", [](Path to) { return WriteEncoder(to, "cifar-10", Cifar10()); }},
+      {"gp-molformer", [](Path to) { return WriteEncoder(to, "gp-molformer", Molformer()); }},
       {"110m", [](Path to) { return WriteEncoder(to, "110m", Language110M()); }},
       {"rwkv7-0.4b", rwkv7({.hidden = 1024, .layers = 24})},
       {"rwkv7-0.4b-zeros80", rwkv7({.hidden = 1024, .layers = 24, .zeros = 0.8})},

@@ -100,6 +100,7 @@ Products LoadProducts(const Model& model, const WeightChoice& precision) {
     for (const MatrixWeights* m : {&layer.decay, &layer.gate, &layer.out, &layer.up, &layer.down})
       products.Add(*m);
   }
+  products.Add(products.weights->transform);
   products.Add(products.weights->Head());
   return products;
 }

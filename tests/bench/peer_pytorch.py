@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The peer: one generation step of model/zoo/mnist-linear in pytorch-fast-transformers, with its real weights.
+"""The peer: one generation step in pytorch-fast-transformers: of model/zoo/mnist-linear with its real weights, or with --shape gp-molformer
+of that shape with random weights, without rotary positions, which the library's encoder does not have.
 
 Needs torch, numpy and the sources of pytorch-fast-transformers (its recurrent modules are pure Python; the compiled ones
 are replaced by empty modules, nothing is built):
-    peer_pytorch.py --sources DIR_WITH_fast_transformers [--rows 1,8,64,256] [--threads 1,2] [--seconds 2]
+    peer_pytorch.py --sources DIR_WITH_fast_transformers [--shape gp-molformer] [--rows 1,8,64,256] [--threads 1,2] [--seconds 2]
 Prints one JSON line a setting: rows, threads, microseconds a step (median), tokens/s. A step is embedding, recurrent encoder,
-head and the draw from the mixture, as in the paper's generation loop.
+head and the draw from the mixture or the softmax, as in the paper's generation loop.
 """
 import argparse
 import importlib.machinery
@@ -80,6 +81,25 @@ class Generator:
         return torch.round((value + 1) / 2 * 255).long(), state
 
 
+class Molecules:
+    def __init__(self):
+        from fast_transformers.builders import RecurrentEncoderBuilder
+        from fast_transformers.feature_maps import GeneralizedRandomFeatures
+
+        hidden, self.vocab, self.bos = 768, 2362, 0
+        self.encoder = RecurrentEncoderBuilder.from_kwargs(
+            attention_type="linear", n_layers=12, n_heads=12, feed_forward_dimensions=hidden, query_dimensions=64, value_dimensions=64,
+            activation="gelu", final_normalization=True, feature_map=GeneralizedRandomFeatures.factory(n_dims=32, deterministic_eval=True),
+        ).get().eval()
+        self.embedding = torch.randn(self.vocab, hidden)
+        self.transform = torch.nn.Sequential(torch.nn.Linear(hidden, hidden), torch.nn.GELU(), torch.nn.LayerNorm(hidden)).eval()
+        self.decoder = torch.nn.Linear(hidden, self.vocab, bias=False).eval()
+
+    def step(self, tokens, position, state):
+        y, state = self.encoder(self.embedding[tokens], state)
+        return torch.multinomial(self.decoder(self.transform(y)).softmax(1), 1)[:, 0], state
+
+
 def measure(generator, rows, seconds):
     """Seconds of a step."""
     tokens, state, times = torch.full((rows,), generator.bos), None, []
@@ -96,6 +116,7 @@ def measure(generator, rows, seconds):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sources", required=True)
+    parser.add_argument("--shape", choices=["mnist-linear", "gp-molformer"], default="mnist-linear")
     parser.add_argument("--rows", default="1,8,64,256")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=2)
@@ -103,7 +124,7 @@ def main():
     sys.meta_path.insert(0, CompiledStub())
     sys.path.insert(0, args.sources)
     with torch.inference_mode():
-        generator = Generator()
+        generator = Molecules() if args.shape == "gp-molformer" else Generator()
         for threads in map(int, args.threads.split(",")):
             torch.set_num_threads(threads)
             for rows in map(int, args.rows.split(",")):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the family, hybrids and GP-MoLFormer on the CUDA backend: against their float64 goldens
-// (make_family.py, hybrid/README.md, molformer/README.md), against the CPU backend, whose states they share, and the
-// bits that a sequence must keep in any company.
+// (make_family.py, hybrid/README.md, molformer/README.md), against the CPU backend, whose states
+// they share, and the bits that a sequence must keep in any company.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

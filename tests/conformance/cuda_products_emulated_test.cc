@@ -110,7 +110,7 @@ TEST_F(CudaProductsTest, AutoTakesALibraryWithTheBitsOfOurKernels) {
 
 // Models of other kinds, heads in pieces, no graphs.
 TEST_F(CudaProductsTest, AutoAgreesWithOurKernelsOnEveryKindOfModel) {
-  std::vector<ModelConfig> configs(3, TinyConfig());
+  std::vector<ModelConfig> configs(4, TinyConfig());
   configs[0].encoder().activation = Activation::kGelu;
   configs[0].hidden_size = 20;
   configs[0].num_heads = 4;
@@ -120,6 +120,9 @@ TEST_F(CudaProductsTest, AutoAgreesWithOurKernelsOnEveryKindOfModel) {
   configs[1].hidden_size = 32;
   configs[2].encoder().feature_map = MakeFeatureMap(kernels::FeatureMapKind::kRfa, 4);
   configs[2].encoder().gate = Gate::kRfa;
+  configs[3].encoder().position = PositionType::kRotary;
+  configs[3].encoder().rope.interleaved = true;
+  configs[3].encoder().transform = true;
   for (size_t i = 0; i < configs.size(); ++i) {
     SCOPED_TRACE(i);
     Use(configs[i]);

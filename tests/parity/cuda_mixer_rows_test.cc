@@ -93,7 +93,7 @@ cudaError_t Apply(const CudaLaunch* launch, const Args& args,
 
 TEST(CudaMixerRowsTest, HeadsAreRotatedByTheirPosition) {
   for (const auto& [key_dim, pairs, key_heads] :
-       {std::array{2, 1, kHeads}, {10, 5, 1}, {300, 150, kHeads}, {12, 2, 2}}) {
+       {std::array{2, 1, kHeads}, {10, 5, 1}, {300, 150, kHeads}, {12, 2, 2}, {64, 32, kHeads}}) {
     const int n = kHeads * key_dim, dim = key_dim, rotated = pairs, of_keys = key_heads;
     const Rows rows({n + key_heads * key_dim}, {});
     const std::vector<int64_t> positions = {0, 1, 2, 777, 100000, 4000000000};
@@ -116,6 +116,7 @@ TEST(CudaMixerRowsTest, HeadsAreRotatedByTheirPosition) {
       args.key_dim = dim;
       args.pairs = rotated;
       args.factor = dim == 12 ? 1.25 : 1;
+      args.interleaved = dim == 64;
       return Apply(launch, args, RotateHeadsCuda, RotateHeadsRef);
     });
   }

@@ -52,6 +52,10 @@ std::string JsonId(const std::optional<int32_t>& id) {
 std::string PositionJson(const ModelConfig& config) {
   const EncoderConfig& encoder = config.encoder();
   if (encoder.position == PositionType::kNone) return R"({"type":"none"})";
+  if (encoder.position == PositionType::kRotary) {
+    return absl::StrCat(R"({"type":"rotary","base":10000,"pairs":")",
+                        encoder.rope.interleaved ? "interleaved" : "halves", "\"}");
+  }
   return absl::StrCat(
       R"({"type":")", encoder.position == PositionType::kLearned ? "learned" : "sinusoidal",
       R"(","combine":")", encoder.combine == PositionCombine::kAdd ? "add" : "concat",
@@ -79,10 +83,14 @@ std::string FeatureMapJson(const FeatureMapConfig& map) {
   return "";
 }
 
-std::string OutputJson(const OutputConfig& output) {
-  if (output.type == OutputType::kCategorical) return R"({"type":"categorical"})";
-  return absl::StrCat(R"({"type":"mixture_of_logistics","num_mixtures":)", output.num_mixtures,
-                      R"(,"num_levels":)", output.num_levels, R"(,"scale":")",
+std::string OutputJson(const ModelConfig& config) {
+  const OutputConfig& output = config.output;
+  const std::string transform = config.encoder().transform ? R"("transform":"gelu",)" : "";
+  if (output.type == OutputType::kCategorical) {
+    return absl::StrCat("{", transform, R"("type":"categorical"})");
+  }
+  return absl::StrCat("{", transform, R"("type":"mixture_of_logistics","num_mixtures":)",
+                      output.num_mixtures, R"(,"num_levels":)", output.num_levels, R"(,"scale":")",
                       output.scale == MixtureScale::kExp ? "exp" : "elu", "\"}");
 }
 
@@ -245,8 +253,8 @@ std::string ConfigJson(const ModelConfig& config) {
       config.encoder().activation == Activation::kRelu ? "relu" : "gelu", R"(","layer_norm_eps":)",
       JsonFloat(config.norm_eps), R"(,"final_norm":)",
       config.encoder().final_norm ? "true" : "false", R"(,"position":)", PositionJson(config),
-      R"(,"attention":)", AttentionJson(config.encoder()), R"(,"output":)",
-      OutputJson(config.output), R"(,"content":)", ContentJson(config.content), "}");
+      R"(,"attention":)", AttentionJson(config.encoder()), R"(,"output":)", OutputJson(config),
+      R"(,"content":)", ContentJson(config.content), "}");
 }
 
 std::vector<RawTensor> RandomTensors(const ModelConfig& config, uint64_t seed, DType dtype) {

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rivulet generate --count N --out FILE.png`. The images are samples of requests of one size, so
-// image i is a function of model, prompt, parameters and seed: request i / size has seed + i /
-// size, and image i is its sample i % size. More images repeat the first ones.
+// `rivulet generate --count N --out FILE.png`: images as samples (many_samples.h).
 #include <algorithm>
 #include <cstring>
-#include <random>
-#include <stop_token>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/many_samples.h"
 #include "client/cli/image/half_blocks.h"
 #include "client/cli/image/png_grid.h"
 #include "client/cli/output/output_file.h"
@@ -25,9 +21,6 @@
 
 namespace rivulet {
 namespace {
-
-constexpr int kRequestsAtOnce = 4;
-constexpr int kMostSamples = 64;  // of a request
 
 absl::StatusOr<ImageShape> Shape(const v1::GetModelReply& model) {
   const v1::ImageContent& image = model.content().image();
@@ -67,13 +60,12 @@ class Canvas {
     done_ = prompt_values_ * count;
   }
 
-  absl::Status Add(int first_image, int num_images, const v1::GenerateReply& part) {
+  absl::Status Add(int first_image, const v1::GenerateReply& part) {
     const int64_t begin = prompt_values_ + part.first_position();
-    if (part.sample_index() < 0 || part.sample_index() >= num_images || part.first_position() < 0 ||
-        begin > shape_.values() - part.tokens_size()) {
+    if (part.first_position() < 0 || begin > shape_.values() - part.tokens_size()) {
       return absl::InternalError(absl::StrCat("the server sent values ", begin, " to ",
-                                              begin + part.tokens_size(), " of sample ",
-                                              part.sample_index(), " of ", num_images));
+                                              begin + part.tokens_size(), " of an image of ",
+                                              shape_.values()));
     }
     absl::MutexLock lock(&mutex_);
     std::vector<int32_t>& image = images_[static_cast<size_t>(first_image + part.sample_index())];
@@ -97,80 +89,6 @@ class Canvas {
   Progress progress_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Sends the requests, a few at a time, until all images are drawn or one request fails.
-class Drawing {
- public:
-  Drawing(const Client& client, v1::GenerateRequest request, int count, int size,
-          CallOptions options, Canvas* canvas)
-      : client_(client),
-        request_(std::move(request)),
-        count_(count),
-        size_(size),
-        options_(std::move(options)),
-        canvas_(canvas) {
-    options_.stop = stop_.get_token();
-  }
-
-  absl::Status Run() {
-    const int requests = (count_ + size_ - 1) / size_;
-    std::vector<std::thread> threads;
-    for (int i = 1; i < std::min(requests, kRequestsAtOnce); ++i) {
-      threads.emplace_back([this] { Work(); });
-    }
-    Work();
-    for (std::thread& thread : threads) thread.join();
-    absl::MutexLock lock(&mutex_);
-    return status_;
-  }
-
- private:
-  void Work() {
-    while (true) {
-      int index = 0;
-      {
-        absl::MutexLock lock(&mutex_);
-        if (!status_.ok() || next_ * size_ >= count_) return;
-        index = next_++;
-      }
-      if (absl::Status status = Draw(index); !status.ok()) {
-        absl::MutexLock lock(&mutex_);
-        // This error cancels the other requests.
-        if (status_.ok()) status_ = status;
-        stop_.request_stop();
-        return;
-      }
-    }
-  }
-
-  absl::Status Draw(int index) {
-    const int first = index * size_;
-    const int images = std::min(size_, count_ - first);
-    v1::GenerateRequest request = request_;
-    request.set_num_samples(images);
-    request.mutable_sampling()->set_seed(request_.sampling().seed() + static_cast<uint64_t>(index));
-    absl::Status drawn;
-    const absl::Status status = client_.Generate(
-        request,
-        [&](const v1::GenerateReply& part) {
-          drawn = canvas_->Add(first, images, part);
-          return drawn.ok();
-        },
-        options_);
-    return drawn.ok() ? status : drawn;
-  }
-
-  const Client& client_;
-  const v1::GenerateRequest request_;
-  const int count_;
-  const int size_;  // samples of a request
-  std::stop_source stop_;
-  CallOptions options_;
-  Canvas* const canvas_;
-  absl::Mutex mutex_;
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
-
 }  // namespace
 
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
@@ -182,12 +100,6 @@ absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target
   if (absl::Status status = CheckPngGrid(*shape, count, options.columns); !status.ok()) {
     return status;
   }
-  if (!request.sampling().has_seed()) {
-    std::random_device random;
-    request.mutable_sampling()->set_seed(random());
-  }
-  const uint64_t seed = request.sampling().seed();
-  const int size = std::clamp(model.limits().max_num_samples(), 1, kMostSamples);
   const std::vector<int32_t> prompt = PromptValues(request);
   if (static_cast<int64_t>(prompt.size()) > shape->values()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -197,9 +109,12 @@ absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target
   std::vector<std::vector<int32_t>> images;
   {
     Canvas canvas(*shape, count, prompt);
-    Drawing drawing(target.client(), std::move(request), count, size, GenerateCall(options),
-                    &canvas);
-    if (absl::Status status = drawing.Run(); !status.ok()) return status;
+    const auto add = [&](int first, const v1::GenerateReply& part) {
+      return canvas.Add(first, part);
+    };
+    const absl::Status status =
+        GenerateMany(target.client(), model, count, GenerateCall(options), &request, add);
+    if (!status.ok()) return status;
     images = canvas.Take();
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
@@ -208,8 +123,8 @@ absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target
     return status;
   }
   return absl::StrFormat("%d images in %.2f s, %s values/s, seed %u: %s", count, seconds,
-                         Compact(static_cast<double>(count * shape->values()) / seconds), seed,
-                         options.out);
+                         Compact(static_cast<double>(count * shape->values()) / seconds),
+                         request.sampling().seed(), options.out);
 }
 
 }  // namespace rivulet

@@ -7,11 +7,14 @@
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
+#include "client/cli/commands/many_samples.h"
 #include "client/cli/input/request_fields.h"
 #include "client/cli/output/part_json.h"
 #include "client/cli/output/session_json.h"
@@ -106,6 +109,62 @@ class SamplePrinter {
   bool ends_line_ = false;
 };
 
+// Prints whole samples, one a line, in order. Thread: any.
+class LinePrinter {
+ public:
+  LinePrinter(bool is_text, int count) : is_text_(is_text), lines_(static_cast<size_t>(count)) {}
+
+  absl::Status Add(int first, const v1::GenerateReply& part) {
+    absl::MutexLock lock(&mutex_);
+    tokens_ += part.tokens_size();
+    Line& line = lines_[static_cast<size_t>(first + part.sample_index())];
+    if (is_text_) absl::StrAppend(&line.text, part.text());
+    for (const int32_t id : part.tokens()) {
+      if (!is_text_) absl::StrAppend(&line.text, line.text.empty() ? "" : " ", id);
+    }
+    line.finished = line.finished || part.has_finish();
+    std::string out;
+    for (; next_ < lines_.size() && lines_[next_].finished; ++next_) {
+      absl::StrAppend(&out, lines_[next_].text, "\n");
+      lines_[next_].text.clear();
+    }
+    return out.empty() ? absl::OkStatus() : WriteOut(out);
+  }
+  int64_t tokens() const {
+    absl::MutexLock lock(&mutex_);
+    return tokens_;
+  }
+
+ private:
+  struct Line {
+    std::string text;
+    bool finished = false;
+  };
+  const bool is_text_;
+  mutable absl::Mutex mutex_;
+  std::vector<Line> lines_ ABSL_GUARDED_BY(mutex_);
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the first that is not printed
+  int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// `rivulet generate --count N` without --out.
+absl::StatusOr<std::string> RunLines(const GenerateOptions& options, const Target& target,
+                                     const v1::GetModelReply& model, v1::GenerateRequest request) {
+  LinePrinter printer(model.content().has_text(), *options.count);
+  const absl::Time start = absl::Now();
+  const auto add = [&](int first, const v1::GenerateReply& part) {
+    return printer.Add(first, part);
+  };
+  const absl::Status status =
+      GenerateMany(target.client(), model, *options.count, GenerateCall(options), &request, add);
+  if (!status.ok()) return status;
+  const double seconds = std::max(absl::ToDoubleSeconds(absl::Now() - start), 1e-9);
+  return absl::StrFormat("%d samples in %.2f s, %s samples/s, %s tokens/s, seed %u", *options.count,
+                         seconds, Compact(*options.count / seconds),
+                         Compact(static_cast<double>(printer.tokens()) / seconds),
+                         request.sampling().seed());
+}
+
 absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target& target,
                                    const v1::GetModelReply& model,
                                    const v1::GenerateRequest& request) {
@@ -171,7 +230,12 @@ absl::StatusOr<std::string> RunCommand(const GenerateOptions& options) {
   if (!model.ok()) return model.status();
   absl::StatusOr<v1::GenerateRequest> request = BuildRequest(options, model->summary().name());
   if (!request.ok()) return request.status();
+  // Some tokenizers add the beginning of a text; then an empty text is a prompt.
+  if (model->content().has_text() && options.session.id.empty() && !HasPrompt(options)) {
+    request->set_text("");
+  }
   if (!options.out.empty()) return RunDraw(options, *target, *model, *std::move(request));
+  if (options.count) return RunLines(options, *target, *model, *std::move(request));
   return Stream(options, *target, *model, *request);
 }
 

@@ -62,15 +62,21 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
       app->add_option("--out", options->out, "Image models: write --count images to this PNG file")
           ->check(PathGiven())
           ->excludes(json);
-  app->add_option("--count", options->count, "Number of images; default 1")
-      ->check(CLI::Range(1, 65536))
-      ->needs(out);
+  CLI::Option* const count =
+      app->add_option("--count", options->count,
+                      "With --out the number of images, default 1; without it the number of "
+                      "samples, each printed whole on a line")
+          ->check(CLI::Range(1, 65536))
+          ->excludes(json);
   app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
   for (const char* const name :
        {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session", "--cache"}) {
     app->get_option(name)->excludes(out);
+  }
+  for (const char* const name : {"--num-samples", "--session"}) {
+    app->get_option(name)->excludes(count);
   }
 }
 

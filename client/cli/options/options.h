@@ -92,7 +92,7 @@ struct GenerateOptions : PromptOptions {
   bool json = false;
   std::optional<double> deadline_seconds;
   bool resume = true;        // a reply that was cut off continues
-  std::optional<int> count;  // with `out`: images to draw
+  std::optional<int> count;  // samples, each on a line; with `out`: images
   std::string out;           // PNG file
   int columns = 8;
 };

@@ -45,8 +45,8 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
                                       const ModelConfig& config, const SessionLimits& limits,
                                       Session* session);
 
-// Removes the first `start_tokens` of `tokens` unless the request continues at position 0. Does not check that the
-// session has the position.
+// Removes the first `start_tokens` of `tokens` unless the request continues at position 0. Does not
+// check that the session has the position.
 void DropStartTokens(const SessionRef& ref, const Session& session, size_t start_tokens,
                      std::vector<int32_t>* tokens);
 

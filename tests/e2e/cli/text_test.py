@@ -102,17 +102,27 @@ class TextTest(CommandTest):
                 self.assertLess(len(tokens), len(whole))
         self.assertGreaterEqual(checked, 2)
 
-    def test_an_empty_prompt_and_a_text_without_a_tokenizer_are_errors(self):
-        self.fails(rivulet("generate", "--model", self.model, "--prompt", ""), 2, "prompt is empty")
+    def test_a_prompt_without_tokens_and_a_text_without_a_tokenizer_are_errors(self):
+        self.fails(rivulet("generate", "--model", self.model, "--prompt", "", "--add-special-tokens", "false"), 2, "prompt is empty")
+        self.fails(rivulet("generate", "--model", self.plain), 2, "prompt is empty")
         self.fails(rivulet("generate", "--model", self.plain, "--prompt", "a"), 2, "prompt.text is given", "is not text", "--tokens")
         self.fails(rivulet("score", "--model", self.plain, "--text", __file__), 2, "--text", "is not text", "--input")
         self.fails(rivulet("generate", "--model", self.plain, "--tokens", "1", "--stop", "a"), 2, "stop.strings")
-        only_start = self.generate("--prompt", "", "--add-special-tokens", "true", "--seed", "3", max_tokens=5)
-        self.assertEqual(only_start, self.generate("--tokens", START, "--seed", "3", max_tokens=5))
+        only_start = self.generate("--tokens", START, "--seed", "3", max_tokens=5)
+        for flags in (("--prompt", ""), ("--prompt", "", "--add-special-tokens", "true"), ()):
+            self.assertEqual(self.generate(*flags, "--seed", "3", max_tokens=5), only_start)
         self.fails(
             rivulet("generate", "--model", self.model, "--tokens", "1", "--add-special-tokens", "true"), 2,
             "add_special_tokens is true, but prompt.text is not given",
         )  # fmt: skip
+
+    def test_count_prints_whole_samples_one_a_line(self):
+        given = ("generate", "--model", self.model, "--max-tokens", "9", "--ignore-eos", "--stop", "\n")
+        done = self.succeeds(rivulet(*given, "--count", "70", "--seed", "3"))
+        for seed, count, lines in ((3, 64, done.out.splitlines()[:64]), (4, 6, done.out.splitlines()[64:])):
+            samples = self.succeeds(rivulet(*given, "--num-samples", str(count), "--seed", str(seed))).out
+            self.assertEqual(lines, re.sub(r"=== sample \d+ ===\n", "", samples).splitlines())
+        self.assertRegex(done.err, r"^70 samples in .* samples/s, .* tokens/s, seed 3\n$")
 
     def test_only_the_beginning_of_a_session_gets_start_tokens(self):
         with Server(self.model) as server:

@@ -10,16 +10,17 @@ import rivulet_wheel  # makes rivulet what is imported below
 
 import numpy as np
 
-from command import ZOO, Server
+from command import SOURCE_DIR, ZOO, Server
 
 EXAMPLES = rivulet_wheel.CLIENT / "examples"
+MOLECULES = SOURCE_DIR / "tests/conformance/molformer/gp-molformer"  # with random weights
 
 
 class ExamplesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        cls.server = cls.enterClassContext(Server(ZOO / "mnist-linear", ZOO / "shakespeare-rfa", args=("--threads", "1")))
+        cls.server = cls.enterClassContext(Server(ZOO / "mnist-linear", ZOO / "shakespeare-rfa", f"gp-molformer-uniq={MOLECULES}", args=("--threads", "1")))
 
     def run_example(self, name, *arguments):
         """Exit code, stdout and stderr; without arguments it would call the server of the README."""
@@ -56,6 +57,16 @@ class ExamplesTest(unittest.TestCase):
         tiles = [(y, x) for y in range(0, picture.shape[0], 29) for x in range(0, picture.shape[1], 29)]
         return [picture[y : y + 28, x : x + 28] for y, x in tiles[:count]]
 
+    def test_molecules(self):
+        code, out, err = self.run_example("molecules", "--count", "8", "CC")
+        self.assertEqual((code, err), (0, ""))
+        *molecules, last = out.splitlines()
+        self.assertEqual((len(molecules), {molecule[:2] for molecule in molecules}), (8, {"CC"}))
+        self.assertRegex(last, r"^[0-8] of 8 molecules are valid \(\d+%\), [0-8] different$")
+        # Shakespeare is no chemist.
+        code, out, err = self.run_example("molecules", "--model", "shakespeare-rfa", "--count", "1", "C")
+        self.assertEqual((code, err, out.splitlines()[-1]), (0, "", "0 of 1 molecules are valid (0%), 0 different"))
+
     def test_rewind_text(self):
         code, out, err = self.run_example("rewind_text")
         self.assertEqual((code, err), (0, ""))
@@ -66,7 +77,7 @@ class ExamplesTest(unittest.TestCase):
 
     def test_every_example_says_how_it_is_used_where_it_cannot_run(self):
         examples = sorted(EXAMPLES.glob("*.py"))
-        self.assertEqual([example.stem for example in examples], ["chat", "digits", "fork_digit", "rewind_text"])
+        self.assertEqual([example.stem for example in examples], ["chat", "digits", "fork_digit", "molecules", "rewind_text"])
         for example in examples:
             for arguments, mention in (
                 (["--target", "127.0.0.1:1"], "connect"),

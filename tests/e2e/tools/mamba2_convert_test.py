@@ -135,7 +135,7 @@ class Mamba2ConvertTest(CommandTest):
         (source / "pytorch_model.bin").unlink()
         self.refused(source, "pytorch_model.bin", "model.safetensors")
         (source / "config.json").unlink()
-        self.refused(source, "is a directory without a config.json of mamba_ssm")
+        self.refused(source, "holds no pytorch_model.bin and no model.safetensors")
 
     def test_no_code_of_the_weights_is_run(self) -> None:
         source, ran = self.copied("mamba-ssm"), self.folder / "ran"
