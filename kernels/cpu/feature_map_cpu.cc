@@ -13,26 +13,33 @@
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
-// Calls f(u, c, count) for vectors of u[c] = sum_k (scale x[k]) omega[k][c], k ascending.
+// Calls f(u, c, lanes) for kVecs vectors of u[c] = sum_k (scale x[k]) omega[k][c], k ascending.
+template <int kVecs, class Fn>
+HWY_INLINE void ProjectColumns(const FeatureMapArgs& args, const float* x, float scale, size_t c,
+                               const Fn& f) {
+  const FloatTag d;
+  const size_t n = size_t(args.columns), lanes = hn::Lanes(d), key_dim = size_t(args.key_dim);
+  FloatVec u[kVecs];
+  for (int j = 0; j < kVecs; ++j) u[j] = hn::Zero(d);
+  for (size_t k = 0; k < key_dim; ++k) {
+    const FloatVec a = hn::Set(d, x[k] * scale);
+    const float* w = args.omega + k * n + c;
+    for (int j = 0; j < kVecs; ++j) {
+      u[j] = hn::MulAdd(a, hn::LoadU(d, w + size_t(j) * lanes), u[j]);
+    }
+  }
+  for (int j = 0; j < kVecs; ++j) f(u[j], c + size_t(j) * lanes, lanes);
+}
+
+// ... for all columns, in vectors of `count` columns.
 template <class Fn>
 HWY_INLINE void Project(const FeatureMapArgs& args, const float* x, float scale, const Fn& f) {
   const FloatTag d;
   const size_t n = size_t(args.columns), lanes = hn::Lanes(d), key_dim = size_t(args.key_dim);
   size_t c = 0;
-  // Four vectors at once hide the latency of the multiply-adds.
-  for (; c + 4 * lanes <= n; c += 4 * lanes) {
-    FloatVec u0 = hn::Zero(d), u1 = u0, u2 = u0, u3 = u0;
-    for (size_t k = 0; k < key_dim; ++k) {
-      const FloatVec a = hn::Set(d, x[k] * scale);
-      const float* w = args.omega + k * n + c;
-      u0 = hn::MulAdd(a, hn::LoadU(d, w), u0);
-      u1 = hn::MulAdd(a, hn::LoadU(d, w + lanes), u1);
-      u2 = hn::MulAdd(a, hn::LoadU(d, w + 2 * lanes), u2);
-      u3 = hn::MulAdd(a, hn::LoadU(d, w + 3 * lanes), u3);
-    }
-    f(u0, c, lanes), f(u1, c + lanes, lanes), f(u2, c + 2 * lanes, lanes),
-        f(u3, c + 3 * lanes, lanes);
-  }
+  // Several vectors at once hide the latency of the multiply-adds.
+  for (; c + 4 * lanes <= n; c += 4 * lanes) ProjectColumns<4>(args, x, scale, c, f);
+  for (; c + 2 * lanes <= n; c += 2 * lanes) ProjectColumns<2>(args, x, scale, c, f);
   for (; c < n; c += lanes) {
     const size_t count = std::min(lanes, n - c);
     FloatVec u = hn::Zero(d);

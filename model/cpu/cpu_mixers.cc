@@ -163,15 +163,19 @@ void Scale(float* x, int ld, int n, int count, float by) {
 void Rotate(const CpuPass& p, float* x, int ld, int row, int count) {
   const RopeConfig& rope = p.weights.rope;
   const auto half = int(rope.frequencies.size());
-  const int step = rope.interleaved ? 2 : 1, to_second = rope.interleaved ? 1 : half;
   for (int t = 0; t < count && half > 0; ++t) {
     const float* cosine = p.a.rope.row(row + t);
     const float* sine = cosine + half;
     float* v = x + size_t(t) * size_t(ld);
-    for (int i = 0; i < half; ++i, v += step) {
-      const float first = v[0], second = v[to_second];
-      v[0] = first * cosine[i] - second * sine[i];
-      v[to_second] = second * cosine[i] + first * sine[i];
+    const auto turn = [&](int i, float& a, float& b) {
+      const float first = a, second = b;
+      a = first * cosine[i] - second * sine[i];
+      b = second * cosine[i] + first * sine[i];
+    };
+    if (rope.interleaved) {
+      for (int i = 0; i < half; ++i) turn(i, v[2 * i], v[2 * i + 1]);
+    } else {
+      for (int i = 0; i < half; ++i) turn(i, v[i], v[half + i]);
     }
   }
 }

@@ -15,7 +15,7 @@ namespace rivulet {
 // Token rows of one pass: enough to run the matrix products at full rate, few enough that the
 // activations fit into the second-level cache (Solo), or nearly (Shared, for long prompts).
 inline constexpr int kSharedRows = 128;
-inline constexpr int kSoloRows = 16;
+inline constexpr int kSoloRows = 32;
 
 // Data of a segment that the forward pass does not need.
 struct CpuWork {

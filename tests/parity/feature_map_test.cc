@@ -28,7 +28,7 @@ constexpr FeatureMapKind kAll[] = {FeatureMapKind::kElu,
 TEST(FeatureMapTest, EveryMapMatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
   for (const FeatureMapKind kind : kAll) {
     for (const auto& [key_dim, columns] :
-         {std::pair{1, 1}, {8, 8}, {21, 13}, {32, 64}, {64, 70}, {33, 17}}) {
+         {std::pair{1, 1}, {8, 8}, {21, 13}, {32, 64}, {64, 70}, {33, 17}, {64, 39}}) {
       const std::vector<float> omega = RandomFloats(size_t(key_dim * columns), 1);
       const std::vector<float> x = RandomFloats(size_t(key_dim), 2, -4, 4);
       const FeatureMapArgs args = Map(kind, key_dim, columns, omega);
