@@ -33,13 +33,15 @@ void CheckError(const absl::Status& status) {
   fuzz::PromiseOneLine(status);
 }
 
-void CheckBlocks(const ModelConfig& config) {
-  const BlockConfig& block = config.block();
+void CheckCheckpoint(const ModelConfig& config) {
+  const auto* const block = std::get_if<BlockConfig>(&config.network);
+  Promise((block == nullptr) == (config.kind() == std::string("linear")), "the kind is known");
   const StateParts state = config.state();
   Promise(state.fixed_floats <= uint64_t{4} << 30, "a state is at most 16 GiB");
   Promise(config.keys() > 0 && config.values() > 0 && config.ffn_size >= 0, "sizes are positive");
-  Promise(block.conv_channels >= 0 && config.num_heads % block.num_groups == 0,
-          "heads are shared by the groups");
+  Promise(
+      block == nullptr || (block->conv_channels >= 0 && config.num_heads % block->num_groups == 0),
+      "heads are shared by the groups");
   std::vector<int32_t> ends = config.more_eos_token_ids;
   if (config.eos_token_id) ends.push_back(*config.eos_token_id);
   for (const int32_t id : ends) {
@@ -62,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!json.ok()) {
     rivulet::CheckError(json.status());
   } else if (const auto blocks = rivulet::ParseBlockConfig(*json); blocks.ok()) {
-    rivulet::CheckBlocks(*blocks);
+    rivulet::CheckCheckpoint(*blocks);
   } else {
     rivulet::CheckError(blocks.status());
   }

@@ -102,6 +102,9 @@ std::string ContentJson(const ContentConfig& content) {
       return absl::StrCat(R"({"type":"image","height":)", content.height, R"(,"width":)",
                           content.width, R"(,"channels":)", content.channels, "}");
     case ContentType::kText:
+      if (content.alphabet.empty()) {
+        return R"({"type":"text","tokenizer":{"type":"tokenizer.json"}})";
+      }
       return absl::StrCat(R"({"type":"text","tokenizer":{"type":"char","alphabet":)",
                           JsonString(content.alphabet), "}}");
   }

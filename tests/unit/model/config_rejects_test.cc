@@ -219,7 +219,7 @@ std::vector<BadCase> BadNestedFields() {
       {With(TinyText(), R"("char")", R"("bpe")"), "content.tokenizer.type", "\"bpe\""},
       {With(TinyText(), R"("type":"char",)", R"("type":"tokenizer.json",)"),
        "content.tokenizer.alphabet", "unknown"},
-      {TinyText(""), "content.tokenizer.alphabet", "empty"},
+      {With(TinyText(), "abcdefghij", ""), "content.tokenizer.alphabet", "empty"},
       {TinyText("abcdefghia"), "content.tokenizer.alphabet", "U+0061"},
       {TinyText("abcdefghi"), "content.tokenizer.alphabet", "9 code points for a vocab_size of 11"},
       {TinyText("abcdefghijkl"), "content.tokenizer.alphabet",
