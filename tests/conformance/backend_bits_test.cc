@@ -165,7 +165,8 @@ std::vector<TestedBackend> AllBackends() {
 std::vector<std::string> BitsModels(bool bundled) {
   std::vector<std::string> models = {"tests/conformance/models/tiny-favor",
                                      "tests/conformance/models/tiny-smoothed-random-fourier",
-                                     "tests/conformance/models/tiny-image"};
+                                     "tests/conformance/models/tiny-image",
+                                     "tests/conformance/molformer/gp-molformer-bf16"};
   if (HasSoftmaxAttention()) {
     models.push_back("tests/conformance/softmax/full");
     models.push_back("tests/conformance/softmax/window4");

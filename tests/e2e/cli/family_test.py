@@ -18,6 +18,7 @@ from command import SOURCE_DIR, CommandTest, Server, rivulet, token_lines
 FOLDERS = [SOURCE_DIR / "tests/conformance/family", SOURCE_DIR / "tests/conformance/hybrid"]
 FOLDERS += [pathlib.Path(path) for path in os.environ.get("RIVULET_FAMILY_DIR", "").split(":") if path]
 DIRECTORIES = sorted(golden.parent for folder in FOLDERS for golden in folder.glob("*/golden.json"))
+DIRECTORIES.append(SOURCE_DIR / "tests/conformance/molformer/gp-molformer-bf16")
 FIRST, MORE = [3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5]
 
 
