@@ -420,7 +420,8 @@ absl::Status ParseFalconH1(JsonReader* settings, ModelConfig* config) {
 
 bool IsSkippedTensor(const ModelConfig& config, absl::string_view name) {
   const auto* const block = std::get_if<BlockConfig>(&config.network);
-  if (block == nullptr || !block->kind->hybrid) return false;
+  if (block == nullptr) return config.encoder().tied_head && name == "lm_head.decoder.weight";
+  if (!block->kind->hybrid) return false;
   if (name == "lm_head.weight") return block->tied_head;
   return block->kind->mixer == Mixer::kDelta &&
          (absl::StartsWith(name, "mtp.") || absl::StartsWith(name, "model.visual."));

@@ -52,28 +52,13 @@ absl::StatusOr<ModelConfig> ParseMolformer(const JsonValue& json, JsonReader* se
   ModelConfig config;
   EncoderConfig& encoder = config.encoder();
   // For training, for other programs, or read elsewhere.
-  settings->Known({"architectures",
-                   "auto_map",
-                   "bos_token_id",
-                   "chunk_size_feed_forward",
-                   "classifier_dropout_prob",
-                   "dtype",
-                   "embedding_dropout_prob",
-                   "eos_token_id",
-                   "hidden_dropout_prob",
-                   "id2label",
-                   "initializer_range",
-                   "label2id",
-                   "max_position_embeddings",
-                   "model_type",
-                   "pad_token_id",
-                   "return_dict",
-                   "tokenizer_class",
-                   "torch_dtype",
-                   "transformers_version",
-                   "use_cache",
-                   "_attn_implementation_autoset",
-                   "_name_or_path"});
+  settings->Known({"architectures", "auto_map", "bos_token_id", "chunk_size_feed_forward",
+                   "eos_token_id", "max_position_embeddings", "model_type", "pad_token_id"});
+  settings->Known({"classifier_dropout_prob", "classifier_skip_connection", "dtype",
+                   "embedding_dropout_prob", "hidden_dropout_prob", "initializer_range"});
+  settings->Known({"id2label", "label2id", "return_dict", "tokenizer_class"});
+  settings->Known({"torch_dtype", "transformers_version", "use_cache",
+                   "_attn_implementation_autoset", "_name_or_path"});
   RIVULET_RETURN_IF_ERROR(CheckDecoder(json, settings));
   RIVULET_RETURN_IF_ERROR(ParseSizes(settings, &config));
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("gelu")"));
@@ -85,6 +70,7 @@ absl::StatusOr<ModelConfig> ParseMolformer(const JsonValue& json, JsonReader* se
   RIVULET_RETURN_IF_ERROR(settings->Bool("deterministic_eval", &kept, false));
   RIVULET_RETURN_IF_ERROR(settings->Bool("tie_word_embeddings", &encoder.tied_head, false));
   RIVULET_RETURN_IF_ERROR(settings->CheckNoOthers());
+  config.eos_token_id = 1;  // unless the file names another
   encoder.molformer = encoder.transform = encoder.final_norm = true;
   encoder.redrawn_elsewhere = !kept;
   encoder.normalizer = Normalizer::kClampMin;

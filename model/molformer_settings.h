@@ -17,8 +17,8 @@ namespace rivulet {
 inline constexpr char kMolformer[] = "molformer";  // model_type
 
 // Errors: those of ParseBlockConfig; UNSUPPORTED_MODEL, too, for MoLFormer's encoder, which has no
-// causal form, and for cross-attention. `name`, `content` and the tokens that end a generation stay
-// empty. `settings`: a reader of `json`.
+// causal form, and for cross-attention. `name` and `content` stay empty; token 1 ends a generation,
+// as in the published code. `settings`: a reader of `json`.
 absl::StatusOr<ModelConfig> ParseMolformer(const JsonValue& json, JsonReader* settings);
 
 }  // namespace rivulet

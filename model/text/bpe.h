@@ -37,7 +37,7 @@ struct BpeToken {
   uint32_t bytes = 0;  // bytes of the piece that the token covers
 };
 
-// The vocabulary and its merges. Thread: const calls from any thread.
+// The vocabulary, and BPE's merges. Thread: const calls from any thread.
 class BpeModel {
  public:
   // Errors: INVALID_TOKENIZER (ids that are not whole numbers below kMaxVocabularyIds or appear
@@ -66,7 +66,6 @@ class BpeModel {
   BpeModel() = default;
   absl::Status ReadVocabulary(JsonReader* fields);
   absl::Status ReadMerges(JsonReader* fields);
-  absl::Status ReadUnknown(JsonReader* fields);
   absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
                         absl::string_view path);
   absl::Status ReadOptions(JsonReader* fields);

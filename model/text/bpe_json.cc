@@ -77,15 +77,6 @@ absl::Status BpeModel::ReadMerges(JsonReader* fields) {
   });
 }
 
-absl::Status BpeModel::ReadUnknown(JsonReader* fields) {
-  if (fields->Find("unk_token") == nullptr) return absl::OkStatus();
-  std::string unk;
-  RIVULET_RETURN_IF_ERROR(fields->Text("unk_token", &unk));
-  unk_id_ = IdOf(unk);
-  if (unk_id_ >= 0) return absl::OkStatus();
-  return fields->Invalid("unk_token", "is ", Quoted(unk), ", which is no token");
-}
-
 absl::Status BpeModel::ReadOptions(JsonReader* fields) {
   RIVULET_RETURN_IF_ERROR(fields->Only("dropout", "null"));
   for (const absl::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -97,7 +88,14 @@ absl::Status BpeModel::ReadOptions(JsonReader* fields) {
   }
   RIVULET_RETURN_IF_ERROR(fields->Bool("fuse_unk", &fuse_unk_, false));
   RIVULET_RETURN_IF_ERROR(fields->Bool("ignore_merges", &ignore_merges_, false));
-  RIVULET_RETURN_IF_ERROR(ReadUnknown(fields));
+  if (fields->Find("unk_token") != nullptr) {
+    std::string unk;
+    RIVULET_RETURN_IF_ERROR(fields->Text("unk_token", &unk));
+    unk_id_ = IdOf(unk);
+    if (unk_id_ < 0) {
+      return fields->Invalid("unk_token", "is ", Quoted(unk), ", which is no token");
+    }
+  }
   bool byte_fallback = false;
   RIVULET_RETURN_IF_ERROR(fields->Bool("byte_fallback", &byte_fallback, false));
   if (!byte_fallback) return absl::OkStatus();
@@ -118,7 +116,11 @@ absl::StatusOr<BpeModel> BpeModel::Create(const JsonValue& model, absl::string_v
     RIVULET_ASSIGN_OR_RETURN(JsonReader fields, JsonReader::Of(kTokenizerRules, model, path,
                                                                {"type", "vocab", "unk_token"}));
     RIVULET_RETURN_IF_ERROR(made.ReadVocabulary(&fields));
-    RIVULET_RETURN_IF_ERROR(made.ReadUnknown(&fields));
+    // As in `tokenizers`, a file may name a token that the vocabulary lacks.
+    std::string unk;
+    if (fields.Find("unk_token") != nullptr)
+      RIVULET_RETURN_IF_ERROR(fields.Text("unk_token", &unk));
+    made.unk_id_ = made.IdOf(unk);
     made.whole_pieces_ = true;
     return made;
   }

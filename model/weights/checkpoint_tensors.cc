@@ -62,7 +62,8 @@ absl::Status NoWeights(const std::string& directory) {
     return MakeError(absl::StatusCode::kNotFound,
                      "there is no model.safetensors, and pytorch_model.bin is not read, as it can "
                      "hold code; load it with transformers and write it again with "
-                     "save_pretrained(DIR, safe_serialization=True)",
+                     "save_pretrained(DIR, safe_serialization=True); rivulet-convert DIR OUT does "
+                     "it for GP-MoLFormer",
                      {"NO_SUCH_FILE", "", {}});
   }
   return MakeError(absl::StatusCode::kNotFound,

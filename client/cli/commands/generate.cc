@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -53,17 +52,20 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
 }
 
 // Prints samples in order: parts of sample 0 at once, each later sample when the samples before it
-// are complete.
+// are complete; with `lines` only whole samples, one a line.
 class SamplePrinter {
  public:
-  SamplePrinter(bool is_text, int32_t num_samples) : is_text_(is_text), num_samples_(num_samples) {}
+  SamplePrinter(bool is_text, int32_t num_samples, bool lines = false)
+      : is_text_(is_text), num_samples_(num_samples), lines_(lines) {}
 
-  absl::Status Add(const v1::GenerateReply& part) {
-    if (part.sample_index() < 0 || part.sample_index() >= num_samples_) {
+  // `first`: the sample that the reply calls 0.
+  absl::Status Add(const v1::GenerateReply& part, int first = 0) {
+    const int index = first + part.sample_index();
+    if (index < 0 || index >= num_samples_) {
       return absl::InternalError(
-          absl::StrCat("the server sent sample ", part.sample_index(), " of ", num_samples_));
+          absl::StrCat("the server sent sample ", index, " of ", num_samples_));
     }
-    Sample& sample = samples_[part.sample_index()];
+    Sample& sample = samples_[index];
     if (is_text_) {
       sample.text += part.text();
     } else {
@@ -87,7 +89,9 @@ class SamplePrinter {
     std::string out;
     while (current_ < num_samples_) {
       Sample& sample = samples_[current_];
-      if (!header_ && num_samples_ > 1) absl::StrAppend(&out, "=== sample ", current_, " ===\n");
+      if (lines_ && !sample.finished) break;
+      if (!lines_ && !header_ && num_samples_ > 1)
+        absl::StrAppend(&out, "=== sample ", current_, " ===\n");
       header_ = true;
       if (!sample.text.empty()) ends_line_ = sample.text.back() == '\n';
       out += sample.text;
@@ -103,57 +107,24 @@ class SamplePrinter {
 
   const bool is_text_;
   const int32_t num_samples_;
+  const bool lines_;
   std::map<int32_t, Sample> samples_;  // the samples that have begun
   int32_t current_ = 0;
   bool header_ = false;
   bool ends_line_ = false;
 };
 
-// Prints whole samples, one a line, in order. Thread: any.
-class LinePrinter {
- public:
-  LinePrinter(bool is_text, int count) : is_text_(is_text), lines_(static_cast<size_t>(count)) {}
-
-  absl::Status Add(int first, const v1::GenerateReply& part) {
-    absl::MutexLock lock(&mutex_);
-    tokens_ += part.tokens_size();
-    Line& line = lines_[static_cast<size_t>(first + part.sample_index())];
-    if (is_text_) absl::StrAppend(&line.text, part.text());
-    for (const int32_t id : part.tokens()) {
-      if (!is_text_) absl::StrAppend(&line.text, line.text.empty() ? "" : " ", id);
-    }
-    line.finished = line.finished || part.has_finish();
-    std::string out;
-    for (; next_ < lines_.size() && lines_[next_].finished; ++next_) {
-      absl::StrAppend(&out, lines_[next_].text, "\n");
-      lines_[next_].text.clear();
-    }
-    return out.empty() ? absl::OkStatus() : WriteOut(out);
-  }
-  int64_t tokens() const {
-    absl::MutexLock lock(&mutex_);
-    return tokens_;
-  }
-
- private:
-  struct Line {
-    std::string text;
-    bool finished = false;
-  };
-  const bool is_text_;
-  mutable absl::Mutex mutex_;
-  std::vector<Line> lines_ ABSL_GUARDED_BY(mutex_);
-  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // the first that is not printed
-  int64_t tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
 // `rivulet generate --count N` without --out.
 absl::StatusOr<std::string> RunLines(const GenerateOptions& options, const Target& target,
                                      const v1::GetModelReply& model, v1::GenerateRequest request) {
-  LinePrinter printer(model.content().has_text(), *options.count);
+  SamplePrinter printer(model.content().has_text(), *options.count, /*lines=*/true);
+  absl::Mutex mutex;  // of printer and tokens
+  int64_t tokens = 0;
   const absl::Time start = absl::Now();
   const auto add = [&](int first, const v1::GenerateReply& part) {
-    return printer.Add(first, part);
+    absl::MutexLock lock(&mutex);
+    tokens += part.tokens_size();
+    return printer.Add(part, first);
   };
   const absl::Status status =
       GenerateMany(target.client(), model, *options.count, GenerateCall(options), &request, add);
@@ -161,8 +132,7 @@ absl::StatusOr<std::string> RunLines(const GenerateOptions& options, const Targe
   const double seconds = std::max(absl::ToDoubleSeconds(absl::Now() - start), 1e-9);
   return absl::StrFormat("%d samples in %.2f s, %s samples/s, %s tokens/s, seed %u", *options.count,
                          seconds, Compact(*options.count / seconds),
-                         Compact(static_cast<double>(printer.tokens()) / seconds),
-                         request.sampling().seed());
+                         Compact(static_cast<double>(tokens) / seconds), request.sampling().seed());
 }
 
 absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target& target,

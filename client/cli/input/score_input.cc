@@ -159,7 +159,7 @@ absl::StatusOr<Tokens> TokensOf(std::string text, const v1::TextContent& content
   }
   absl::StatusOr<v1::TokenizeReply> reply = tokenize(tokens.text);
   if (!reply.ok()) return reply.status();
-  tokens.ids.assign(reply->ids().begin(), reply->ids().end());
+  tokens.ids.assign(reply->ids().begin(), reply->ids().end() - reply->added_behind());
   if (reply->ends_size() > 0) tokens.first_end = static_cast<size_t>(reply->ends(0));
   return tokens;
 }

@@ -132,8 +132,8 @@ void AddPrompt(CLI::App* app, const char* help, PromptOptions* options) {
 
 void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special) {
   app->add_option("--add-special-tokens", special->add,
-                  "true or false: add the tokens that begin and end a text; default: where the "
-                  "text begins a sequence");
+                  "true or false: add the tokens that begin and end a text; default: those that "
+                  "begin it, where it begins a sequence; tokenize: all");
   app->add_option("--parse-special-tokens", special->parse,
                   "false: control tokens that the text spells out are text; default: true");
 }

@@ -65,7 +65,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   CLI::Option* const count =
       app->add_option("--count", options->count,
                       "With --out the number of images, default 1; without it the number of "
-                      "samples, each printed whole on a line")
+                      "samples, each printed whole with a line feed behind it")
           ->check(CLI::Range(1, 65536))
           ->excludes(json);
   app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")

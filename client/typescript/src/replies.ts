@@ -130,6 +130,8 @@ export interface Tokens {
    */
   begins: number[];
   ends: number[];
+  /** The last so many of `ids` were added behind the text. They are not part of a prompt. */
+  addedBehind: number;
 }
 
 /** Tokens as text. */
@@ -277,8 +279,8 @@ export function score(message: ScoreReply): Score {
   };
 }
 
-export function tokens({ ids, begins, ends }: TokenizeReply): Tokens {
-  return { ids, begins: begins.map(toNumber), ends: ends.map(toNumber) };
+export function tokens({ ids, begins, ends, addedBehind }: TokenizeReply): Tokens {
+  return { ids, begins: begins.map(toNumber), ends: ends.map(toNumber), addedBehind };
 }
 
 export function detokenizedText({ text, rawBytes }: DetokenizeReply): DetokenizedText {

@@ -102,7 +102,7 @@ def read_golden(path: pathlib.Path) -> dict[str, Any]:
             good = len(rows) <= len(value["positions"]) and all(isinstance(x, (int, float)) for row in rows for x in row)
             good = good and isinstance(sequence["nll_nats"], (int, float)) and all(isinstance(t, int) for t in tokens)
             if not good:
-                raise ValueError("a sequence has a row of numbers in 'outputs' for each of its 'positions', a number 'nll_nats' and 'tokens'")
+                raise ValueError("a sequence has rows of numbers in 'outputs', at most one for each of 'positions', a number 'nll_nats' and 'tokens'")
         if not value["sequences"]:
             raise ValueError("no sequence")
     except (OSError, ValueError, KeyError, TypeError) as error:

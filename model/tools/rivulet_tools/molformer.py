@@ -21,8 +21,11 @@ TOKENIZER = "ibm-research/MoLFormer-XL-both-10pct"
 DEFAULTS = {
     "vocab_size": 2362, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 768,
     "num_random_features": 32, "layer_norm_eps": 1e-12, "linear_attention_eps": 1e-6, "tie_word_embeddings": False,
-    "deterministic_eval": False, "is_decoder": True,
+    "deterministic_eval": False,
 }  # fmt: skip
+# The supported values of settings that change the mathematics.
+ONLY = {"model_type": "molformer", "is_decoder": True, "add_cross_attention": False, "hidden_act": "gelu", "feature_map_kernel": "relu"}
+CAUSAL = "MolformerForCausalLM"
 
 
 class Conversion:
@@ -40,11 +43,13 @@ class Conversion:
         if self.settings is None:
             raise BadInput(f"{directory}/config.json: is missing or no JSON object")
         self.values = {name: self._taken(name, default) for name, default in DEFAULTS.items()}
-        names = self.settings.get("architectures")
-        if not self.values["is_decoder"] or names not in (None, ["MolformerForCausalLM"]):
-            raise BadInput(f"{directory}/config.json: architectures is {json.dumps(names)}: MoLFormer's encoder has no causal form; allowed: MolformerForCausalLM")
+        for name, only in ONLY.items():
+            if self.settings.get(name) not in (None, only):
+                raise self._bad(name, json.dumps(only))
+        if CAUSAL not in (self.settings.get("architectures") or [CAUSAL]):
+            raise self._bad("architectures", f"{CAUSAL}, as MoLFormer's encoder has no causal form")
         if self.values["hidden_size"] % (2 * self.values["num_attention_heads"]):
-            raise BadInput(f"{directory}/config.json: num_attention_heads is {self.values['num_attention_heads']}: heads of an even size are needed")
+            raise self._bad("num_attention_heads", f"a number for which hidden_size, {self.values['hidden_size']}, makes heads of an even size")
         self.shapes = dict(self._shapes())
         for name, shape in self.shapes.items():
             if name not in weights.tensors:
@@ -53,10 +58,16 @@ class Conversion:
                 raise BadInput(f"{weights.path}: tensor {name!r} has the shape {list(weights.tensors[name][0])}; {list(shape)} is needed")
         self._check_others()
 
+    def _bad(self, name: str, allowed: str) -> BadInput:
+        return BadInput(f"{self.directory}/config.json: {name} is {json.dumps(self.settings.get(name))[:80]}; allowed: {allowed}")
+
     def _taken(self, name: str, default: Any) -> Any:
-        value = self.settings.get(name, default)
-        if type(value) is not type(default) or not isinstance(value, bool) and not 0 < value < 1 << 20:
-            raise BadInput(f"{self.directory}/config.json: {name} is {json.dumps(value)[:80]}; allowed: a value such as {json.dumps(default)}")
+        value = self.settings.get(name)
+        value = default if value is None else value
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        most = 4096 if name == "num_hidden_layers" else 1 << 20
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(default, bool) or not isinstance(value, bool) and not 0 < value <= most:
+            raise self._bad(name, f"a value such as {json.dumps(default)}")
         return value
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -112,7 +123,8 @@ class Conversion:
         places = [Place(name, shape, name, *self.weights.tensors[name][1:]) for name, shape in self.shapes.items()]
         with new_directory(directory, force) as temporary:
             stream_weights(temporary / "model.safetensors", places, self.dtype)
-            for file in (self.directory / "config.json", self.directory / "generation_config.json", *self.files):
+            (temporary / "config.json").write_text(json.dumps({**self.settings, "model_type": ONLY["model_type"]}, indent=2) + "\n", encoding="utf-8")
+            for file in (self.directory / "generation_config.json", *self.files):
                 if file.is_file():
                     (temporary / file.name).write_bytes(file.read_bytes())
 
@@ -145,7 +157,9 @@ class Conversion:
         return y.swapaxes(0, 1).reshape(tokens, -1)
 
     def answer(self, tokens: Sequence[int]) -> Answer:
-        """The outputs and the log-likelihood of all tokens but the first, in float64."""
+        """The outputs and the log-likelihood of all tokens but the first, in float64. Raises BadInput for tokens that the model cannot score."""
+        if len(tokens) < 2 or not all(0 <= token < self.values["vocab_size"] for token in tokens):
+            raise BadInput(f"a sequence to check with: {list(tokens)[:8]}; allowed: 2 or more tokens from 0 to {self.values['vocab_size'] - 1}")
         x = self._tensor(EMBEDDING)[list(tokens[:-1])]
         for i in range(self.values["num_hidden_layers"]):
             layer = f"molformer.encoder.layer.{i}."

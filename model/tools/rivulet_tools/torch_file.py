@@ -23,7 +23,7 @@ from rivulet_tools.errors import BadInput
 # Element type of a storage, and the type of its bytes; BF16 is read as 16-bit numbers and widened.
 STORAGES = {"DoubleStorage": ("F64", "<f8"), "FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
 
-WEIGHTS_FILES = ("pytorch_model.bin", "model.safetensors")  # of a directory
+WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")  # of a directory
 MAX_DIMENSIONS = 8
 MAX_PICKLE_BYTES = 4 << 20  # usually about 200 per tensor
 MAX_BYTEORDER_BYTES = 16

@@ -69,13 +69,12 @@ absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& mo
   RIVULET_RETURN_IF_ERROR(Ask(stopped));
   absl::StatusOr<TextTokens> tokens = model.tokenizer()->Encode(text, encode, &budget);
   if (!tokens.ok()) return WithField(tokens.status(), field);
+  // A token behind the text would end it.
+  if (!options.add_special_tokens) tokens->ids.resize(tokens->ids.size() - tokens->added_behind);
   RIVULET_RETURN_IF_ERROR(CheckIds(*tokens, model, field));
   GivenTokens given;
   given.ids = std::move(tokens->ids);
-  if (options.add_special_tokens) return given;
-  // A token behind the text would end it.
-  given.ids.resize(given.ids.size() - tokens->added_behind);
-  if (!position) given.start = tokens->added_before;
+  if (!options.add_special_tokens && !position) given.start = tokens->added_before;
   return given;
 }
 
@@ -102,6 +101,7 @@ absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
   RIVULET_ASSIGN_OR_RETURN(TextTokens tokens,
                            model.tokenizer()->Encode(request.text(), encode, &budget));
   reply->mutable_ids()->Add(tokens.ids.begin(), tokens.ids.end());
+  reply->set_added_behind(static_cast<int32_t>(tokens.added_behind));
   std::vector<int32_t>().swap(tokens.ids);
   reply->mutable_begins()->Reserve(static_cast<int>(tokens.spans.size()));
   reply->mutable_ends()->Reserve(static_cast<int>(tokens.spans.size()));

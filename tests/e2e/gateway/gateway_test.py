@@ -21,7 +21,7 @@ import openai
 from PIL import Image
 
 import rivulet
-from command import ZOO, Server
+from command import SOURCE_DIR, ZOO, Server
 
 TEXT, IMAGES = "shakespeare-rfa", "mnist-linear"
 PROMPT = "ROMEO:"
@@ -203,6 +203,16 @@ class CompletionTest(GatewayTest):
                 expected = np.sort(row - np.log(np.exp(row).sum()))[: -3 : -1]
                 self.assertTrue(np.allclose(list(entry.values()), expected, rtol=0, atol=1e-5), entry)
                 self.assertEqual(entry.get(token, value), value, "clients compare the two")
+
+    def test_a_prompt_has_no_tokens_that_the_tokenizer_adds_behind_a_text(self):
+        with Server(SOURCE_DIR / "tests/conformance/molformer/gp-molformer") as server, Gateway(server.target) as gateway:
+            client = openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="key", max_retries=0, timeout=PATIENCE)
+            for options in ({"max_tokens": 0}, {"max_tokens": 0, "logprobs": 1}, {"max_tokens": 1, "logprobs": 1, "seed": 1}):
+                reply = client.completions.create(model="gp-molformer", prompt="CCO", echo=True, **options)
+                self.assertEqual(reply.usage.prompt_tokens, 4)
+                if "logprobs" in options:
+                    self.assertEqual(reply.choices[0].logprobs.tokens[:4], ["<bos>", "C", "C", "O"])
+                    self.assertNotIn("<eos>", reply.choices[0].logprobs.tokens)
 
     def test_no_tokens_after_an_echoed_prompt(self):
         options = {"model": TEXT, "prompt": [PROMPT, "To be"], "n": 2, "logprobs": 1, "echo": True, "seed": 1}

@@ -135,7 +135,7 @@ class Mamba2ConvertTest(CommandTest):
         (source / "pytorch_model.bin").unlink()
         self.refused(source, "pytorch_model.bin", "model.safetensors")
         (source / "config.json").unlink()
-        self.refused(source, "holds no pytorch_model.bin and no model.safetensors")
+        self.refused(source, "holds no model.safetensors and no pytorch_model.bin")
 
     def test_no_code_of_the_weights_is_run(self) -> None:
         source, ran = self.copied("mamba-ssm"), self.folder / "ran"

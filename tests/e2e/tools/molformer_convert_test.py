@@ -74,6 +74,9 @@ class MolformerConvertTest(CommandTest):
         stored = {name: Tensor(str(i), values, "F32") for i, (name, values) in enumerate(tensors.items())}
         write_torch_file(source / "pytorch_model.bin", stored)
         self.assertIn("good", self.convert(source, "--dtype", "f16").out)
+        save_file({name: values.copy() for name, values in tensors.items()}, source / "model.safetensors")
+        self.succeeds(rivulet("generate", "--model", source, "--tokens", "0", "--backend", "cpu"))  # the second name is skipped
+        (source / "model.safetensors").unlink()
         shutil.rmtree(self.model)
         ran = self.folder / "ran"
 
@@ -94,13 +97,19 @@ class MolformerConvertTest(CommandTest):
         lines = [self.succeeds(rivulet("generate", "--model", GOLDENS / "gp-molformer", *flags, "--seed", "3", "--max-tokens", "12", "--backend", "cpu")).out
                  for flags in (("--prompt", "C"), ("--tokens", "0,5"), (), ("--tokens", "0"))]  # fmt: skip
         self.assertEqual((lines[0], lines[2]), (lines[1], lines[3]), prompts)
+        (self.folder / "text").write_text("CC(=O)O")
+        scored = [self.succeeds(rivulet("score", "--model", GOLDENS / "gp-molformer", *flags, "--backend", "cpu", stdin='{"text": "CC(=O)O"}')).lines()[0]["nll_nats"]
+                  for flags in (("--text", self.folder / "text"), ("--input", "-"))]  # fmt: skip
+        self.assertEqual(scored[0], scored[1])
         shutil.rmtree(self.model)
         self.refused(GOLDENS / "gp-molformer", "--tokenizer", "no tokenizer.json", args=("--tokenizer", self.folder))
 
     def test_other_settings_and_tensors_are_refused_by_name(self) -> None:
         for settings, tensors, mentions in (
             ({"architectures": ["MolformerForMaskedLM"]}, None, ("MolformerForMaskedLM", "encoder has no causal form")),
-            ({"is_decoder": False}, None, ("encoder has no causal form",)),
+            ({"is_decoder": False}, None, ("is_decoder is false; allowed: true",)),
+            ({"hidden_act": "relu"}, None, ('hidden_act is "relu"',)),
+            ({"model_type": "bert"}, None, ('model_type is "bert"',)),
             ({"num_attention_heads": 32}, None, ("num_attention_heads is 32",)),
             ({"hidden_size": "48"}, None, ('hidden_size is "48"',)),
             ({}, {"molformer.LayerNorm.bias": None}, ("molformer.LayerNorm.bias", "missing")),
@@ -110,6 +119,7 @@ class MolformerConvertTest(CommandTest):
         ):
             with self.subTest(mentions):
                 self.refused(self.copied(settings=settings, tensors=tensors), *mentions)
+        self.refused(GOLDENS / "gp-molformer", "2 or more tokens", args=("--check-length", 1))
         self.refused(GOLDENS / "gp-molformer", "--activation is not for GP-MoLFormer", args=("--activation", "relu"))
 
     def test_our_own_format_has_the_same_model_with_pairs_in_halves_and_interleaved(self) -> None:

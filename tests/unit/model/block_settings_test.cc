@@ -73,6 +73,7 @@ TEST(BlockSettingsTest, MolformerIsALinearTransformerOfOurOwnFormat) {
   EXPECT_EQ(defaults->vocab_size, 2362);
   EXPECT_EQ(defaults->num_heads * defaults->num_layers * defaults->key_features(), 12 * 12 * 32);
   EXPECT_EQ(defaults->norm_eps, 1e-12f);
+  EXPECT_EQ(defaults->eos_token_id, 1);
 }
 
 TEST(BlockSettingsTest, OtherModelsWithMolformersNamesAreRefused) {

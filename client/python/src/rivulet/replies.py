@@ -170,10 +170,12 @@ class PartialGeneration:
 @dataclass(frozen=True, eq=False)
 class Tokens:
     """A text as tokens: ids int32 [n]. spans int64 [n, 2]: begin and end of each token's bytes in the text's UTF-8. They cover
-    whole characters, so neighbours may overlap; the span of an added token is empty."""
+    whole characters, so neighbours may overlap; the span of an added token is empty. added_behind: the last so many were added behind
+    the text, and are not part of a prompt."""
 
     ids: NDArray[np.int32]
     spans: NDArray[np.int64]
+    added_behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, l
 
 def tokens(message: inference_pb2.TokenizeReply) -> Tokens:
     spans = np.array([message.begins, message.ends], np.int64).reshape(2, len(message.begins))
-    return Tokens(np.array(message.ids, np.int32), spans.T.copy())
+    return Tokens(np.array(message.ids, np.int32), spans.T.copy(), message.added_behind)
 
 
 def text(message: inference_pb2.DetokenizeReply) -> Text:

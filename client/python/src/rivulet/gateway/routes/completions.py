@@ -124,8 +124,8 @@ async def _echoes(call: Call, form: CompletionForm, reply: Reply, given: list[Pr
     """The answer to max_tokens = 0. Errors: the server's errors."""
     tokens = 0
     for prompt in given:
-        ids = (await call.client.tokenize(prompt, model=reply.model, **call.options)).ids if isinstance(prompt, str) else prompt
-        tokens += len(ids)
+        given_text = await call.client.tokenize(prompt, model=reply.model, **call.options) if isinstance(prompt, str) else None
+        tokens += len(prompt) if given_text is None else len(given_text.ids) - given_text.added_behind
     choices = [form.alone(index) for index in range(len(given) * reply.samples)]
     usage = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 0}}
     return await begun(reply.given_events(choices, usage), call.names) if stream else reply.given(choices, usage)

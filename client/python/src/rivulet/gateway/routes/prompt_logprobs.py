@@ -25,8 +25,9 @@ async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt,
     offsets: list[int] = []
     if isinstance(prompt, str):
         reply = await call.client.tokenize(prompt, model=name, **call.options)
-        ids: list[int] = reply.ids.tolist()
-        offsets = _characters(prompt, reply.spans[:, 0]).tolist()
+        size = len(reply.ids) - reply.added_behind
+        ids: list[int] = reply.ids[:size].tolist()
+        offsets = _characters(prompt, reply.spans[:size, 0]).tolist()
     else:
         ids = list(prompt)
     unscored = min(len(ids), 0 if model.architecture.bos_token_id is not None else 1)
