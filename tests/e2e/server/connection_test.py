@@ -101,7 +101,7 @@ class LimitTest(ConnectionTest):
         inside = self.enterContext(
             subprocess.Popen(
                 [BIN_DIR / "rivulet", "generate", "--target", server.target, "--model-name", "tiny-elu-relu", "--tokens", "1",
-                 "--max-tokens", "1000000", "--seed", "1", "--json"],
+                 "--max-tokens", "1000000", "--num-samples", "4", "--seed", "1", "--json"],
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             )
         )  # fmt: skip
