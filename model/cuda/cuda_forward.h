@@ -4,10 +4,10 @@
 //
 //   embed -> per layer [ norm of the layer before + qkv | attention | out + residual |
 //                        norm + ffn1 + activation | ffn2 + residual ] -> norm(s) + head
-// Norms are prologues of the products that read them. With many rows norms are separate launches,
-// and values that only products read are stored in F16 (if the weights are F16), rounded as a
-// product would round them: the bits are the same. A library may then run separate products
-// (CudaProducts).
+// Rotary positions turn q and k before the attention, and a transform stands before the head. Norms
+// are prologues of the products that read them. With many rows norms are separate launches, and
+// values that only products read are stored in F16 (if the weights are F16), rounded as a product
+// would round them: the bits are the same. A library may then run separate products (CudaProducts).
 #pragma once
 
 #include <memory>
