@@ -123,7 +123,7 @@ class SamplingOptions(CallOptions, total=False):
     cache: share states of the prompt (see Usage.cached_prompt_tokens); True is the same as PromptCache()
     priority: order among the tenant's own requests that wait for a slot
     add_special_tokens: for a text prompt: add the tokens with which the tokenizer begins and ends a text; absent: only those with
-      which it begins one, if the text begins a sequence (an empty text: only without a session)
+      which it begins one, if the text begins a sequence (an empty text: not in a session without a position)
     parse_special_tokens: for a text prompt: names of control tokens in the text become these tokens; absent: True
     resume: whether another call continues a reply whose call is lost (GenerateStream); absent: True
     """
