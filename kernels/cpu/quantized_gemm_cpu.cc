@@ -379,14 +379,17 @@ HWY_INLINE void QuantizedRows(const GemmArgs& args, int rows, int row, int panel
 
 template <WeightType kType>
 void RunQuantized(const GemmArgs& args) {
-  // Blocks of equal size: 8 rows are 4 + 4, not 6 + 2. All blocks pass a panel while it is cached.
-  const int blocks = (args.rows + kTileRows - 1) / kTileRows;
+  // Whole blocks, and the last rows in two of equal size: 8 rows are 4 + 4, not 6 + 2, because a
+  // small block takes almost as long. All blocks pass a panel while it is cached.
+  const int whole = std::max(0, (args.rows + kTileRows - 1) / kTileRows - 2);
+  const int split = whole * kTileRows, left = args.rows - split,
+            half = left > kTileRows ? (left + 1) / 2 : left;
   for (int panel = args.panel_begin; panel < args.panel_end; ++panel) {
-    for (int block = 0; block < blocks; ++block) {
-      const int row = int(int64_t{args.rows} * block / blocks);
-      const int row_end = int(int64_t{args.rows} * (block + 1) / blocks);
-      QuantizedRows<kType, kTileRows>(args, row_end - row, row, panel);
+    for (int row = 0; row < split; row += kTileRows) {
+      QuantizedRows<kType, kTileRows>(args, kTileRows, row, panel);
     }
+    QuantizedRows<kType, kTileRows>(args, half, split, panel);
+    if (half < left) QuantizedRows<kType, kTileRows>(args, left - half, split + half, panel);
   }
 }
 
