@@ -18,6 +18,7 @@ namespace {
 constexpr int kRequestsAtOnce = 4;
 constexpr int kMostSamples = 64;  // of a request
 
+// Sends the requests of one call of GenerateMany from up to kRequestsAtOnce threads.
 class ManySamples {
  public:
   ManySamples(const Client& client, v1::GenerateRequest request, int count, int size,

@@ -149,11 +149,7 @@ class Conversion:
         self.tokenizer = [tokenizer / name for name in TOKENIZER_FILES if (tokenizer / name).is_file()]
         self.eos = self._end_of_text() if eos is None else None if eos == "none" else self._token(eos)
         self.needed = dict(settings.shapes())
-        for name, shape in self.needed.items():
-            if name not in weights.tensors:
-                raise BadInput(f"{weights.path}: tensor {name!r} of shape {list(shape)} is missing")
-            if weights.tensors[name][0] != shape:
-                raise BadInput(f"{weights.path}: tensor {name!r} has the shape {list(weights.tensors[name][0])}; {list(shape)} is needed")
+        weights.check(self.needed)
         surplus = sorted(weights.tensors.keys() - self.needed.keys() - ({"lm_head.weight"} if settings.tied else set()))
         if surplus:
             raise BadInput(f"{weights.path}: tensor {surplus[0]!r} has no place in this Mamba-2")

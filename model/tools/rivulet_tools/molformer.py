@@ -51,11 +51,7 @@ class Conversion:
         if self.values["hidden_size"] % (2 * self.values["num_attention_heads"]):
             raise self._bad("num_attention_heads", f"a number for which hidden_size, {self.values['hidden_size']}, makes heads of an even size")
         self.shapes = dict(self._shapes())
-        for name, shape in self.shapes.items():
-            if name not in weights.tensors:
-                raise BadInput(f"{weights.path}: tensor {name!r} of shape {list(shape)} is missing")
-            if weights.tensors[name][0] != shape:
-                raise BadInput(f"{weights.path}: tensor {name!r} has the shape {list(weights.tensors[name][0])}; {list(shape)} is needed")
+        weights.check(self.shapes)
         self._check_others()
 
     def _bad(self, name: str, allowed: str) -> BadInput:

@@ -12,7 +12,7 @@ import pathlib
 import pickle
 import pickletools
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -256,6 +256,14 @@ class DirectoryWeights:
         else:
             held = read_checkpoint(self.path)
             self.tensors = {name: (t.shape, t.dtype, functools.partial(held.__getitem__, name)) for name, t in held.items()}
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises BadInput that names the first tensor of `shapes` that is missing or has another shape. Reads no weight."""
+        for name, shape in shapes.items():
+            if name not in self.tensors:
+                raise BadInput(f"{self.path}: tensor {name!r} of shape {list(shape)} is missing")
+            if self.tensors[name][0] != shape:
+                raise BadInput(f"{self.path}: tensor {name!r} has the shape {list(self.tensors[name][0])}; {list(shape)} is needed")
 
     def __enter__(self) -> "DirectoryWeights":
         return self
