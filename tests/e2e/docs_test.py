@@ -63,8 +63,10 @@ class Page:
         """Starts a server, ours or Prometheus, and waits until it listens."""
         server = subprocess.Popen(["bash", "-ec", f"exec {text}"], cwd=self.root, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.servers.append(server)
+        listening = 2 if "rivulet serve" in text else 1  # the server, and then the gateway
         for line in server.stderr:
-            if '"event":"listening"' in line or "Server is ready to receive web requests" in line:
+            listening -= '"event":"listening"' in line or "Server is ready to receive web requests" in line
+            if not listening:
                 return
         raise AssertionError(f"the server did not start: {text}")
 

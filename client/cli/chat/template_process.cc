@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/options/environment.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "nlohmann/json.hpp"
@@ -41,12 +42,6 @@ absl::Status NoEngine(absl::string_view message) {
   ErrorDetail detail;
   detail.reason = "NO_CHAT_TEMPLATE_ENGINE";
   return MakeError(absl::StatusCode::kFailedPrecondition, message, detail);
-}
-
-std::vector<std::string> Pythons() {
-  const char* const given = std::getenv("RIVULET_CHAT_PYTHON");
-  if (given != nullptr && *given != '\0') return {given};
-  return {"python3", "/usr/bin/python3"};
 }
 
 // Both handle EINTR and short counts. They return false at the end of the process and after

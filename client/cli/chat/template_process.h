@@ -16,7 +16,7 @@
 
 namespace rivulet {
 
-// Thread: one. Interpreters: if the variable RIVULET_CHAT_PYTHON is set, only the one that it
+// Thread: one. Interpreters: if the variable RIVULET_PYTHON is set, only the one that it
 // names. Else `python3` in the PATH, then /usr/bin/python3.
 class TemplateProcess {
  public:

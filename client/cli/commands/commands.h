@@ -26,6 +26,8 @@ absl::StatusOr<std::string> RunCommand(const KeysOptions& options);
 absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options);
 absl::StatusOr<std::string> RunCommand(const LoadOptions& options);
 absl::StatusOr<std::string> RunCommand(const LogLevelOptions& options);
+// Becomes another program, and returns only with an error.
+absl::StatusOr<std::string> RunCommand(const ServeOptions& options);
 
 // Part of `generate`: the options of its call, with a deadline that counts from now.
 CallOptions GenerateCall(const GenerateOptions& options);

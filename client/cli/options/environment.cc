@@ -51,4 +51,10 @@ CompletedArgs WithEnvironment(std::span<const std::string> args) {
   return completed;
 }
 
+std::vector<std::string> Pythons() {
+  const char* const given = std::getenv("RIVULET_PYTHON");
+  if (given != nullptr && *given != '\0') return {given};
+  return {"python3", "/usr/bin/python3"};
+}
+
 }  // namespace rivulet

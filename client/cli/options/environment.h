@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RIVULET_TARGET and RIVULET_MODEL in the environment: defaults of --target and --model-name.
-// RIVULET_KEY is not read here, so that no message can show it: see OpenTarget.
+// RIVULET_KEY is not read here, so that no message can show it: see OpenTarget. RIVULET_PYTHON
+// names the interpreter of chat templates and of `rivulet serve`.
 #pragma once
 
 #include <span>
@@ -20,5 +21,8 @@ struct CompletedArgs {
 // `models load`, `models unload` and `log-level` talk to another address, so nothing is added to
 // them. An empty variable counts as unset.
 CompletedArgs WithEnvironment(std::span<const std::string> args);
+
+// The interpreters to try, in order: the one that RIVULET_PYTHON names alone, where it is set.
+std::vector<std::string> Pythons();
 
 }  // namespace rivulet

@@ -238,6 +238,7 @@ void Add(CLI::App* app, Command* command, const char* name, const char* help,
 void AddCommands(CLI::App* app, Command* to) {
   app->set_version_flag("--version", "rivulet " RIVULET_VERSION);
   app->require_subcommand(1);
+  app->add_subcommand("serve", "Serve models: gRPC, OpenAI's API and a page for the browser");
   Add(app, to, "generate", "Generate text, tokens or images", AddGenerate);
   Add(app, to, "chat", "Talk with a model in the terminal", AddChat);
   Add(app, to, "batch", "Generate and score for each line of a file", AddBatch);
@@ -308,6 +309,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   AddCommands(&app, &command);
   // CLI11's message would not explain an error in the first word.
   const std::string first = args.empty() ? "" : args[0];
+  if (first == "serve") return ServeOptions{{args.begin() + 1, args.end()}};
   const auto named =
       app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == first; });
   if (!absl::StartsWith(first, "-") && named.empty()) {

@@ -260,10 +260,15 @@ struct LogLevelOptions {
   std::string level;  // to set; empty: the level is only shown
 };
 
-using Command =
-    std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions, DetokenizeOptions,
-                 BenchOptions, ModelsOptions, SessionsOptions, BatchOptions, HealthOptions,
-                 LoadOptions, KeysOptions, QuantizeOptions, LogLevelOptions, ChatOptions>;
+// `rivulet serve`: client/python/src/rivulet/gateway/serve.py parses them.
+struct ServeOptions {
+  std::vector<std::string> arguments;
+};
+
+using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions,
+                             DetokenizeOptions, BenchOptions, ModelsOptions, SessionsOptions,
+                             BatchOptions, HealthOptions, LoadOptions, KeysOptions, QuantizeOptions,
+                             LogLevelOptions, ChatOptions, ServeOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

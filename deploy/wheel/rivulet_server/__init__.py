@@ -12,7 +12,7 @@ def _become(program):
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored, signal.SIG_DFL)
     # This Python, into which the extra `chat` was installed, renders chat templates.
-    os.environ.setdefault("RIVULET_CHAT_PYTHON", sys.executable)
+    os.environ.setdefault("RIVULET_PYTHON", sys.executable)
     path = str(pathlib.Path(__file__).parent / "bin" / program)
     os.execv(path, [path, *sys.argv[1:]])
 

@@ -161,7 +161,7 @@ class BatchChatTest(BatchTest):
         self.into.write_text(
             lines_of(message, {"prompt": "the band", "max_tokens": 9, "seed": 3}, {"custom_id": "o", "method": "POST", "url": "/v1/chat/completions", "body": message})
         )
-        with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON="/bin/false"):
+        with unittest.mock.patch.dict(os.environ, RIVULET_PYTHON="/bin/false"):
             # Lines would get their errors for good; so the batch waits for somebody to install what is missing.
             self.fails(self.batch(("--model", folder)), 2, "tried: /bin/false (exit code 1)", "python3-jinja2")
             self.assertEqual(self.results(), [])

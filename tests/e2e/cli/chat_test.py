@@ -130,7 +130,7 @@ class ChatTest(CommandTest):
         self.fails(rivulet("chat", "--target", self.server.target, *bad, stdin="a\n"), 2, "bad.jinja: never")
         (self.folder / "bad.jinja").write_text("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
         self.fails(rivulet("chat", "--target", self.server.target, *bad, stdin="a\n"), 2, "bad.jinja: ", "takes too much (more than 1 s)")
-        with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON="/bin/false"):
+        with unittest.mock.patch.dict(os.environ, RIVULET_PYTHON="/bin/false"):
             self.fails(rivulet(*self.command(), stdin="a\n"), 2, "jinja2", "tried: /bin/false (exit code 1)", "python3-jinja2", "rivulet-server[chat]")
         self.form.with_name("empty.jinja").write_text("\n")
         self.fails(rivulet("chat", "--target", self.server.target, "--chat-template", self.folder / "empty.jinja"), 2, "empty.jinja is empty")
@@ -147,7 +147,7 @@ class ChatTest(CommandTest):
         python = self.folder / "python"
         python.write_text('#!/bin/sh\n[ "$1" != -I ] && [ "$1" != -s ] && exec python3 "$@"\n')
         python.chmod(0o700)
-        with unittest.mock.patch.dict(os.environ, RIVULET_CHAT_PYTHON=str(python)):
+        with unittest.mock.patch.dict(os.environ, RIVULET_PYTHON=str(python)):
             self.chat(QUESTIONS[0])
 
     def test_lines_that_go_on_and_questions_that_begin_with_a_slash(self):

@@ -71,10 +71,10 @@ TEST_F(ChatTemplateTest, AHostileTemplateIsAnErrorAndTheNextOneIsRendered) {
 
 TEST_F(ChatTemplateTest, AnInterpreterThatCannotRenderIsNamed) {
   for (const char* const python : {"/absent/python3", "/bin/false"}) {
-    ASSERT_EQ(setenv("RIVULET_CHAT_PYTHON", python, 1), 0);
+    ASSERT_EQ(setenv("RIVULET_PYTHON", python, 1), 0);
     TemplateProcess process;
     const absl::Status status = ChatTemplate("a", "T", {}, &process).Render({}).status();
-    ASSERT_EQ(unsetenv("RIVULET_CHAT_PYTHON"), 0);
+    ASSERT_EQ(unsetenv("RIVULET_PYTHON"), 0);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(GetErrorDetail(status).reason, "NO_CHAT_TEMPLATE_ENGINE");
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("tried: ", python, " (")));
