@@ -28,7 +28,7 @@ RUN --mount=type=cache,target=/ccache \
     && deploy/bundle.sh build/bundle.tar.gz \
     && tar -xzf build/bundle.tar.gz --no-same-owner -C /opt \
     && install -D -m 644 deploy/image/server.json /opt/rivulet-bundle/etc/server.json \
-    && rm -rf build
+    && rm -rf build model/zoo/*/*.xz
 
 FROM ${RUNTIME} AS server
 COPY --from=build /opt/rivulet-bundle /opt/rivulet
@@ -50,8 +50,8 @@ CMD ["--model", "/models"]
 
 FROM server AS with-model
 ARG MODEL=model/zoo/mnist-linear
-# The user can read it whatever the checkout's modes are.
-COPY --chmod=755 ${MODEL} /models
+# The user can read it whatever the checkout's modes are. CMake has unpacked the bundled models.
+COPY --from=build --chmod=755 /rivulet/${MODEL} /models
 
 # The last stage is what a build without --target makes.
 FROM server

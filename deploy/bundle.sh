@@ -93,7 +93,11 @@ pack_licences() {
   done
 }
 if ! $gpu_tests; then pack_licences; fi
-if $models; then cp -r model/zoo "$bundle/models"; fi
+if $models; then
+  model/zoo/unpack.py
+  cp -r model/zoo "$bundle/models"
+  rm "$bundle"/models/{unpack.py,*/*.xz}
+fi
 
 # The programs look beside themselves first (RPATH $ORIGIN/../lib, CMakeLists.txt): nothing may come from elsewhere.
 outside=$(ldd "$bundle"/bin/* |
