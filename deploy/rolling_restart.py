@@ -70,10 +70,6 @@ class Program:
         if code not in expected:
             sys.exit(f"rolling_restart.sh: {self.name} has ended with {code}: {self.log.read_text()[-2000:]}")
 
-    def end(self, number=signal.SIGKILL):
-        self.process.send_signal(number)
-        self.check(self.process.wait(PATIENCE), 0 if number == signal.SIGTERM else -number)
-
     def __exit__(self, *exception):
         self.process.kill()
         self.process.wait()
@@ -112,7 +108,8 @@ class Cluster:
         """Ends a replica that sends replies with this signal, and starts it again."""
         await_true(f"{replica.name} sends replies", lambda: int(self.statistic(replica, "scur")))
         streams, begin = self.statistic(replica, "scur"), time.monotonic()
-        replica.end(number)
+        replica.process.send_signal(number)
+        replica.check(replica.process.wait(PATIENCE), 0 if number == signal.SIGTERM else -number)
         end = time.monotonic()
         replica.__enter__()
         self.await_up(replica)
@@ -184,7 +181,7 @@ def run(folder, options):
     different = sum(text != other for seed, texts in asked for text, other in zip(texts, undisturbed[seed]))
     say("done")
     print(f"replies: {sum(len(texts) for _, texts in asked)}\nsessions: {sum(len(undisturbed[seed]) > 1 for seed, _ in asked)}")
-    print("streams cut off:", cluster.balancer.log.read_text().count('"end":"SD"'))
+    print("streams cut off:", cluster.balancer.log.read_text().count('"end":"SD"'))  # the server ended the connection while data came
     print(f"replies lost: {lost}\ntexts that differ: {different}", flush=True)
     return 1 if lost or different else 0
 

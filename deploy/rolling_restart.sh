@@ -20,5 +20,5 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -c "import rivulet" 2>/dev/null || "$python" -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps \
   --no-index --target "$folder/client" "$deploy/../client/python" || fail "$python has not all that client/python is built with"
-export PYTHONPATH=$folder/client
+export PYTHONPATH=$folder/client${PYTHONPATH:+:$PYTHONPATH}
 exec "$python" "$deploy/rolling_restart.py" "$folder" "$@" # removes the folder
