@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,9 @@ DEPLOY = SOURCE_DIR / "deploy"
 DOCKERFILE = (SOURCE_DIR / "Dockerfile").read_text()
 HAPROXY = (DEPLOY / "haproxy/haproxy.cfg").read_text()
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+KUSTOMIZATION = yaml.safe_load((DEPLOY / "k8s/kustomization.yaml").read_text())
 MANIFESTS = {
-    name: list(yaml.safe_load_all((DEPLOY / f"k8s/{name}.yaml").read_text())) for name in ("replicas", "balancer")
+    name: list(yaml.safe_load_all((DEPLOY / f"k8s/{name}.yaml").read_text())) for name in ("replicas", "balancer", "gateway")
 }
 COMPONENTS = ("tls", "autoscaling", "sessions", "llmd")
 MARGIN = 5  # seconds that are left when all that was planned for an end has taken its full time
@@ -65,6 +67,11 @@ def dockerfile(instruction: str) -> str:
     return value
 
 
+def gateway_dockerfile(instruction: str) -> str:
+    (value,) = re.findall(rf"^{instruction} (.+)$", (DEPLOY / "gateway.Dockerfile").read_text().replace("\\\n", " "), re.M)
+    return value
+
+
 def haproxy_default(variable: str) -> str:
     (value,) = re.findall(rf"^\s*presetenv {variable}\s+(\S+)$", HAPROXY, re.M)
     return value
@@ -83,6 +90,10 @@ def settings(arguments: list[str]) -> dict:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def flags(arguments: list[str]) -> dict:
+    return dict(argument.split("=") for argument in arguments)
 
 
 def port(address: str) -> int:
@@ -116,13 +127,22 @@ def patched(document, operations: list[dict]):
     return document
 
 
+def resource(path: pathlib.Path) -> list[dict]:
+    """The manifests of a file, or the ConfigMap that a folder's kustomization.yaml makes, without the hash in its name."""
+    if path.is_file():
+        return list(yaml.safe_load_all(path.read_text()))
+    (generated,) = yaml.safe_load((path / "kustomization.yaml").read_text())["configMapGenerator"]
+    data = {file: (path / file).read_text() for file in generated["files"]}
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generated["name"]}, "data": data}]
+
+
 def kustomized(components) -> list[dict]:
     """All manifests with the components of deploy/k8s/kustomization.yaml, as `kubectl kustomize` makes them."""
-    manifests = MANIFESTS["replicas"] + MANIFESTS["balancer"]
+    manifests = [manifest for path in KUSTOMIZATION["resources"] for manifest in resource(DEPLOY / "k8s" / path)]
     for name in components:
         component = yaml.safe_load((DEPLOY / f"k8s/{name}/kustomization.yaml").read_text())
-        for resource in component.get("resources", []):
-            manifests = manifests + list(yaml.safe_load_all((DEPLOY / f"k8s/{name}/{resource}").read_text()))
+        for path in component.get("resources", []):
+            manifests = manifests + resource(DEPLOY / "k8s" / name / path)
         for patch in component["patches"]:
             place = [i for i, m in enumerate(manifests) if (m["kind"], m["metadata"]["name"]) == (patch["target"]["kind"], patch["target"]["name"])]
             (index,) = place
@@ -165,7 +185,7 @@ class KubernetesTest(unittest.TestCase):
     def test_every_manifest_keeps_to_the_schema_of_every_version(self):
         versions = [v for v in kubernetes_validate.utils.all_versions() if tuple(map(int, v.split(".")[:2])) >= KUBERNETES]
         self.assertGreater(len(versions), 3)
-        base = MANIFESTS["replicas"] + MANIFESTS["balancer"]
+        base = kustomized(())
         changed = [manifest for manifest in kustomized(COMPONENTS) if manifest not in base]
         self.assertGreater(len(changed), 3)
         for manifest in base + changed:
@@ -174,9 +194,15 @@ class KubernetesTest(unittest.TestCase):
                     kubernetes_validate.validate(manifest, version, strict=True)
 
     def test_the_kustomization_lists_every_manifest_and_component(self):
-        listed = yaml.safe_load((DEPLOY / "k8s/kustomization.yaml").read_text())
-        self.assertEqual(listed["resources"], [f"{name}.yaml" for name in MANIFESTS])
+        self.assertEqual(KUSTOMIZATION["resources"], [*(f"{name}.yaml" for name in MANIFESTS), "../haproxy"])
         self.assertEqual(re.findall(r"^#  - (\w+)$", (DEPLOY / "k8s/kustomization.yaml").read_text(), re.M), list(COMPONENTS))
+
+    def test_the_kustomization_names_every_image(self):
+        pods = [m["spec"]["template"]["spec"] for m in kustomized(COMPONENTS) if m["kind"] in ("Deployment", "StatefulSet")]
+        used = sorted({container["image"] for pod in pods for container in pod["containers"]})
+        named = KUSTOMIZATION["images"]
+        self.assertEqual(sorted(f"{image['name']}:{image['newTag']}" for image in named), used)
+        self.assertEqual([image["newName"] for image in named], [image["name"] for image in named])
 
     def test_the_router_of_llmd_finds_and_reads_the_gateway_beside_a_replica(self):
         deployment = find(kustomized(["llmd"]), "Deployment", "rivulet-replica")["spec"]["template"]
@@ -194,26 +220,31 @@ class KubernetesTest(unittest.TestCase):
         described = (SOURCE_DIR / "docs/metrics.md").read_text()
         for key in ("queuedRequestsSpec", "runningRequestsSpec", "kvUsageSpec"):
             self.assertIn(f"| `{engine[key]}` | gauge |", described)
-        flags = dict(argument.split("=") for argument in gateway["args"])
-        self.assertIn(f"--metrics-listen=0.0.0.0:{port(flags['--metrics-target'])}", replica["args"])
-        self.assertEqual(port(flags["--target"]), replica["ports"][0]["containerPort"])
-        end = gateway["lifecycle"]["preStop"]["sleep"]["seconds"] + int(flags["--drain-seconds"])
+        given = flags(gateway["args"])
+        self.assertIn(f"--metrics-listen=0.0.0.0:{port(given['--metrics-target'])}", replica["args"])
+        self.assertEqual(port(given["--target"]), replica["ports"][0]["containerPort"])
+        end = gateway["lifecycle"]["preStop"]["sleep"]["seconds"] + int(given["--drain-seconds"])
         self.assertLessEqual(end + MARGIN, deployment["spec"]["terminationGracePeriodSeconds"])
 
     @unittest.skipIf(shutil.which("kubectl") is None, "the patches are applied by this test alone, without kubectl")
     def test_kubectl_makes_the_same_of_the_components(self):
         for components in ((), COMPONENTS):
             with self.subTest(components=components), tempfile.TemporaryDirectory() as folder:
-                shutil.copytree(DEPLOY / "k8s", folder, dirs_exist_ok=True)
-                path = pathlib.Path(folder) / "kustomization.yaml"
-                path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "components": list(components)}))
-                done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, env={**os.environ, "HOME": folder})
+                for name in ("k8s", "haproxy", "redis"):
+                    shutil.copytree(DEPLOY / name, f"{folder}/{name}")
+                path = pathlib.Path(folder) / "k8s/kustomization.yaml"
+                images = [{**image, "newName": f"registry.example/{image['name']}"} for image in KUSTOMIZATION["images"]]
+                path.write_text(yaml.safe_dump({**KUSTOMIZATION, "images": images, "components": list(components)}))
+                done = subprocess.run(["kubectl", "kustomize", path.parent], capture_output=True, text=True, env={**os.environ, "HOME": folder})
                 self.assertEqual(done.returncode, 0, done.stderr)
+                made = re.sub(r"\b(rivulet-(?:balancer|redis))-[a-z0-9]{10}$", r"\1", done.stdout, flags=re.M)
+                made, images_made = re.subn(r"(image: )registry\.example/", r"\1", made)
+                self.assertEqual(images_made, made.count(" image: "))
 
                 def key(manifest):
                     return manifest["kind"], manifest["metadata"]["name"]
 
-                self.assertEqual(sorted(yaml.safe_load_all(done.stdout), key=key), sorted(kustomized(components), key=key))
+                self.assertEqual(sorted(yaml.safe_load_all(made), key=key), sorted(kustomized(components), key=key))
 
     def test_selectors_find_their_pods(self):
         for name in MANIFESTS:
@@ -234,6 +265,7 @@ class KubernetesTest(unittest.TestCase):
         ends = {
             "replicas": server["drain-delay-seconds"] + server["drain-seconds"],
             "balancer": seconds(self.environment()["RIVULET_HARD_STOP"]),
+            "gateway": int(flags(container("gateway")["args"])["--drain-seconds"]),
         }
         for name, end in ends.items():
             pre_stop = container(name)["lifecycle"]["preStop"]["sleep"]["seconds"]
@@ -241,6 +273,7 @@ class KubernetesTest(unittest.TestCase):
             # Long enough for a name server's answer to be forgotten and asked for again.
             self.assertGreaterEqual(pre_stop, 5, name)
         self.assertGreaterEqual(ends["balancer"], server["drain-seconds"])
+        self.assertGreaterEqual(ends["gateway"], server["drain-seconds"])
 
     def test_haproxy_sees_that_a_replica_leaves_before_it_refuses(self):
         check = seconds(haproxy_default("RIVULET_CHECK_INTERVAL")) + seconds(haproxy_default("RIVULET_TIMEOUT"))
@@ -250,7 +283,10 @@ class KubernetesTest(unittest.TestCase):
         exposed = int(dockerfile("EXPOSE"))
         self.assertEqual(port(settings(container("replicas")["args"])["listen"]), exposed)
         self.assertEqual(port(self.environment()["RIVULET_REPLICAS"]), exposed)
-        for name, expected in (("replicas", exposed), ("balancer", port(self.environment()["RIVULET_LISTEN"]))):
+        expected_ports = {
+            "replicas": exposed, "balancer": port(self.environment()["RIVULET_LISTEN"]), "gateway": int(gateway_dockerfile("EXPOSE")),
+        }  # fmt: skip
+        for name, expected in expected_ports.items():
             declared, *more = container(name)["ports"]
             self.assertEqual(declared["containerPort"], expected)
             if name == "replicas":  # prometheus-kubernetes.yml looks for this name
@@ -288,10 +324,11 @@ class KubernetesTest(unittest.TestCase):
             self.assertIs(pod(name)["automountServiceAccountToken"], False)
             expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
             self.assertEqual(container(name)["securityContext"], expected)
-            self.assertTrue(all(mount["readOnly"] for mount in container(name)["volumeMounts"]))
+            self.assertTrue(all(mount["readOnly"] for mount in container(name).get("volumeMounts", [])))
             self.assertIn("memory", container(name)["resources"]["limits"])
-        context = pod("replicas")["securityContext"]
-        self.assertEqual(f"{context['runAsUser']}:{context['runAsGroup']}", dockerfile("USER"))
+        for name in ("replicas", "gateway"):
+            context = pod(name)["securityContext"]
+            self.assertEqual(f"{context['runAsUser']}:{context['runAsGroup']}", dockerfile("USER"))
 
     def test_threads_are_the_cpus_that_are_asked_for(self):
         resources = container("replicas")["resources"]
@@ -302,8 +339,8 @@ class KubernetesTest(unittest.TestCase):
         (models,) = container("replicas")["volumeMounts"]
         self.assertEqual([models["mountPath"]], settings(container("replicas")["args"])["model"])
         (volume,) = pod("balancer")["volumes"]
+        self.assertEqual(list(find(kustomized(()), "ConfigMap", volume["configMap"]["name"])["data"]), ["haproxy.cfg"])
         readme = (DEPLOY / "k8s/README.md").read_text()
-        self.assertIn(f"create configmap {volume['configMap']['name']} --from-file=deploy/haproxy/haproxy.cfg", readme)
         self.assertIn(f"`{pod('replicas')['volumes'][0]['persistentVolumeClaim']['claimName']}`", readme)
 
     def test_the_autoscaler_stays_within_what_haproxy_can_reach(self):
@@ -368,6 +405,45 @@ class KubernetesTest(unittest.TestCase):
         self.assertEqual(service, {"name": "grpcs", "port": listen, "targetPort": "grpcs"})
         self.assertIn({"name": "grpcs", "containerPort": listen}, balancer["ports"])
 
+    def test_the_gateway_calls_the_balancer_and_is_ready_when_a_replica_is(self):
+        for components, name, scheme in (((), "grpc", None), (("tls",), "grpcs", "HTTPS")):
+            manifests = kustomized(components)
+            (gateway,) = find(manifests, "Deployment", "rivulet-gateway")["spec"]["template"]["spec"]["containers"]
+            (balancer,) = find(manifests, "Service", "rivulet")["spec"]["ports"]
+            self.assertEqual((balancer["name"], flags(gateway["args"])["--target"]), (name, f"rivulet:{balancer['port']}"))
+            ready = gateway["readinessProbe"]["httpGet"]
+            self.assertEqual((ready["path"], ready.get("scheme")), ("/health", scheme))
+            self.assertNotIn("httpGet", gateway["livenessProbe"])  # a restart brings no replica back
+
+    def test_with_tls_the_gateway_reads_what_the_secrets_hold(self):
+        spec = find(kustomized(["tls"]), "Deployment", "rivulet-gateway")["spec"]["template"]["spec"]
+        (gateway,) = spec["containers"]
+        secrets = {volume["name"]: volume["secret"] for volume in spec["volumes"]}
+        held = {mount["mountPath"]: secrets[mount["name"]] for mount in gateway["volumeMounts"]}
+        readme = (DEPLOY / "k8s/README.md").read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            authorities = {name: Authority(pathlib.Path(folder), name) for name in ("balancer-ca", "gateway-ca")}
+            certificate, key = authorities["balancer-ca"].sign("balancer")
+            https, https_key = authorities["gateway-ca"].sign("gateway")
+            here = {
+                ("rivulet-balancer-tls", "ca.crt"): authorities["balancer-ca"].pem,
+                ("rivulet-gateway-tls", "tls.crt"): https, ("rivulet-gateway-tls", "tls.key"): https_key,
+            }  # fmt: skip
+            given = []
+            for flag, path in flags(gateway["args"]).items():
+                mount, _, file = path.rpartition("/")
+                if mount in held:
+                    self.assertRegex(readme, rf"secret generic {held[mount]['secretName']}\b.* --from-file={re.escape(file)}")
+                    self.assertIn(file, [item["path"] for item in held[mount].get("items", [{"path": file}])])
+                    given.append(f"{flag}={here.pop((held[mount]['secretName'], file))}")
+            self.assertEqual(here, {})
+            server = Server(CONFORMANCE / "tiny-rfa", args=["--threads", "1", "--tls-cert", str(certificate), "--tls-key", str(key)])
+            with server, Gateway(server.target, *given) as served:
+                trusting = ssl.create_default_context(cafile=authorities["gateway-ca"].pem)
+                with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", served.port, timeout=60, context=trusting)) as connection:
+                    connection.request("GET", "/health")
+                    self.assertEqual(connection.getresponse().status, 200)
+
     def test_with_sessions_the_replicas_use_the_redis_beside_them(self):
         manifests = kustomized(["sessions"])
         spec = find(manifests, "Deployment", "rivulet-replica")["spec"]["template"]["spec"]
@@ -386,8 +462,10 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual((mounts[folder]["secret"]["secretName"], file), ("rivulet-redis", "password"), name)
         self.assertEqual(one["command"][1:3], ["/etc/redis/start.sh", server["session-store-password-file"]])
         self.assertEqual(mounts["/etc/redis"]["configMap"]["name"], "rivulet-redis")
+        needed = re.findall(r'"\$folder/([\w.]+)"', (DEPLOY / "redis/start.sh").read_text())
+        self.assertEqual(sorted(find(manifests, "ConfigMap", "rivulet-redis")["data"]), sorted({*needed, "start.sh"}))
+        self.assertNotIn("sessionAffinity", find(manifests, "Service", "rivulet-gateway")["spec"])
         readme = (DEPLOY / "k8s/README.md").read_text()
-        self.assertIn("create configmap rivulet-redis --from-file=deploy/redis\n", readme)
         self.assertRegex(readme, r"create secret generic rivulet-redis --from-literal=password=")
         labels = redis["metadata"]["labels"]
         self.assertEqual(service["spec"]["selector"], labels)
@@ -541,10 +619,6 @@ class GatewayTest(unittest.TestCase):
     PATH = DEPLOY / "gateway.Dockerfile"
     SERVICE = COMPOSE["services"]["gateway"]
 
-    def instruction(self, name: str) -> str:
-        (value,) = re.findall(rf"^{name} (.+)$", self.PATH.read_text().replace("\\\n", " "), re.M)
-        return value
-
     def option(self, name: str) -> str:
         return self.SERVICE["command"][self.SERVICE["command"].index(name) + 1]
 
@@ -558,16 +632,16 @@ class GatewayTest(unittest.TestCase):
             self.assertIn(f"!{path}", allowed)
 
     def test_it_has_no_rights_and_ends_in_time(self):
-        self.assertEqual(self.instruction("USER"), dockerfile("USER"))
-        self.assertEqual(self.SERVICE["stop_signal"], self.instruction("STOPSIGNAL"))
+        self.assertEqual(gateway_dockerfile("USER"), dockerfile("USER"))
+        self.assertEqual(self.SERVICE["stop_signal"], gateway_dockerfile("STOPSIGNAL"))
         self.assertGreaterEqual(seconds(self.SERVICE["stop_grace_period"]), int(self.option("--drain-seconds")) + MARGIN)
 
     def test_ports_agree_and_are_published_on_loopback(self):
-        exposed = int(self.instruction("EXPOSE"))
-        self.assertEqual(port(json.loads(self.instruction("ENTRYPOINT"))[-1]), exposed)
+        exposed = int(gateway_dockerfile("EXPOSE"))
+        self.assertEqual(port(json.loads(gateway_dockerfile("ENTRYPOINT"))[-1]), exposed)
         (published,) = [interpolated(entry) for entry in self.SERVICE["ports"]]
         self.assertEqual((published.rpartition(":")[0], port(published)), (f"127.0.0.1:{exposed}", exposed))
-        check = json.loads(self.instruction("HEALTHCHECK").partition("CMD ")[2])
+        check = json.loads(gateway_dockerfile("HEALTHCHECK").partition("CMD ")[2])
         self.assertEqual(self.SERVICE["healthcheck"]["test"], ["CMD", *check])
         self.assertIn(f"'http://127.0.0.1:{exposed}/health'", check[-1])
 
