@@ -8,9 +8,11 @@
 #   --gpu-tests   instead the programs that tests/gpu/run.sh runs beside the source tree on a machine with a GPU, without models: at
 #                 most 15 MiB, 62 with the tree. The build needs nvcc, and tests; RIVULET_CUDA_ARCHITECTURES (CMakeLists.txt) says
 #                 for which GPUs, an H100 or H200 unless given
-# Unpack anywhere, run rivulet-bundle/bin/rivulet-server.
+# Unpack anywhere, run rivulet-bundle/bin/rivulet-server. The HTTP gateway is in the bundle as rivulet_client-VERSION-py3-none-any.whl
+# where build/venv, or the Python that RIVULET_PYTHON names, can build it; the kit has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. deploy/client_wheel.sh
 
 models=false
 gpu_tests=false
@@ -97,6 +99,13 @@ if $models; then
   model/zoo/unpack.py
   cp -r model/zoo "$bundle/models"
   rm "$bundle"/models/{unpack.py,*/*.xz}
+fi
+if ! $gpu_tests; then
+  client_wheel "${RIVULET_PYTHON:-build/venv/bin/python}" "$bundle" >/dev/null || {
+    status=$?
+    ((status == 2)) || exit "$status"
+    echo "bundle.sh: left out the HTTP gateway (rivulet_client-VERSION-py3-none-any.whl)" >&2
+  }
 fi
 
 # The programs look beside themselves first (RPATH $ORIGIN/../lib, CMakeLists.txt): nothing may come from elsewhere.

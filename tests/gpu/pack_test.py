@@ -39,6 +39,7 @@ class PackTest(unittest.TestCase):
         programs = ROOT / "build/kit/rivulet-bundle/bin"
         for program in (BUILD / "gpu-kit.txt").read_text().split():
             self.assertTrue((programs / pathlib.Path(program).name).is_file(), program)
+        self.assertEqual(list(programs.parent.glob("*.whl")), [])  # no HTTP there
         if not has_device:
             self.assertIn("skipped", done.stdout)
             self.assertEqual(run(programs / "gpu_cuda_gemm_test").returncode, 77)  # it starts, and finds no device

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -21,7 +22,9 @@ import unittest
 from authority import Authority
 from balancer import Balancer, Replica
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, Server
+from gateway import COMMAND as GATEWAY_COMMAND
 from gateway import Gateway
+from gateway import run as run_gateway
 
 try:
     import jsonschema
@@ -671,10 +674,12 @@ class SystemdTest(unittest.TestCase):
     PATH = DEPLOY / "systemd/rivulet.service"
     REPLICAS = DEPLOY / "systemd/replicas.conf"
     CREDENTIALS = DEPLOY / "systemd/credentials.conf"
+    GATEWAY = DEPLOY / "systemd/rivulet-gateway.service"
+    GATEWAY_CREDENTIALS = DEPLOY / "systemd/gateway-credentials.conf"
     ARGUMENTS = ["--config", "/etc/rivulet/server.json", "$RIVULET_FLAGS"]
 
     def unit(self, path=PATH):
-        parser = configparser.ConfigParser(interpolation=None, strict=path == self.PATH)  # ExecStart= clears that of the unit
+        parser = configparser.ConfigParser(interpolation=None, strict=path.suffix == ".service")  # ExecStart= clears that of the unit
         parser.optionxform = str
         parser.read_string(path.read_text())
         return parser
@@ -685,6 +690,10 @@ class SystemdTest(unittest.TestCase):
         for name, files in (
             ("rivulet.service", {"rivulet.service": self.PATH}),
             ("rivulet.service", {"rivulet.service": self.PATH, "rivulet.service.d/credentials.conf": self.CREDENTIALS}),
+            ("rivulet-gateway.service", {"rivulet-gateway.service": self.GATEWAY}),
+            ("rivulet-gateway.service", {
+                "rivulet-gateway.service": self.GATEWAY, "rivulet-gateway.service.d/credentials.conf": self.GATEWAY_CREDENTIALS,
+            }),
             ("rivulet@50051.service", {
                 "rivulet@.service": self.PATH, "rivulet@.service.d/replicas.conf": self.REPLICAS,
                 "rivulet@.service.d/credentials.conf": self.CREDENTIALS,
@@ -694,10 +703,12 @@ class SystemdTest(unittest.TestCase):
                 for file, source in files.items():
                     path = pathlib.Path(folder) / file
                     path.parent.mkdir(exist_ok=True)
-                    path.write_text(source.read_text().replace("/opt/rivulet/bin/rivulet-server", str(BIN_DIR / "rivulet-server")))
+                    text = source.read_text().replace("/opt/rivulet/bin/rivulet-server", str(BIN_DIR / "rivulet-server"))
+                    path.write_text(text.replace("/opt/rivulet/gateway/bin/rivulet-gateway", str(GATEWAY_COMMAND)))
                 done = subprocess.run(["systemd-analyze", "verify", "--man=no", pathlib.Path(folder) / name], capture_output=True, text=True)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
-                self.assertIn("rivulet@.service.d", (DEPLOY / "README.md").read_text())
+                for file in files:
+                    self.assertIn(os.path.dirname(file) or file, (DEPLOY / "README.md").read_text())
 
     def test_replicas_of_one_machine_share_a_directory_as_one_user(self):
         service = self.unit(self.REPLICAS)["Service"]
@@ -719,6 +730,32 @@ class SystemdTest(unittest.TestCase):
         self.assertGreaterEqual(int(service["TimeoutStopSec"]), server["drain-delay-seconds"] + server["drain-seconds"] + MARGIN)
         self.assertEqual(service["RestartPreventExitStatus"], "2")  # what is wrong stays wrong; 3 is worth another try
 
+    def test_the_gateway_has_the_rights_of_the_server_and_needs_none_on_its_machine(self):
+        server, unit = self.unit()["Service"], self.unit(self.GATEWAY)
+        own = {"Environment", "EnvironmentFile", "ExecStart", "KillMode", "LogsDirectory"}
+        without = {"ExecReload", "StateDirectory"}
+        self.assertEqual({key: value for key, value in unit["Service"].items() if key not in own},
+                         {key: value for key, value in server.items() if key not in own | without})  # fmt: skip
+        self.assertLessEqual(own, set(unit["Service"]))
+        self.assertIn("rivulet.service", unit["Unit"]["After"].split())
+        self.assertNotIn("rivulet.service", f"{unit['Unit'].get('Requires')} {unit['Unit']['Wants']}")
+
+    def test_the_gateway_of_the_unit_starts_with_its_credentials(self):
+        service, credentials = self.unit(self.GATEWAY)["Service"], self.unit(self.GATEWAY_CREDENTIALS)["Service"]
+        given = dict(word.split("=", 1) for word in shlex.split(f"{service['Environment']} {credentials['Environment']}"))
+        program, *variables = service["ExecStart"].split()
+        self.assertEqual(pathlib.Path(program).name, GATEWAY_COMMAND.name)
+        flags = [flag for variable in variables for flag in given.pop(variable.removeprefix("$")).split()]
+        self.assertEqual((given, flags[:1]), ({}, ["--target"]))
+        loaded = dict(word.split(":") for word in re.findall(r"^LoadCredential=(.*)$", self.GATEWAY_CREDENTIALS.read_text(), re.M))
+        with tempfile.TemporaryDirectory() as folder:
+            for made, name in zip(Authority(pathlib.Path(folder), "ca").sign("gateway"), ("gateway.crt", "gateway.key"), strict=True):
+                self.assertEqual(loaded[name], f"/etc/rivulet/{name}")
+                made.rename(f"{folder}/{name}")
+            code, out, err = run_gateway(*[flag.replace("%d", folder) for flag in flags], "--drain-seconds", "a", "--check-config")
+            self.assertEqual((code, len((out + err).splitlines())), (2, 1), out + err)  # that of --drain-seconds alone
+            self.assertIn("--drain-seconds", out + err)
+
     def test_credentials_become_files_that_the_flags_name(self):
         service = self.unit(self.CREDENTIALS)["Service"]
         name, _, flags = service["Environment"].strip('"').partition("=")
@@ -732,13 +769,14 @@ class SystemdTest(unittest.TestCase):
         if shutil.which("logrotate", path=os.environ["PATH"] + ":/usr/sbin") is None:
             self.skipTest("logrotate is not installed")
         rules = (DEPLOY / "systemd/logrotate.conf").read_text()
+        access = f"/var/log/{self.unit(self.GATEWAY)['Service']['LogsDirectory']}"
         logs, call = f"/var/log/{self.unit()['Service']['LogsDirectory']}", "systemctl try-reload-or-restart rivulet.service"
-        self.assertEqual((rules.count(logs + "/*.jsonl {"), rules.count(call)), (1, 1))
+        self.assertEqual([rules.count(part) for part in (f"{logs}/*.jsonl {{", f"{access}/*.jsonl {{", call)], [1, 1, 1])
         reload = self.unit()["Service"]["ExecReload"]
         self.assertTrue(reload.startswith("sh -c "), reload)  # not the program kill, which small systems lack
         with tempfile.TemporaryDirectory() as folder, Server(CONFORMANCE / "tiny-rfa", args=["--request-log", f"{folder}/requests.jsonl"]) as server:
             path = pathlib.Path(folder, "rules")
-            path.write_text(rules.replace(logs, folder).replace(call, f"export MAINPID={server.process.pid}; {reload}"))
+            path.write_text(rules.replace(access, f"{folder}/gateway").replace(logs, folder).replace(call, f"export MAINPID={server.process.pid}; {reload}"))
             path.chmod(0o644)  # logrotate reads no others
 
             def calls(name, tenant):
