@@ -86,10 +86,10 @@ def seconds(text: str) -> int:
     return int(number) * {"s": 1, "m": 60}[unit]
 
 
-def settings(arguments: list[str]) -> dict:
+def settings(arguments: list[str], file: pathlib.Path = DEPLOY / "image/server.json") -> dict:
     """What rivulet-server makes of them. Errors: AssertionError with what it says about a bad one."""
     arguments = [interpolated(argument) for argument in arguments]
-    command = [BIN_DIR / "rivulet-server", "--config", DEPLOY / "image/server.json", *arguments, "--print-config"]
+    command = [BIN_DIR / "rivulet-server", "--config", file, *arguments, "--print-config"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -554,6 +554,17 @@ class ComposeTest(unittest.TestCase):
             self.assertEqual(settings(replica["command"])["threads"], 1, name)  # three replicas: right from 3 cores on
             self.assertIn("${RIVULET_THREADS:-1}", replica["command"], name)
 
+    def test_the_replicas_serve_digits_text_and_chat(self):
+        for replica in self.replicas().values():
+            models, file = replica["volumes"]
+            self.assertIn(f'"--config", "{file["target"]}"', DOCKERFILE)
+            served = settings(replica["command"], DEPLOY / interpolated(file["source"]))
+            self.assertEqual(served["listen"], settings([])["listen"])
+            zoo = [DEPLOY / interpolated(models["source"]) / pathlib.PurePosixPath(model).relative_to(models["target"]) for model in served["model"]]
+            self.assertEqual([model.name for model in zoo], ["mnist-linear", "shakespeare-rfa", "shakespeare-chat"])
+            for model in zoo:
+                self.assertTrue((model / "config.json").exists(), f"{model} is not there")
+
     def test_containers_have_no_rights(self):
         for name, service in COMPOSE["services"].items():
             self.assertIs(service["read_only"], True, name)
@@ -606,7 +617,6 @@ class ComposeTest(unittest.TestCase):
     def test_the_image_and_the_commands_exist(self):
         for replica in self.replicas().values():
             self.assertEqual((DEPLOY / replica["build"]["context"] / "Dockerfile").resolve(), SOURCE_DIR / "Dockerfile")
-            self.assertEqual(settings(replica["command"])["model"], [replica["volumes"][0]["target"]])
             program, *arguments = replica["healthcheck"]["test"][1:]
             self.assertEqual((program, port(arguments[-1])), ("rivulet", int(dockerfile("EXPOSE"))))
             done = subprocess.run([BIN_DIR / program, *arguments[:-1], "127.0.0.1:1"], capture_output=True, text=True)
