@@ -421,29 +421,23 @@ class KubernetesTest(unittest.TestCase):
     def test_with_tls_the_gateway_reads_what_the_secrets_hold(self):
         spec = find(kustomized(["tls"]), "Deployment", "rivulet-gateway")["spec"]["template"]["spec"]
         (gateway,) = spec["containers"]
-        secrets = {volume["name"]: volume["secret"] for volume in spec["volumes"]}
+        secrets = {volume["name"]: (volume["secret"]["secretName"], volume["secret"].get("items")) for volume in spec["volumes"]}
         held = {mount["mountPath"]: secrets[mount["name"]] for mount in gateway["volumeMounts"]}
+        ca = "rivulet-balancer-tls", [{"key": "ca.crt", "path": "ca.crt"}]
+        self.assertEqual(held, {"/tls": ("rivulet-gateway-tls", None), "/tls-balancer": ca})
         readme = (DEPLOY / "k8s/README.md").read_text()
         with tempfile.TemporaryDirectory() as folder:
-            authorities = {name: Authority(pathlib.Path(folder), name) for name in ("balancer-ca", "gateway-ca")}
-            certificate, key = authorities["balancer-ca"].sign("balancer")
-            https, https_key = authorities["gateway-ca"].sign("gateway")
-            here = {
-                ("rivulet-balancer-tls", "ca.crt"): authorities["balancer-ca"].pem,
-                ("rivulet-gateway-tls", "tls.crt"): https, ("rivulet-gateway-tls", "tls.key"): https_key,
-            }  # fmt: skip
-            given = []
-            for flag, path in flags(gateway["args"]).items():
-                mount, _, file = path.rpartition("/")
-                if mount in held:
-                    self.assertRegex(readme, rf"secret generic {held[mount]['secretName']}\b.* --from-file={re.escape(file)}")
-                    self.assertIn(file, [item["path"] for item in held[mount].get("items", [{"path": file}])])
-                    given.append(f"{flag}={here.pop((held[mount]['secretName'], file))}")
-            self.assertEqual(here, {})
+            balancer, client = (Authority(pathlib.Path(folder), name) for name in ("balancer-ca", "client-ca"))
+            (certificate, key), (https, https_key) = balancer.sign("balancer"), client.sign("gateway")
+            files = {"/tls-balancer/ca.crt": balancer.pem, "/tls/tls.crt": https, "/tls/tls.key": https_key}
+            for file in files:
+                self.assertRegex(readme, rf"secret generic {held[os.path.dirname(file)][0]}\b.* --from-file={os.path.basename(file)}")
+            given = [f"{flag}={files.pop(path)}" for flag, path in flags(gateway["args"]).items() if path in files]
+            self.assertEqual(files, {})
             server = Server(CONFORMANCE / "tiny-rfa", args=["--threads", "1", "--tls-cert", str(certificate), "--tls-key", str(key)])
             with server, Gateway(server.target, *given) as served:
-                trusting = ssl.create_default_context(cafile=authorities["gateway-ca"].pem)
-                with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", served.port, timeout=60, context=trusting)) as connection:
+                context = ssl.create_default_context(cafile=client.pem)
+                with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", served.port, timeout=60, context=context)) as connection:
                     connection.request("GET", "/health")
                     self.assertEqual(connection.getresponse().status, 200)
 
