@@ -29,12 +29,11 @@ fi
 
 staging=$(mktemp -d)
 trap 'rm -rf "$staging"' EXIT
-# shellcheck source=deploy/client_wheel.sh
-. deploy/client_wheel.sh
-client=$(client_wheel "$python" "$output")
-deploy/bundle.sh --build "$build" "$staging/bundle.tar" >/dev/null
+RIVULET_PYTHON=$python deploy/bundle.sh --build "$build" "$staging/bundle.tar" >/dev/null
 tar -C "$staging" -xf "$staging/bundle.tar"
 bundle=$staging/rivulet-bundle project=$staging/project
+client=$(cd "$bundle" && echo rivulet_client-*.whl)
+[[ -e $bundle/$client ]] || exit 2  # bundle.sh has said why
 cp -r deploy/wheel "$project"
 mkdir "$project/rivulet_server/lib"
 mv "$bundle/bin" "$bundle/share" "$project/rivulet_server/"
@@ -58,8 +57,8 @@ quietly "$python" -m build --wheel --no-isolation --outdir "$staging/plain" "$pr
 mkdir -p "$output"
 quietly "$python" -m auditwheel repair --only-plat --plat "manylinux_2_36_$(uname -m)" --wheel-dir "$staging/wheel" "$staging"/plain/*.whl
 wheel=$(basename "$staging"/wheel/*.whl)
-mv "$staging/wheel/$wheel" "$output/"
+mv "$staging/wheel/$wheel" "$bundle/$client" "$output/"
 size=$(stat -c %s "$output/$wheel")
-((size <= 40 << 20)) || { echo "wheel.sh: $output/$wheel has $size bytes: at most 40 MiB" >&2; exit 1; }
-printf '%s\n' "$output/$wheel" "$client"
-echo "in a virtual environment: pip install $output/$wheel '${client}[gateway]'; then: rivulet serve MODEL" >&2
+((size <= 40000000)) || { echo "wheel.sh: $output/$wheel has $size bytes: at most 40 MB" >&2; exit 1; }
+printf '%s\n' "$output/$wheel" "$output/$client"
+echo "in a virtual environment: pip install $output/$wheel '$output/${client}[gateway]'; then: rivulet serve MODEL" >&2
