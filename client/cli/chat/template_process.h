@@ -16,8 +16,7 @@
 
 namespace rivulet {
 
-// Thread: one. Interpreters: if the variable RIVULET_PYTHON is set, only the one that it
-// names. Else `python3` in the PATH, then /usr/bin/python3.
+// Thread: one. Interpreters: those of Pythons().
 class TemplateProcess {
  public:
   enum class Job : char { kRender = 'j', kTurnEnd = 't' };  // the letters of worker.py

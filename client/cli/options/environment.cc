@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/environment.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <initializer_list>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -54,7 +58,12 @@ CompletedArgs WithEnvironment(std::span<const std::string> args) {
 std::vector<std::string> Pythons() {
   const char* const given = std::getenv("RIVULET_PYTHON");
   if (given != nullptr && *given != '\0') return {given};
-  return {"python3", "/usr/bin/python3"};
+  std::vector<std::string> found = {"python3", "/usr/bin/python3"};
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string beside = program.parent_path().parent_path() / "gateway/bin/python3";
+  if (access(beside.c_str(), X_OK) == 0) found.insert(found.begin(), beside);
+  return found;
 }
 
 }  // namespace rivulet

@@ -22,7 +22,9 @@ struct CompletedArgs {
 // them. An empty variable counts as unset.
 CompletedArgs WithEnvironment(std::span<const std::string> args);
 
-// The interpreters to try, in order: the one that RIVULET_PYTHON names alone, where it is set.
+// The interpreters to try, in order. Only the one that RIVULET_PYTHON names, where it is set; else
+// that of the virtual environment `gateway` beside the programs' folder, where there is one,
+// `python3` in the PATH, and /usr/bin/python3.
 std::vector<std::string> Pythons();
 
 }  // namespace rivulet

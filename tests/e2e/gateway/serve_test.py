@@ -193,6 +193,18 @@ class ServeTest(unittest.TestCase):
         code, out, error = run(ZOO / "shakespeare-rfa", RIVULET_PYTHON="/nowhere/python")
         self.assertEqual((code, out, error.count("\n"), "/nowhere/python" in error), (2, "", 1, True), error)
 
+    def test_a_virtual_environment_beside_the_programs_is_found(self):
+        prefix = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(dir=BIN_DIR.parent)))
+        (prefix / "bin").mkdir()
+        (prefix / "bin/rivulet").hardlink_to(BIN_DIR / "rivulet")
+        (prefix / "gateway/bin").mkdir(parents=True)
+        for name, script in (("bin/rivulet-server", ""), ("gateway/bin/python3", 'echo "$1 $4 $5"')):
+            (prefix / name).write_text(f"#!/bin/sh\n{script}\n")
+            (prefix / name).chmod(0o755)
+        kept = {name: value for name, value in surroundings().items() if name != "RIVULET_PYTHON"}
+        done = subprocess.run([prefix / "bin/rivulet", "serve", "MODEL"], capture_output=True, text=True, timeout=PATIENCE, env=kept)
+        self.assertEqual((done.returncode, done.stdout), (0, f"-c {prefix / 'bin/rivulet-server'} MODEL\n"), done)
+
     def test_versions_must_agree(self):
         with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()) as error:
             serve.main("9.9.9", "/nowhere", [])
