@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
@@ -19,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/thread.h"
+#include "server/grpc/connections/first_bytes.h"
 #include "server/log.h"
 
 namespace rivulet {
@@ -28,6 +30,10 @@ constexpr int kSpareDescriptors = 4;
 constexpr int kAcceptsATurn = 64;  // then ends of connections are checked again
 // How long nothing is accepted after a failure because of memory or descriptors.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
+// How long a client may be silent before gRPC gets its connection, and may keep a connection open
+// on which HTTP/1.1 was answered. Clients of gRPC and HTTP send something at once.
+constexpr absl::Duration kWait = absl::Seconds(1);
+constexpr absl::Duration kBetweenLooks = absl::Milliseconds(100);
 
 bool NoDescriptor(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -98,19 +104,22 @@ absl::Status SystemError(const char* what, int error) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(ListeningSockets listening,
-                                                           Connections* connections) {
+                                                           Connections* connections, bool tls) {
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   const int stop = eventfd(0, EFD_CLOEXEC);
   const int error = errno;
-  std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(listening), connections, epoll, stop));
+  std::unique_ptr<Acceptor> acceptor(
+      new Acceptor(std::move(listening), connections, tls, epoll, stop));
   if (epoll < 0 || stop < 0) return SystemError("epoll_create1, eventfd", error);
   RIVULET_RETURN_IF_ERROR(acceptor->Watch(stop, EPOLLIN));
   return acceptor;
 }
 
-Acceptor::Acceptor(ListeningSockets listening, Connections* connections, int epoll, int stop)
+Acceptor::Acceptor(ListeningSockets listening, Connections* connections, bool tls, int epoll,
+                   int stop)
     : listening_(std::move(listening)),
       connections_(connections),
+      tls_(tls),
       epoll_(epoll),
       stop_(stop),
       spare_(kSpareDescriptors) {}
@@ -135,6 +144,7 @@ void Acceptor::Stop() {
     thread_.join();
   }
   for (const ListeningSocket& socket : listening_.sockets) close(socket.fd);
+  while (!waiting_.empty()) End(waiting_.begin()->first);
 }
 
 absl::Status Acceptor::Watch(int fd, uint32_t events) {
@@ -150,8 +160,9 @@ void Acceptor::Run() {
   std::vector<epoll_event> events(256);
   const auto pause_ms = static_cast<int>(absl::ToInt64Milliseconds(kPause));
   while (true) {
+    const bool timed = paused_ || !waiting_.empty();
     const int count =
-        epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), paused_ ? pause_ms : -1);
+        epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timed ? pause_ms : -1);
     if (count <= 0 && paused_) Resume();
     // Ends of connections come first: they make room.
     std::vector<int> readable;
@@ -161,10 +172,13 @@ void Acceptor::Run() {
       const auto is_it = [fd](const ListeningSocket& socket) { return socket.fd == fd; };
       if (std::any_of(listening_.sockets.begin(), listening_.sockets.end(), is_it)) {
         readable.push_back(fd);
+      } else if (waiting_.contains(fd)) {
+        TakeFirstBytes(fd, (events[i].events & EPOLLHUP) != 0);
       } else if ((events[i].events & EPOLLHUP) != 0) {
         connections_->Remove(fd);
       }
     }
+    EndWaiting(absl::Now());
     for (const int fd : readable) {
       if (!paused_) AcceptFrom(fd);
     }
@@ -210,14 +224,63 @@ void Acceptor::Admit(int fd, const sockaddr_storage& peer) {
     return Refuse(fd, "no descriptor is left");
   }
   connections_->Add(second, peer);
-  // Watches only for the end: gRPC shuts a socket down before it closes it, and then both
-  // descriptors see the end. Edge-triggered, because other errors would be reported repeatedly.
-  if (const absl::Status watched = Watch(second, EPOLLET); !watched.ok()) {
+  if (const absl::Status watched = Watch(second, EPOLLIN | EPOLLET); !watched.ok()) {
     connections_->Remove(second);  // its place would never become free again
     connections_->CountRefused();
     return Refuse(fd, watched.message());
   }
-  take_(fd);
+  waiting_.emplace(second, Waiting{fd, PeerName(peer), absl::Now() + kWait});
+}
+
+void Acceptor::TakeFirstBytes(int second, bool ended) {
+  if (ended) return End(second);
+  Waiting& waiting = waiting_.at(second);
+  if (waiting.fd < 0) return DiscardReceived(second);
+  const FirstBytes first = PeekFirstBytes(waiting.fd);
+  if (first == FirstBytes::kNone) return;
+  if (first == FirstBytes::kEnd) return End(second);
+  if (first == FirstBytes::kOther) return HandOver(second);
+  AnswerHttp1(waiting.fd, tls_);
+  // `second` stays open until the client has ended its side, and the rest of the request is read:
+  // otherwise the kernel would reset the connection, and the client might lose the answer.
+  close(std::exchange(waiting.fd, -1));
+  waiting.until = absl::Now() + kWait;
+  LogLimited(LogLevel::kWarning, tls_ ? "tls_failed" : "not_grpc",
+             {{"peer", waiting.peer}, {"reason", std::string("the client speaks HTTP/1.1")}});
+}
+
+void Acceptor::HandOver(int second) {
+  // Watches only for the end from now on: gRPC shuts a socket down before it closes it, and then
+  // both descriptors see the end. Edge-triggered, because other errors would be reported
+  // repeatedly.
+  epoll_event event{};
+  event.events = EPOLLET;
+  event.data.fd = second;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, second, &event);
+  take_(waiting_.extract(second).mapped().fd);
+}
+
+void Acceptor::End(int second) {
+  const int fd = waiting_.extract(second).mapped().fd;
+  if (fd >= 0) close(fd);
+  connections_->Remove(second);
+}
+
+void Acceptor::EndWaiting(absl::Time now) {
+  if (now < next_look_) return;
+  next_look_ = now + kBetweenLooks;
+  std::vector<std::pair<absl::Time, int>> over;
+  for (const auto& [second, waiting] : waiting_) {
+    if (waiting.until <= now) over.emplace_back(waiting.until, second);
+  }
+  std::sort(over.begin(), over.end());  // gRPC gets them in the order in which they came
+  for (const auto& [until, second] : over) {
+    if (waiting_.at(second).fd < 0) {
+      End(second);
+    } else {
+      HandOver(second);
+    }
+  }
 }
 
 bool Acceptor::IsSelf(const sockaddr_storage& peer) {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
+#include <unordered_map>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -25,17 +25,20 @@ inline constexpr int kDescriptorsPerConnection = 2;
 
 // One thread accepts connections and watches for their end. A connection beyond the limits of
 // `connections`, or for which no descriptor is left, is accepted and closed at once: so its client
-// learns of the refusal at once, and does not take a place in the queue of sockets to accept.
+// learns of the refusal at once, and does not take a place in the queue of sockets to accept. An
+// accepted connection waits for the client's first bytes: an HTTP/1.1 request is answered here, as
+// gRPC's own answer is not HTTP/1.1; everything else goes to gRPC, after a second also a silent one.
 // Thread: any, but Start, Stop and the destructor once each, in this order.
 class Acceptor {
  public:
   // Takes over a socket, which is connected and non-blocking. Called on the acceptor's thread.
   using Take = std::function<void(int fd)>;
 
-  // Takes over the sockets of `listening`, even if Create fails. `connections` is borrowed. Accepts
-  // nothing before Start. Errors: RESOURCE_EXHAUSTED (descriptors).
+  // Takes over the sockets of `listening`, even if Create fails. `connections` is borrowed. `tls`:
+  // what `take` of Start speaks. Accepts nothing before Start. Errors: RESOURCE_EXHAUSTED
+  // (descriptors).
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(ListeningSockets listening,
-                                                          Connections* connections);
+                                                          Connections* connections, bool tls);
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -44,7 +47,7 @@ class Acceptor {
 
   // `take_self` gets the connections of ConnectToSelf, `take` all others.
   void Start(Take take, Take take_self);
-  // Closes the listening sockets and accepts nothing more. Connections go on.
+  // Closes the listening sockets and accepts nothing more. Connections that `take` got go on.
   void Stop();
 
   // Connects to this acceptor's address, to see whether it answers; with several addresses, to the
@@ -54,12 +57,25 @@ class Acceptor {
   absl::StatusOr<int> ConnectToSelf(absl::Duration timeout);
 
  private:
-  Acceptor(ListeningSockets listening, Connections* connections, int epoll, int stop);
+  // A counted connection that gRPC does not have.
+  struct Waiting {
+    int fd = -1;  // -1: HTTP/1.1 was answered
+    std::string peer;
+    absl::Time until;
+  };
+
+  Acceptor(ListeningSockets listening, Connections* connections, bool tls, int epoll, int stop);
   void Run();
   // Errors: those of epoll_ctl.
   absl::Status Watch(int fd, uint32_t events);
   void AcceptFrom(int listening);
   void Admit(int fd, const sockaddr_storage& peer);
+  // Of waiting connections, by the second descriptor. `ended`: both sides have ended.
+  void TakeFirstBytes(int second, bool ended);
+  void HandOver(int second);
+  void End(int second);
+  // Those whose time is over.
+  void EndWaiting(absl::Time now);
   bool IsSelf(const sockaddr_storage& peer);
   void Refuse(int fd, absl::string_view reason);
   void Pause(absl::string_view why);
@@ -67,12 +83,15 @@ class Acceptor {
 
   const ListeningSockets listening_;
   Connections* const connections_;
+  const bool tls_;
   const int epoll_;
   const int stop_;  // an eventfd: readable once Stop was called
   SpareDescriptors spare_;
   Take take_, take_self_;
   bool stopped_ = false;
-  bool paused_ = false;   // of the thread
+  bool paused_ = false;  // of the thread, as the next two
+  std::unordered_map<int, Waiting> waiting_;
+  absl::Time next_look_;  // at the times of those that wait
   size_t next_self_ = 0;  // of ConnectToSelf
   Mutex mutex_;
   std::string self_ ABSL_GUARDED_BY(mutex_);  // peer name of the expected connection to itself

@@ -127,8 +127,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions&
     RIVULET_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls, connections));
     auto sockets = ListenOn(address, options.keepalive_timeout);
     if (!sockets.ok()) return CannotListen(options, sockets.status().message());
-    RIVULET_ASSIGN_OR_RETURN(listener->acceptor_,
-                             Acceptor::Create(*std::move(sockets), connections));
+    RIVULET_ASSIGN_OR_RETURN(listener->acceptor_, Acceptor::Create(*std::move(sockets), connections,
+                                                                   options.tls.given()));
     listener->connections_ = connections;
     connections->SetLimits({MaxConnections(options), options.max_connections_per_address});
     using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;

@@ -24,6 +24,7 @@ namespace rivulet {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kLong = absl::Seconds(20);
 
@@ -84,6 +85,19 @@ class Client {
       bytes -= static_cast<size_t>(got);
     }
   }
+  void Send(absl::string_view bytes) const {
+    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), ssize_t(bytes.size()))
+        << std::strerror(errno);
+  }
+  // All that comes until the other side has ended the connection.
+  std::string Rest() const {
+    std::string rest, buffer(1 << 16, '\0');
+    ssize_t got = 0;
+    while ((got = recv(fd_, buffer.data(), buffer.size(), 0)) > 0)
+      rest.append(buffer, 0, size_t(got));
+    EXPECT_EQ(got, 0) << std::strerror(errno);
+    return rest;
+  }
   std::string Name() const {
     sockaddr_storage name{};
     socklen_t length = sizeof(name);
@@ -111,10 +125,10 @@ class AcceptorTest : public ::testing::Test {
     }
   }
 
-  void Listen(const std::string& host = "127.0.0.1") {
+  void Listen(const std::string& host = "127.0.0.1", bool tls = false) {
     auto sockets = ListenOn({host, 0}, absl::Seconds(10));
     ASSERT_TRUE(sockets.ok()) << sockets.status();
-    auto acceptor = Acceptor::Create(*std::move(sockets), &connections_);
+    auto acceptor = Acceptor::Create(*std::move(sockets), &connections_, tls);
     ASSERT_TRUE(acceptor.ok()) << acceptor.status();
     acceptor_ = *std::move(acceptor);
     const auto take = [this](int fd) {
@@ -296,7 +310,7 @@ TEST_F(AcceptorTest, WhatNoLongerListensCannotBeConnectedTo) {
   auto sockets = ListenOn({"127.0.0.1", 0}, absl::Seconds(10));
   ASSERT_TRUE(sockets.ok()) << sockets.status();
   const int listening = sockets->sockets[0].fd;
-  acceptor_ = *Acceptor::Create(*std::move(sockets), &connections_);
+  acceptor_ = *Acceptor::Create(*std::move(sockets), &connections_, false);
   acceptor_->Start([](int fd) { close(fd); }, [](int fd) { close(fd); });
   ASSERT_TRUE(acceptor_->ConnectToSelf(kLong).ok());
   shutdown(listening, SHUT_RDWR);
@@ -344,12 +358,87 @@ TEST_F(AcceptorTest, WhatIsStoppedAcceptsNothingAndItsConnectionsGoOn) {
   EXPECT_TRUE(client.Open());
 }
 
+TEST_F(AcceptorTest, HttpIsToldWhatThePortSpeaks) {
+  for (const bool tls : {false, true}) {
+    ::testing::internal::CaptureStderr();
+    SetLogMode(LogMode::kOn);
+    Listen("127.0.0.1", tls);
+    Client get(port()), half_closed(port()), post(port());
+    get.Send("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n");
+    half_closed.Send("OPTIONS * HTTP/1.0\r\n\r\n");
+    half_closed.HalfClose();
+    post.Send("POST /v1/completions HTTP/1.1\r\nContent-Length: 8388608\r\n\r\n");
+    post.Send(std::string(8 << 20, 'x'));  // more than the kernel of both sides takes unread
+    for (Client* client : {&get, &half_closed, &post}) {
+      const std::string answer = client->Rest();
+      const std::string sentence = answer.substr(answer.find("\r\n\r\n") + 4);
+      EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n"));
+      EXPECT_THAT(answer, HasSubstr(absl::StrCat("\r\nContent-Length: ", sentence.size(), "\r\n")));
+      EXPECT_THAT(answer, HasSubstr("\r\nConnection: close\r\n"));
+      EXPECT_THAT(sentence, StartsWith(tls ? "This port speaks gRPC over TLS, not HTTP/1.1; "
+                                           : "This port speaks gRPC, not HTTP/1.1; "));
+      EXPECT_THAT(sentence, HasSubstr("`rivulet serve`"));
+      client->Close();
+    }
+    EXPECT_TRUE(AwaitOpen(0));
+    EXPECT_EQ(Taken(), 0u);
+    acceptor_.reset();
+    SetLogMode(LogMode::kOff);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr(absl::StrCat("\"event\":\"", tls ? "tls_failed" : "not_grpc",
+                                       "\",\"peer\":\"ipv4:127.0.0.1:")));
+  }
+}
+
+TEST_F(AcceptorTest, WhoKeepsAnAnsweredConnectionOpenLosesIt) {
+  Listen();
+  const Client client(port());
+  client.Send("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(client.Rest(), HasSubstr("gRPC"));
+  EXPECT_TRUE(AwaitOpen(0));
+}
+
+TEST_F(AcceptorTest, OtherFirstBytesAreLeftToGrpc) {
+  Listen();
+  for (const std::string bytes : {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "PR", "\x16\x03\x01", "get /",
+                                  "GETTING", "A B", "\r\n"}) {
+    const Client client(port());
+    client.Send(bytes);
+    ASSERT_TRUE(AwaitTaken(1)) << bytes;
+    char got[64];
+    EXPECT_EQ(std::string(got, size_t(recv(First(), got, sizeof(got), 0))), bytes);
+    CloseOne();
+    EXPECT_TRUE(client.Ended());
+  }
+}
+
+TEST_F(AcceptorTest, WhoEndsWithoutAByteIsForgotten) {
+  Listen();
+  Client closed(port()), reset(port()), half_closed(port());
+  ASSERT_TRUE(AwaitOpen(3));
+  closed.Close();
+  reset.Reset();
+  half_closed.HalfClose();
+  EXPECT_TRUE(AwaitOpen(0));
+  EXPECT_TRUE(half_closed.Ended());
+  EXPECT_EQ(Taken(), 0u);
+}
+
+TEST_F(AcceptorTest, WhatIsStoppedEndsConnectionsThatGrpcDoesNotHave) {
+  Listen();
+  const Client client(port());
+  ASSERT_TRUE(AwaitOpen(1));
+  acceptor_->Stop();
+  EXPECT_TRUE(Taken() == 1 || client.Ended());
+  EXPECT_EQ(connections_.counts().open, static_cast<int>(Taken()));
+}
+
 TEST_F(AcceptorTest, WhatCannotBeWatchedIsLogged) {
   ::testing::internal::CaptureStderr();
   SetLogMode(LogMode::kOn);
   ListeningSockets sockets;
   sockets.sockets.push_back({open("/dev/null", O_RDONLY | O_CLOEXEC), {}});  // epoll takes no file
-  auto acceptor = Acceptor::Create(std::move(sockets), &connections_);
+  auto acceptor = Acceptor::Create(std::move(sockets), &connections_, false);
   ASSERT_TRUE(acceptor.ok()) << acceptor.status();
   (*acceptor)->Start([](int) {}, [](int) {});
   acceptor->reset();
