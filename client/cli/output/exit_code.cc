@@ -30,6 +30,14 @@ absl::string_view Hint(absl::string_view reason) {
   return "";
 }
 
+// A server with TLS closes the connection of a client without TLS, or without a certificate that it
+// asks for, and gRPC says only that.
+bool MayNeedTls(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable &&
+         absl::StrContains(status.message(), "failed to connect") &&
+         absl::StrContains(status.message(), "Socket closed");
+}
+
 }  // namespace
 
 ExitCode ExitCodeOf(const absl::Status& status) {
@@ -72,6 +80,11 @@ std::string ErrorLine(const absl::Status& status) {
   const ErrorInfo info = GetErrorInfo(status);
   if (const absl::string_view hint = Hint(info.reason); !hint.empty()) {
     absl::StrAppend(&line, " (", hint, ")");
+  }
+  if (MayNeedTls(status)) {
+    absl::StrAppend(&line,
+                    " (does the server speak TLS? then use --tls, and --tls-cert if it asks ",
+                    "clients for a certificate)");
   }
   if (info.retry_delay > absl::ZeroDuration()) {
     absl::StrAppend(&line, " (try again in ", absl::FormatDuration(info.retry_delay), ")");

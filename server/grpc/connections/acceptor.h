@@ -27,7 +27,8 @@ inline constexpr int kDescriptorsPerConnection = 2;
 // `connections`, or for which no descriptor is left, is accepted and closed at once: so its client
 // learns of the refusal at once, and does not take a place in the queue of sockets to accept. An
 // accepted connection waits for the client's first bytes: an HTTP/1.1 request is answered here, as
-// gRPC's own answer is not HTTP/1.1; everything else goes to gRPC, after a second also a silent one.
+// gRPC's own answer is not HTTP/1.1; everything else goes to gRPC, after a second also a silent
+// one.
 // Thread: any, but Start, Stop and the destructor once each, in this order.
 class Acceptor {
  public:

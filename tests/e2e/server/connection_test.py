@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, rivulet
 
@@ -126,6 +128,18 @@ class LimitTest(ConnectionTest):
         self.assertTrue(closed(self.connect(server, "127.0.0.2")))
         self.assertEqual(event(server, "connections_refused")["reason"], "max-connections-per-address")
         self.assertTrue(all(map(is_open, first)))
+        self.assert_served(server)
+
+
+class HttpTest(ConnectionTest):
+    def test_a_client_of_http_is_told_what_the_port_speaks(self):
+        server = self.enterContext(serve())
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{server.target}/v1/chat/completions", b"x" * 1_000_000, timeout=LIMIT)
+        with caught.exception as answer:
+            self.assertEqual((answer.code, answer.headers["content-type"]), (400, "text/plain"))
+            self.assertRegex(answer.read().decode(), r"^This port speaks gRPC, not HTTP/1\.1; .*`rivulet serve`.*\n$")
+        self.assertEqual(event(server, "not_grpc")["level"], "warning")
         self.assert_served(server)
 
 

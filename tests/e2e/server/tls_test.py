@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from authority import Authority
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, CommandTest, rivulet
@@ -72,7 +74,8 @@ class TlsTest(CommandTest):
         self.assertEqual(self.succeeds(over_tls).out, self.succeeds(rivulet("generate", "--model", MODEL, *flags)).out)
         self.refused(self.health(server, "--tls-ca", self.stranger.pem))
         self.refused(self.health(server, "--tls"))  # the system's authorities do not know ours
-        self.refused(self.health(server))  # plaintext
+        plaintext = self.refused(self.health(server))
+        self.assertIn("use --tls", plaintext.err)
         self.refused(self.health(server, "--tls-ca", self.authority.pem, "--tls-server-name", "other.test"))
         self.succeeds(self.health(server, "--tls-ca", self.authority.pem, "--tls-server-name", "rivulet.test"))
 
@@ -130,6 +133,10 @@ class TlsTest(CommandTest):
             wary_peer: "the client says: unknown CA",
         })  # fmt: skip
         self.assertEqual(len(self.events(server, "tls_failed")), 4, server.log)
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{server.target}/v1/models", timeout=LIMIT)
+        self.assertRegex(caught.exception.read().decode(), r"^This port speaks gRPC over TLS, not HTTP/1\.1; .*\n$")
+        self.assertIn("the client speaks HTTP/1.1", self.failures(server, 5).values())
 
     def test_changed_files_are_used_for_new_connections(self):
         server = self.serve()

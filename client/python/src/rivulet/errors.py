@@ -189,6 +189,8 @@ class Unauthenticated(RivuletError):
 
 # gRPC's own message if a server refuses a message; it begins with "CLIENT: " if this client refuses a reply.
 _REQUEST_TOO_LARGE = re.compile(r"(?!.*CLIENT: ).*message larger than max", re.DOTALL)
+# gRPC's own message if a server with TLS closes a connection without TLS, or without the client's certificate.
+_CONNECTION_CLOSED = re.compile(r".*failed to connect.*Socket closed", re.DOTALL)
 
 _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
 
@@ -229,6 +231,8 @@ def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletErr
         return InvalidArgument(
             f"the request is larger than the server takes at once (its setting max-message-mib): {message}", "MESSAGE_TOO_LARGE"
         )
+    if not details.details and code == Code.UNAVAILABLE and _CONNECTION_CLOSED.match(message):
+        message += " (does the server speak TLS? then the client needs tls, with a certificate if the server asks for one)"
     reason, field, retry_delay, request_id = "", "", None, ""
     metadata: dict[str, str] = {}
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/output/exit_code.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "client/cpp/client_error.h"
@@ -9,6 +10,8 @@
 
 namespace rivulet {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(ExitCodeTest, TellsBugsFromBadInputFromAbsentServers) {
   EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
@@ -47,6 +50,14 @@ TEST(ErrorLineTest, NamesTheFieldOnceAndWhenToTryAgain) {
   EXPECT_EQ(ErrorLine(WithDetails("is 2")), "rivulet: sampling.top_p: is 2 (try again in 2s)");
   EXPECT_EQ(ErrorLine(WithDetails("sampling.top_p is 2")),
             "rivulet: sampling.top_p is 2 (try again in 2s)");
+}
+
+TEST(ErrorLineTest, AConnectionThatTheServerClosesMayNeedTls) {
+  const auto line = [](const char* error) { return ErrorLine(absl::UnavailableError(error)); };
+  EXPECT_THAT(
+      line("failed to connect to all addresses; last error: UNAVAILABLE: a:1: Socket closed"),
+      HasSubstr("Socket closed (does the server speak TLS? then use --tls"));
+  EXPECT_EQ(line("Socket closed"), "rivulet: Socket closed") << "in the middle of a reply";
 }
 
 }  // namespace
