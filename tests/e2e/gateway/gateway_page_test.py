@@ -4,14 +4,17 @@ RIVULET_PAGE_SCREENSHOT=FILE: also writes the picture of the README."""
 
 import contextlib
 import http.client
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.parse
+import urllib.request
 from concurrent import futures
 
 from rivulet_wheel import CLIENT, SITE, await_idle
@@ -21,6 +24,7 @@ from gateway import Gateway
 import grpc
 
 import rivulet
+import text_models
 from command import SOURCE_DIR, ZOO, Server
 from rivulet.v1 import inference_pb2
 
@@ -29,7 +33,7 @@ PROMPT = "ROMEO:"
 TEMPERATURE = 0.8  # of the field
 SOURCES = CLIENT / "src/rivulet/gateway/page"
 TSC = SOURCE_DIR / "build/typescript/node_modules/.bin/tsc"
-MOST_BYTES = 60_000
+MOST_BYTES = 64_000
 KEY = "a-key-of-the-test"
 DIALOGUE = ("--chat-template", ZOO / "dialogue.jinja")
 
@@ -139,10 +143,10 @@ class ImagesTest(PageTest):
 class ChatTest(PageTest):
     QUESTIONS = ("What news, my lord?", "O speak again!")
 
-    def answer(self, *said, seed):
+    def answer(self, *said, seed, system=""):
         """That of gRPC after questions and answers in turn, as the template writes them."""
         names = ("ROMEO", "JULIET")
-        prompt = "".join(f"{names[index % 2]}:\n{text}\n\n" for index, text in enumerate(said)) + "JULIET:\n"
+        prompt = system + "".join(f"{names[index % 2]}:\n{text}\n\n" for index, text in enumerate(said)) + "JULIET:\n"
         options = {"max_tokens": 40, "temperature": TEMPERATURE, "stop": ["\n\nROMEO:"]}
         return self.grpc.generate(prompt, model=TEXT, seed=seed, **options).collect().text
 
@@ -167,11 +171,11 @@ class ChatTest(PageTest):
         self.assertEqual(self.messages("A"), [self.QUESTIONS[0], first.lstrip()])
         self.ask(self.QUESTIONS[1])
         self.assertEqual(self.messages("A")[2:], [self.QUESTIONS[1], second.lstrip()])
-        browser.click(".message.assistant .buttons button:nth-child(2)")  # of the first answer
+        browser.click(".message.assistant .buttons button:nth-child(4)")  # of the first answer
         self.assertEqual(self.messages("B"), [self.QUESTIONS[0], first.lstrip()])
         self.ask(self.QUESTIONS[1])
         self.assertEqual(self.messages("B")[2:], [self.QUESTIONS[1], forked.lstrip()])
-        browser.click(".conversation[data-name=A] .message.assistant .buttons button:nth-child(1)", 1)  # of the second
+        browser.click(".conversation[data-name=A] .message.assistant .buttons button:nth-child(3)", 1)  # of the second
         self.assertEqual(self.messages("A"), [self.QUESTIONS[0], first.lstrip()])
         self.assertEqual(browser.js("document.querySelector('#chat-message').value"), self.QUESTIONS[1], "to be asked again")
         browser.click("#chat-send")
@@ -180,6 +184,62 @@ class ChatTest(PageTest):
         browser.click("#chat-new")
         self.assertEqual(browser.js("document.querySelectorAll('.conversation').length"), 0)
         self.assertEqual(browser.errors, [])
+
+    def test_an_answer_is_generated_again_with_another_seed(self):
+        browser = self.browser
+        for field, value in (("tokens", "40"), ("seed", "7"), ("system", "Verona. A street.")):
+            browser.fill(f"#chat-{field}", value)
+        first, second = (self.answer(self.QUESTIONS[0], seed=seed, system="Verona. A street.\n\n") for seed in (7, 8))
+        self.assertNotEqual(first, second)
+        self.ask(self.QUESTIONS[0])
+        self.assertEqual(self.messages("A"), [self.QUESTIONS[0], first.lstrip()])
+        self.ask(self.QUESTIONS[1])
+        browser.fill("#chat-message", "unsent")
+        browser.click(".message.assistant .buttons button:nth-child(2)")  # of the first answer
+        browser.await_js("document.querySelectorAll('.message').length === 2 && document.querySelector('#chat-stop').disabled")
+        again = [self.QUESTIONS[0], second.lstrip()]
+        self.assertEqual((self.messages("A"), self.text_of(".conversation h3 .hint")), (again, f"{TEXT}, seed 8"))
+        browser.fill("#chat-system", "\u0416")
+        browser.click(".message.assistant .buttons button:nth-child(2)")
+        self.await_problem(".conversation .problem", "(TEXT_NOT_IN_ALPHABET)")
+        self.assertEqual((self.messages("A"), self.text_of(".conversation h3 .hint")), (again, f"{TEXT}, seed 8"), "as it was")
+        self.assertEqual(browser.js("document.querySelector('#chat-message').value"), "unsent")
+        self.assertEqual(browser.js("document.querySelectorAll('.message button').length"), 4)
+
+    def test_an_answer_is_copied_or_selected(self):
+        browser = self.browser
+        browser.fill("#chat-tokens", "40")
+        self.ask(self.QUESTIONS[0])
+        answer = self.messages("A")[1]
+        browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+        copied, selected = "navigator.clipboard.readText()", "getSelection().toString()"
+        for before, found, said in (
+            ("0", copied, "copied"),
+            ("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))", selected, "copy it with Ctrl+C"),
+            ("getSelection().empty(), Object.defineProperty(navigator, 'clipboard', {})", selected, "copy it with Ctrl+C"),  # no HTTPS
+        ):
+            browser.js(f"void ({before})")
+            browser.click(".message.assistant .buttons button")
+            self.await_text(".conversation > .hint", said)
+            browser.await_js(f"{found}.then ? {found}.then(Boolean) : !!{found}")
+            self.assertEqual(browser.js(found), answer)
+        self.assertEqual(browser.errors, [])
+
+    def test_it_says_what_the_model_keeps_of_a_conversation(self):
+        self.await_text("#chat-memory", "is a linear transformer: its memory of a conversation has a fixed size, however long you talk.")
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        models = (text_models.with_tokenizer("../hybrid/qwen35-text", folder, "hybrid"), text_models.with_tokenizer("mamba2", folder))
+        server = self.enterContext(Server(*models, args=("--threads", "1", "--backend", "cpu", "--max-context", "500")))
+        gateway = self.enterContext(Gateway(server.target))
+        self.open(gateway)
+        self.await_text("#chat-memory", "is a hybrid: it keeps a state of fixed size, and a KV cache that grows as you talk.")
+        self.await_text("#chat-memory", "A conversation has at most 501 tokens.")
+        self.browser.js("(s => { s.value = 'mamba2'; s.dispatchEvent(new Event('change')); })(document.querySelector('#chat-model'))")
+        self.await_text("#chat-memory", "is a linear transformer")
+        with rivulet.Client(server.target) as client, urllib.request.urlopen(f"{gateway.url}/v1/models/hybrid", timeout=PATIENCE) as answer:
+            limit = client.model("hybrid").architecture.max_sequence_tokens
+            told = json.load(answer)["rivulet"]
+        self.assertEqual((told["attention"], told["max_sequence_tokens"]), ("hybrid", limit))
 
     def test_an_answer_that_is_stopped_stays(self):
         browser = self.browser
@@ -203,6 +263,13 @@ class ChatTest(PageTest):
         self.assertEqual(titles, ["Chat", "Text", "Images", "Load"])
         self.browser.size(360, 640)
         self.addCleanup(self.browser.size, 1180, 900)
+        self.browser.fill("#chat-tokens", "40")
+        self.ask(self.QUESTIONS[0])
+        self.assertEqual(self.browser.js("document.documentElement.scrollWidth"), 360)
+        tops = self.browser.js("[...document.querySelectorAll('.message button')].map(one => one.getBoundingClientRect().top)")
+        self.assertEqual((len(tops), len(set(tops))), (4, 1), "in one row")
+        self.browser.click("#chat-new")
+        self.browser.js("scrollTo(0, 0)")
         for one in ("#chat-message", "#chat-send"):
             bottom, wide = self.browser.js(f"(r => [r.bottom, r.right])(document.querySelector('{one}').getBoundingClientRect())")
             self.assertTrue(0 < bottom <= 640 and wide <= 360, (one, bottom, wide))
@@ -212,7 +279,9 @@ class ChatTest(PageTest):
             self.open(gateway)
             self.browser.await_js("!document.querySelector('#chat-none').hidden")
             self.await_text("#chat-none", "--chat-template FILE")
-            self.assertTrue(self.browser.js("document.querySelector('#chat-form').hidden"))
+            self.assertTrue(self.browser.js("['#chat-form', '#chat-memory'].every(one => document.querySelector(one).hidden)"))
+            titles = self.browser.js("[...document.querySelectorAll('h2')].map(title => title.textContent)")
+            self.assertEqual(titles, ["Text", "Images", "Chat", "Load"], "what works comes first")
 
 
 class TextTest(PageTest):
@@ -260,7 +329,7 @@ class TextTest(PageTest):
                 self.browser.fill(f"#chat-{field}", value)
             self.browser.fill("#chat-message", "What news, my lord?")
             self.browser.key("Enter")
-            self.browser.await_js("document.querySelectorAll('.message button').length === 2")
+            self.browser.await_js("document.querySelectorAll('.message button').length === 4")
             self.browser.js("document.querySelector('#images-count').value = '16'")
             self.browser.fill("#images-seed", "1")
             self.browser.click("#images-draw")
@@ -358,7 +427,7 @@ class PageItselfTest(PageTest):
         found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
         used = [(role, name) for role, name in found if role in roles]
         self.assertEqual([role for role, name in used if not name], [])
-        for expected in (("textbox", "Message"), ("button", "Send"), ("button", "Draw"), ("spinbutton", "Temperature"), ("textbox", "Prompt"), ("region", "Text A"), ("button", "Fork here")):
+        for expected in (("textbox", "Message"), ("textbox", "System prompt"), ("button", "Send"), ("button", "Draw"), ("spinbutton", "Temperature"), ("textbox", "Prompt"), ("region", "Text A"), ("button", "Fork here")):
             self.assertIn(expected, used)
 
     def test_it_follows_the_colours_of_the_system(self):

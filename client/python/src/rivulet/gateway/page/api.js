@@ -11,7 +11,8 @@ const BUSY_MS = 10;
  * @typedef {object} ModelDetails
  * @property {string} id
  * @property {{ content: string, max_tokens: number, max_num_samples: number, image?: ImageShape, alphabet?: string,
- *   chat_template?: string }} rivulet
+ *   chat_template?: string, attention: "linear" | "softmax" | "hybrid",
+ *   max_sequence_tokens?: number }} rivulet
  */
 
 /**

@@ -2,15 +2,15 @@
 // Conversations, whose answers can be undone and forked.
 
 import { described, isAbort } from "./api.js";
-import { byId, make, offer, PromptField, seedOf, show } from "./dom.js";
+import { byId, count, make, offer, PromptField, seedOf, show } from "./dom.js";
 
 /** @import { Api, ModelDetails } from "./api.js" */
 
-/** @typedef {{ role: "user" | "assistant", content: string }} Message */
+/** @typedef {{ role: "system" | "user" | "assistant", content: string }} Message */
 
 /**
  * The settings with which an answer is drawn.
- * @typedef {{ model: string, max_tokens: number, temperature: number, seed: number }} Settings
+ * @typedef {{ model: string, max_tokens: number, temperature: number, seed: number, system: string }} Settings
  */
 
 /**
@@ -19,9 +19,25 @@ import { byId, make, offer, PromptField, seedOf, show } from "./dom.js";
  * @property {(from: Conversation, messages: Message[]) => void} fork
  * @property {(question: string) => void} askAgain
  * @property {(conversation: Conversation) => void} choose
+ * @property {(conversation: Conversation, index: number) => Promise<void>} regenerate
  */
 
 const NAMES = "ABCDEF"; // of the conversations on the page
+
+/**
+ * What a model keeps of a conversation, in a sentence.
+ * @param {ModelDetails | undefined} model
+ */
+function memory(model) {
+  if (model === undefined) return "";
+  const { attention, max_sequence_tokens: limit } = model.rivulet;
+  const end = limit === undefined ? "" : ` A conversation has at most ${count(limit)} tokens.`;
+  if (attention === "softmax") return `This model is a softmax transformer: it keeps all that was said in a KV cache.${end}`;
+  if (attention === "hybrid")
+    return `This model is a hybrid: it keeps a state of fixed size, and a KV cache that grows as you talk.${end}`;
+  const always = limit === undefined ? ", however long you talk" : "";
+  return `This model is a linear transformer: its memory of a conversation has a fixed size${always}.${end}`;
+}
 
 class Conversation {
   /** @readonly */
@@ -35,6 +51,7 @@ class Conversation {
   #status = make("p", { className: "hint" });
   #problem = make("p", { className: "problem", hidden: true });
   #choice = make("button", { type: "button", className: "name" });
+  #title = make("span", { className: "hint" });
   /** @type {AbortController | null} */
   #running = null;
   #api;
@@ -60,7 +77,7 @@ class Conversation {
     this.#choice.textContent = name;
     this.#choice.ariaLabel = `Talk in conversation ${name}`;
     this.#choice.addEventListener("click", () => owner.choose(this));
-    const title = make("h3", {}, this.#choice, make("span", { className: "hint" }, `${settings.model}, seed ${settings.seed}`));
+    const title = make("h3", {}, this.#choice, this.#title);
     this.element = make("article", { className: "conversation" }, title, this.#list, this.#problem, this.#status);
     this.element.dataset["name"] = name;
     this.#draw();
@@ -84,32 +101,55 @@ class Conversation {
    * @param {string} question
    */
   async ask(question) {
+    if (!(await this.#answer([...this.#messages, { role: "user", content: question }]))) this.#owner.askAgain(question);
+  }
+
+  /**
+   * Puts a new answer in place of an answer and what follows it. If the new answer fails, they stay.
+   * @param {number} index of the answer
+   * @param {number} seed
+   */
+  async regenerate(index, seed) {
+    const before = this.settings.seed;
+    this.settings.seed = seed;
+    if (await this.#answer(this.#messages.slice(0, index))) return;
+    this.settings.seed = before;
+    this.#draw();
+  }
+
+  /**
+   * Returns whether the messages have been answered. If not, the conversation is as it was.
+   * @param {Message[]} messages
+   */
+  async #answer(messages) {
     const running = (this.#running = new AbortController());
     const before = this.#messages;
     /** @type {Message} */
     const answer = { role: "assistant", content: "" };
-    this.#messages = [...before, { role: "user", content: question }, answer];
+    this.#messages = [...messages, answer];
     show(this.#problem, "");
     this.#status.textContent = "answering";
     const place = this.#draw();
     let end = "";
     try {
-      const body = { ...this.settings, messages: this.#messages.slice(0, -1) };
-      for await (const { choices } of await this.#api.chat(body, running.signal)) {
+      const { system, ...sampling } = this.settings;
+      /** @type {Message[]} */
+      const first = system.trim() === "" ? [] : [{ role: "system", content: system }];
+      for await (const { choices } of await this.#api.chat({ ...sampling, messages: [...first, ...messages] }, running.signal)) {
         answer.content += choices[0]?.delta?.content ?? "";
         place.textContent = answer.content.trimStart();
         this.#list.scrollTop = this.#list.scrollHeight;
-        if (choices[0]?.finish_reason === "length") end = `cut after ${this.settings.max_tokens} tokens`;
+        if (choices[0]?.finish_reason === "length") end = `ended by the maximum of ${count(this.settings.max_tokens)} tokens`;
       }
     } catch (error) {
       if (isAbort(error)) end = "stopped";
       else show(this.#problem, described(error));
       if (!isAbort(error) || answer.content === "") this.#messages = before;
-      if (this.#messages === before) this.#owner.askAgain(question);
     }
     this.#status.textContent = end;
     this.#running = null;
     this.#draw();
+    return this.#messages !== before;
   }
 
   /** Shows all messages; returns the place of the last one. */
@@ -118,34 +158,62 @@ class Conversation {
     const shown = this.#messages.map(({ role, content }, index) => {
       place = make("p", {}, content.trimStart());
       const message = make("div", { className: `message ${role}` }, place);
-      if (role === "assistant" && !this.isBusy) message.append(this.#actions(index));
+      if (role === "assistant" && !this.isBusy) message.append(this.#actions(index, place));
       return message;
     });
     this.element.ariaBusy = String(this.isBusy);
+    this.#title.textContent = `${this.settings.model}, seed ${this.settings.seed}`;
     this.#list.replaceChildren(...shown);
     this.#list.hidden = shown.length === 0;
     this.#list.scrollTop = this.#list.scrollHeight;
     return place;
   }
 
-  /** @param {number} index of an answer */
-  #actions(index) {
-    const undo = make("button", { type: "button", title: "Forget this answer and what follows, and ask again" }, "Undo");
-    undo.addEventListener("click", () => {
-      this.#owner.choose(this);
-      this.#owner.askAgain(this.#messages[index - 1]?.content ?? "");
-      this.#messages = this.#messages.slice(0, index - 1);
-      this.#draw();
-    });
-    const fork = make("button", { type: "button", title: "Go on after this answer in a second conversation" }, "Fork");
-    fork.addEventListener("click", () => this.#owner.fork(this, this.#messages.slice(0, index + 1)));
-    return make("div", { className: "buttons" }, undo, fork);
+  /**
+   * @param {number} index of an answer
+   * @param {HTMLElement} place of its text
+   */
+  #actions(index, place) {
+    /** @type {(name: string, title: string, action: () => void) => HTMLElement} */
+    const button = (name, title, action) => {
+      const made = make("button", { type: "button", title }, name);
+      made.addEventListener("click", action);
+      return made;
+    };
+    return make(
+      "div",
+      { className: "buttons" },
+      button("Copy", "Copy the text of this answer", () => void this.#copy(place)),
+      button("Regenerate", "Answer again with another seed, and forget what follows", () => void this.#owner.regenerate(this, index)),
+      button("Undo", "Forget this answer and what follows, and ask again", () => {
+        this.#owner.choose(this);
+        this.#owner.askAgain(this.#messages[index - 1]?.content ?? "");
+        this.#messages = this.#messages.slice(0, index - 1);
+        this.#draw();
+      }),
+      button("Fork", "Go on after this answer in a second conversation", () => this.#owner.fork(this, this.#messages.slice(0, index + 1))),
+    );
+  }
+
+  /**
+   * Copies a text, or selects it where the browser forbids to copy: without HTTPS, except on localhost.
+   * @param {HTMLElement} place
+   */
+  async #copy(place) {
+    try {
+      await navigator.clipboard.writeText(place.textContent ?? "");
+      this.#status.textContent = "copied";
+    } catch {
+      getSelection()?.selectAllChildren(place);
+      this.#status.textContent = "The browser does not let this page copy. The answer is selected: copy it with Ctrl+C.";
+    }
   }
 }
 
 /** @implements {Owner} */
 export class ChatPanel {
   #section = byId("chat", HTMLElement);
+  #memory = byId("chat-memory", HTMLElement);
   #none = byId("chat-none", HTMLElement);
   #form = byId("chat-form", HTMLFormElement);
   #message = byId("chat-message", HTMLTextAreaElement);
@@ -153,11 +221,14 @@ export class ChatPanel {
   #tokens = byId("chat-tokens", HTMLInputElement);
   #temperature = byId("chat-temperature", HTMLInputElement);
   #seed = byId("chat-seed", HTMLInputElement);
+  #system = byId("chat-system", HTMLTextAreaElement);
   #send = byId("chat-send", HTMLButtonElement);
   #stop = byId("chat-stop", HTMLButtonElement);
   #new = byId("chat-new", HTMLButtonElement);
   #problem = byId("chat-problem", HTMLElement);
   #place = byId("conversations", HTMLElement);
+  /** @type {ModelDetails[]} */
+  #able = [];
   /** @type {Conversation[]} */
   #conversations = [];
   /** @type {Conversation | undefined} */
@@ -186,29 +257,57 @@ export class ChatPanel {
   /** @param {ModelDetails[]} models */
   use(models) {
     const texts = models.filter((model) => model.rivulet.content === "text");
-    const able = texts.filter((model) => model.rivulet.chat_template !== undefined);
-    offer(this.#model, able.map((model) => model.id));
+    this.#able = texts.filter((model) => model.rivulet.chat_template !== undefined);
+    offer(this.#model, this.#able.map((model) => model.id));
     this.#section.hidden = texts.length === 0;
-    this.#none.hidden = able.length > 0;
-    this.#form.hidden = able.length === 0;
-    this.#prompt.use(able);
+    this.#none.hidden = this.#able.length > 0;
+    this.#form.hidden = this.#able.length === 0;
+    // A card in which nothing can be done comes last.
+    byId(this.#able.length > 0 ? "text" : "load", HTMLElement).before(this.#section);
+    this.#prompt.use(this.#able);
+    this.#update();
   }
 
   async #ask() {
     const question = this.#message.value;
     if (question.trim() === "" || this.#chosen?.isBusy) return;
-    show(this.#problem, "");
     const conversation = this.#chosen ?? this.#begin();
-    Object.assign(conversation.settings, this.#sampling());
     this.#prompt.clear();
-    const asked = conversation.ask(question);
+    await this.#run(conversation, () => conversation.ask(question));
+  }
+
+  /**
+   * @param {Conversation} conversation
+   * @param {number} index
+   */
+  async regenerate(conversation, index) {
+    this.choose(conversation);
+    if (!this.#form.reportValidity()) return;
+    await this.#run(conversation, () => conversation.regenerate(index, this.#nextSeed()));
+  }
+
+  /**
+   * Answers with the settings in the form.
+   * @param {Conversation} conversation
+   * @param {() => Promise<void>} answer
+   */
+  async #run(conversation, answer) {
+    show(this.#problem, "");
+    Object.assign(conversation.settings, this.#sampling());
+    const answered = answer();
     this.#update();
-    await asked;
+    await answered;
     this.#update();
   }
 
+  /** A seed that no conversation on the page has. */
+  #nextSeed() {
+    return Math.max(...this.#conversations.map((one) => one.settings.seed)) + 1;
+  }
+
   #sampling() {
-    return { max_tokens: this.#tokens.valueAsNumber, temperature: this.#temperature.valueAsNumber };
+    const [max_tokens, temperature] = [this.#tokens.valueAsNumber, this.#temperature.valueAsNumber];
+    return { max_tokens, temperature, system: this.#system.value };
   }
 
   #begin() {
@@ -246,7 +345,7 @@ export class ChatPanel {
       show(this.#problem, `There are ${NAMES.length} conversations already. "New chat" closes them.`);
       return;
     }
-    this.#add({ ...from.settings, seed: from.settings.seed + this.#conversations.length }, messages);
+    this.#add({ ...from.settings, seed: this.#nextSeed() }, messages);
   }
 
   /** @param {string} question */
@@ -266,5 +365,6 @@ export class ChatPanel {
     this.#send.disabled = this.#chosen?.isBusy === true;
     this.#stop.disabled = this.#chosen?.isBusy !== true;
     this.#new.disabled = this.#conversations.length === 0;
+    show(this.#memory, memory(this.#able.find((model) => model.id === this.#model.value)));
   }
 }

@@ -21,6 +21,13 @@ def _content(model: Model) -> str:
     return {ImageContent: "image", TextContent: "text"}.get(type(model.content), "tokens")
 
 
+def _memory(model: Model) -> dict[str, Any]:
+    """What the model keeps of a sequence, and for how many tokens. Models of checkpoints have a limit only if they have a KV cache."""
+    kind, limit = model.architecture.kind, model.architecture.max_sequence_tokens
+    attention = kind if kind in ("linear", "softmax") else "linear" if limit is None else "hybrid"
+    return {"attention": attention} if limit is None else {"attention": attention, "max_sequence_tokens": limit}
+
+
 async def list_models(call: Call) -> Any:
     return {"object": "list", "data": [_entry(summary) for summary in await call.client.models(**call.options)]}
 
@@ -29,7 +36,7 @@ async def get_model(call: Call) -> Any:
     model = await call.client.model_now(call.path["model"], **call.options)
     details: dict[str, Any] = {
         "content": _content(model), "max_tokens": model.limits.max_tokens, "weights_sha256": model.summary.weights_sha256,
-        "numerics_id": model.numerics_id, "max_num_samples": model.limits.max_num_samples,
+        "numerics_id": model.numerics_id, "max_num_samples": model.limits.max_num_samples, **_memory(model),
     }  # fmt: skip
     if isinstance(model.content, TextContent) and model.content.alphabet:
         details["alphabet"] = model.content.alphabet
