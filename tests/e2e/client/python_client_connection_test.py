@@ -154,8 +154,9 @@ class TlsTests:
             for tls in (
                 self.options(server_name="other.test"), self.options(server_name=None), rivulet.TlsOptions(server_name="server.test"), None
             ):
-                with self.subTest(tls=tls), self.assertRaises(rivulet.Unavailable):
+                with self.subTest(tls=tls), self.assertRaises(rivulet.Unavailable) as caught:
                     self.call(server.target, collect, tls=tls, max_attempts=1)
+                self.assertEqual("does the server speak TLS?" in str(caught.exception), tls is None, caught.exception)
             self.assertEqual(server.calls, [])
 
     def test_a_client_shows_its_own_certificate(self):
