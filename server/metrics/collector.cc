@@ -19,6 +19,7 @@
 #include "server/process/descriptors.h"
 #include "server/process/process_usage.h"
 #include "server/request_log/request_log.h"
+#include "server/sessions/replicated/session_store.h"
 #include "server/tracing/tracer.h"
 
 namespace rivulet {
@@ -178,6 +179,13 @@ void AddReplication(const ReplicaTotals& shared, absl::string_view model, Page* 
               shared.states_published_bytes);
 }
 
+// All models share one store.
+void AddSessionStore(const ModelHold& model, Page* page) {
+  const SessionStore* const store = model.engine()->options().session_store.get();
+  const std::optional<bool> connected = store == nullptr ? std::nullopt : store->connected();
+  if (connected) page->Set("rivulet_session_store_connected", {}, *connected ? 1 : 0);
+}
+
 void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Set("rivulet_backend_healthy", {model}, load.health.ok() ? 1 : 0);
   page->Set("rivulet_model_draining", {model}, load.draining ? 1 : 0);
@@ -269,7 +277,9 @@ void AddProcess(Page* page) {
 
 std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const ServerCalls& calls) {
   Page page;
-  for (const ModelHold& model : models.all()) {
+  const std::vector<ModelHold> all = models.all();
+  if (!all.empty()) AddSessionStore(all.front(), &page);
+  for (const ModelHold& model : all) {
     const std::string& name = model.name();
     page.Set("rivulet_model_info", {name, model.description().summary().backend()}, 1);
     AddRequests(model.engine()->meters(), name, &page);

@@ -74,6 +74,9 @@ constexpr MetricInfo kMetrics[] = {
      "From the end of a request on a session until the store that replicas share has confirmed its "
      "changes, or the request is answered without; not a part of "
      "rivulet_request_duration_seconds."},
+    {"rivulet_session_store_connected", kGauge, "",
+     "1 while there is a connection to the Redis of session-store, else 0; absent without one, or "
+     "without a model."},
     {"rivulet_session_store_takeovers_total", kCounter, "model",
      "Sessions that this replica took over as another replica, or an earlier process, had written "
      "them."},

@@ -135,6 +135,7 @@ void RedisConnection::Loop() {
     absl::Status why = peer.status();
     if (peer.ok()) {
       last_reported_error_.clear();
+      connected_ = true;
       if (options_.on_connected != nullptr) options_.on_connected(peer->facts);
       TellFirstAttempt(why);
       const RedisTime begun = steady_clock::now();
@@ -166,6 +167,7 @@ void RedisConnection::Loop() {
 // Ends the calls that were sent, or waited, with the problem; for these calls any problem means
 // that Redis cannot be reached.
 void RedisConnection::Lost(const absl::Status& status) {
+  connected_ = false;
   const absl::Status unavailable = absl::UnavailableError(
       stop_ ? absl::string_view("the session store is being destroyed") : status.message());
   if (!stop_ && last_reported_error_ != status.message()) {
@@ -267,11 +269,15 @@ absl::Status RedisConnection::Serve(RedisPeer* peer) {
     }
     RIVULET_RETURN_IF_ERROR(Send(peer));
     RedisTime deadline = steady_clock::now();
+    const bool idle = sent_.empty() && pass.all_read;
     if (pass.all_read) {
-      deadline = sent_.empty() ? deadline + std::chrono::hours(1) : sent_.front().deadline;
+      deadline =
+          idle ? deadline + absl::ToChronoNanoseconds(options_.idle_time) : sent_.front().deadline;
     }
     const short more = unsent_.left().empty() ? 0 : POLLOUT;
     Poll(peer->stream->fd(), static_cast<short>(peer->stream->events() | POLLIN | more), deadline);
+    // So that a Redis that hangs is noticed without calls.
+    if (idle && steady_clock::now() >= deadline) Call({"TIME"}, [](const auto&) {});
     RIVULET_ASSIGN_OR_RETURN(pass, ReadAnswers(peer));
     // After reading, because answers may have arrived while this thread did not run. They are read
     // within kLatePasses; an endless answer is not.

@@ -68,6 +68,10 @@ class RedisConnection {
   // is no error unless options.must_be_reachable. Errors: as RedisDialer::Dial. To be called once.
   absl::Status AwaitFirstAttempt();
 
+  // Whether calls are sent to a Redis now. One that hangs is noticed at the next call, or at the
+  // question that is sent after options.idle_time without a call.
+  bool connected() const { return connected_; }
+
  private:
   struct Pending {
     std::vector<std::string> command;
@@ -106,7 +110,7 @@ class RedisConnection {
   const RedisOptions options_;
   RedisDialer dialer_;
   const int wake_;  // eventfd: `new_` or `stop_` has changed
-  std::atomic<bool> stop_ = false;
+  std::atomic<bool> stop_ = false, connected_ = false;
 
   Mutex mutex_;
   CondVar attempted_;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,8 @@ class RedisSessionStore final : public SessionStore {
     if (count <= 0) return connection_.Post([listing] { listing->done(std::vector<Member>()); });
     ListNext(std::move(listing), after_ms);
   }
+
+  std::optional<bool> connected() const override { return connection_.connected(); }
 
  private:
   struct Reading {

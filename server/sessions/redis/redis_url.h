@@ -70,6 +70,8 @@ struct RedisOptions {
   // call-timeout: of everything else, each time.
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration call_timeout = absl::Seconds(1);
+  // After this time without a call, Redis is asked for its time, to notice that it hangs.
+  absl::Duration idle_time = absl::Seconds(10);
   // If Redis cannot be reached at first, OpenRedisSessionStore fails, too.
   bool must_be_reachable = false;
   // Limits on the calls that have not ended, and on their bytes.

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +115,9 @@ class SessionStore {
   };
   using MembersDone = std::function<void(absl::StatusOr<std::vector<Member>>)>;
   virtual void List(std::string set, int64_t after_ms, int64_t count, MembersDone done) = 0;
+
+  // Whether there is a connection to the store now; null: the store needs none.
+  virtual std::optional<bool> connected() const { return std::nullopt; }
 };
 
 }  // namespace rivulet

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/sealed/encrypted_session_store.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +97,8 @@ class EncryptedSessionStore final : public SessionStore {
   void List(std::string set, int64_t after_ms, int64_t count, MembersDone done) override {
     store_->List(NameOfSet(*sealer_, set), after_ms, count, std::move(done));
   }
+
+  std::optional<bool> connected() const override { return store_->connected(); }
 
  private:
   Done Opening(std::string session, Kind with, Done done) const {

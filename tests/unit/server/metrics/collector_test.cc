@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "model/base/error.h"
 #include "server/metrics/metric_table.h"
+#include "server/sessions/replicated/session_store.h"
 #include "tests/support/load_model.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -40,6 +42,17 @@ TEST(MetricTableTest, NamesAreDistinctAndKeepTheRulesOfPrometheus) {
     }
   }
 }
+
+class RemoteStore final : public SessionStore {
+ public:
+  void Write(StoreWrite, Done) override {}
+  void Read(std::string, Done) override {}
+  void ReadChunks(std::vector<std::string>, ChunksDone) override {}
+  void List(std::string, int64_t, int64_t, MembersDone) override {}
+  std::optional<bool> connected() const override { return is_connected; }
+
+  std::optional<bool> is_connected;
+};
 
 class CollectorTest : public ::testing::Test {
  protected:
@@ -75,12 +88,27 @@ TEST_F(CollectorTest, ShowsEveryMetricOfTheTableWithItsLabels) {
   calls_.errors.Add(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND");
   EXPECT_FALSE(Collect().contains("rivulet_tls_certificate_end_timestamp_seconds")) << "plaintext";
   calls_.connections.SetCertificateEnd(absl::FromUnixSeconds(1'800'000'000));
+  const auto store = std::make_shared<RemoteStore>();
+  engine_->mutable_options().session_store = store;
+  store->is_connected = false;
   EXPECT_EQ(Collect().at("rivulet_tls_certificate_end_timestamp_seconds").gauge.value, 1.8e9);
   std::vector<std::string> names;
   for (const MetricFamily& family : CollectMetrics(models_, calls_)) names.push_back(family.name);
   std::vector<std::string> want;
   for (const MetricInfo& info : Metrics()) want.emplace_back(info.name);
   EXPECT_EQ(names, want);
+}
+
+TEST_F(CollectorTest, AStoreIsConnectedOrNotOrNeedsNoConnection) {
+  const std::string name = "rivulet_session_store_connected";
+  EXPECT_FALSE(Collect().contains(name)) << "there is no store";
+  const auto store = std::make_shared<RemoteStore>();
+  engine_->mutable_options().session_store = store;
+  EXPECT_FALSE(Collect().contains(name)) << "it needs no connection";
+  store->is_connected = true;
+  EXPECT_EQ(Collect().at(name).gauge.value, 1);
+  store->is_connected = false;
+  EXPECT_EQ(Collect().at(name).gauge.value, 0);
 }
 
 TEST_F(CollectorTest, CountsOfRequestsAndErrors) {

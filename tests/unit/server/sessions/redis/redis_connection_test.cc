@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/sessions/sealed/encrypted_session_store.h"
 #include "tests/unit/server/sessions/redis/fake_redis.h"
 #include "tests/unit/server/sessions/redis/redis_fixture.h"
 
@@ -71,6 +72,31 @@ TEST_F(RedisConnectionTest, CallsThatWaitForAConnectionEndInTime) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(CodeOf(ReadNow(*store, SessionName(1))), kUnavailable);
   redis_->Continue();
   EXPECT_EQ(AwaitRead(*store, 2).found.bytes, "record 2");
+}
+
+TEST_F(RedisConnectionTest, ALostConnectionIsNoticedWithoutACall) {
+  RedisOptions options = HastyOptions(redis_->port());
+  options.call_timeout = absl::Seconds(60);
+  options.must_be_reachable = true;
+  const auto sealer =
+      std::make_shared<const Sealer>(SealKeys{{{"k", std::string(32, 'k')}}, std::string(32, 's')});
+  const auto store = MakeEncryptedSessionStore(Opened(options), sealer);
+  EXPECT_EQ(store->connected(), true);
+  redis_->Kill();
+  Await([&] { return store->connected() == false; });
+  redis_->Start();
+  Await([&] { return store->connected() == true; });
+}
+
+TEST_F(RedisConnectionTest, ARedisThatHangsIsNoticedWithoutACall) {
+  RedisOptions options = HastyOptions(redis_->port());
+  options.idle_time = absl::Milliseconds(20);
+  const auto store = Opened(options);
+  AwaitRead(*store, 1);  // it is connected
+  redis_->Stop();
+  Await([&] { return store->connected() == false; });
+  redis_->Continue();
+  Await([&] { return store->connected() == true; });
 }
 
 TEST_F(RedisConnectionTest, ARedisThatComesBackEmptyHasAnotherId) {
