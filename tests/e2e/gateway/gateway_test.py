@@ -8,6 +8,7 @@ import dataclasses
 import http.client
 import io
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -87,6 +88,35 @@ class ModelsTest(GatewayTest):
         shape = {"height": 28, "width": 28, "channels": 1, "num_levels": 256}
         self.assertEqual(self.openai.models.retrieve(IMAGES).rivulet["image"], shape)
         self.assertEqual(self.fetch("GET", "/health")[::2], (200, {"status": "SERVING"}))
+
+    def test_the_description_has_the_routes_and_their_parameters(self):
+        self.assertEqual(self.fetch("GET", "/version")[::2], (200, {"version": rivulet.__version__}))
+        status, _, found = self.fetch("GET", "/openapi.json")
+        self.assertEqual((status, found["openapi"], found["info"]["version"]), (200, "3.1.0", rivulet.__version__))
+        documented = set(re.findall(r"`(\w+)[`.]", (SOURCE_DIR / "docs/gateway.md").read_text()))
+        operations = [(method.upper(), path, operation) for path, methods in found["paths"].items() for method, operation in methods.items()]
+        self.assertEqual(len({operation["operationId"] for _, _, operation in operations}), len(operations))
+        for method, path, operation in operations:
+            with self.subTest(path, method=method):
+                self.assertTrue(operation["summary"])
+                inside = {parameter["name"]: TEXT for parameter in operation["parameters"] if parameter["in"] == "path"}
+                url = path.format(**inside)
+                if method != "POST":
+                    self.assertNotIn(self.fetch(method, url)[2].get("error", {}).get("code"), ("ROUTE_NOT_FOUND", "METHOD_NOT_ALLOWED"))
+                    continue
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                self.assertEqual(set(schema["properties"]) - documented, set(), "to be named in docs/gateway.md")
+                for name in schema["properties"]:  # an object is a wrong value of most
+                    said = self.fetch("POST", url, {name: {"a": 1}})[2].get("error", {}).get("message", "")
+                    self.assertNotIn("the parameter is not supported", said)
+        schemas = {path: operation["requestBody"]["content"]["application/json"]["schema"] for method, path, operation in operations if method == "POST"}
+        chat, session = schemas["/v1/chat/completions"], "/rivulet/v1/sessions/{session_id}/generate"
+        self.assertEqual(chat["required"], ["messages", "model"])
+        self.assertLess({"tools", "stop", "max_completion_tokens", "top_logprobs", "stream_options", "user"}, set(chat["properties"]))
+        self.assertEqual(chat["properties"]["n"], {"type": "integer", "minimum": 1, "maximum": 128})
+        self.assertEqual(schemas["/tokenize"]["required"], [])
+        self.assertLess({"messages", "prompt", "add_generation_prompt"}, set(schemas["/tokenize"]["properties"]))
+        self.assertEqual([one["name"] for one in found["paths"][session]["post"]["parameters"]], ["session_id", "model"])
 
     def test_the_load_is_that_of_grpc(self):
         self.openai.completions.create(model=TEXT, prompt=PROMPT, max_tokens=5)

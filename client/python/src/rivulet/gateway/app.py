@@ -17,40 +17,43 @@ from starlette.routing import Route
 
 from rivulet.gateway import page
 from rivulet.gateway.process.worker_pool import WorkerPool
-from rivulet.gateway.routes import chat, completions, images, models, session_routes as sessions, tokenizing
+from rivulet.gateway.routes import chat, completions, images, models, openapi, session_routes as sessions, tokenizing
+from rivulet.gateway.routes.openapi import RouteRow
 from rivulet.gateway.upstream.key_cache import GatewayClient
 from rivulet.gateway.web import meters
 from rivulet.gateway.web.access_log import AccessLog
 from rivulet.gateway.web.asgi_edge import Edge
-from rivulet.gateway.web.exchange import endpoint
+from rivulet.gateway.web.exchange import encoded, endpoint
 from rivulet.gateway.web.meters import Meters
 from rivulet.gateway.web.problems import Problem, answer_of
 
 _SESSION = "/rivulet/v1/sessions/{session_id}"
+_MESSAGES = [{"role": "user", "content": ""}]
 
-_ROUTES = (
-    ("GET", "/health", models.health),
-    ("GET", "/rivulet/v1/load", models.load),
-    ("GET", "/v1/models", models.list_models),
-    ("GET", "/v1/models/{model}", models.get_model),
-    ("POST", "/v1/completions", completions.create),
-    ("POST", "/v1/chat/completions", chat.create),
-    ("POST", "/v1/images/generations", images.create),
-    ("POST", "/tokenize", tokenizing.tokenize),
-    ("POST", "/detokenize", tokenizing.detokenize),
-    ("GET", "/tokenizer_info", tokenizing.tokenizer_info),
-    ("POST", "/rivulet/v1/sessions", sessions.open_session),
-    ("GET", "/rivulet/v1/sessions", sessions.list_sessions),
-    ("GET", _SESSION, sessions.get_session),
-    ("DELETE", _SESSION, sessions.close_session),
-    ("POST", f"{_SESSION}/append", sessions.append),
-    ("POST", f"{_SESSION}/generate", sessions.generate),
-    ("POST", f"{_SESSION}/fork", sessions.fork),
-    ("POST", f"{_SESSION}/rewind", sessions.rewind),
+_ROWS = (
+    RouteRow("GET", "/health", models.health),
+    RouteRow("GET", "/version", models.version),
+    RouteRow("GET", "/rivulet/v1/load", models.load),
+    RouteRow("GET", "/v1/models", models.list_models),
+    RouteRow("GET", "/v1/models/{model}", models.get_model),
+    RouteRow("POST", "/v1/completions", completions.create, [{"model": ""}]),
+    RouteRow("POST", "/v1/chat/completions", chat.create, [{"model": "", "messages": _MESSAGES}]),
+    RouteRow("POST", "/v1/images/generations", images.create, [{"model": ""}]),
+    RouteRow("POST", "/tokenize", tokenizing.tokenize, [{"prompt": ""}, {"messages": _MESSAGES}]),
+    RouteRow("POST", "/detokenize", tokenizing.detokenize, [{"tokens": [0]}]),
+    RouteRow("GET", "/tokenizer_info", tokenizing.tokenizer_info),
+    RouteRow("POST", "/rivulet/v1/sessions", sessions.open_session),
+    RouteRow("GET", "/rivulet/v1/sessions", sessions.list_sessions),
+    RouteRow("GET", _SESSION, sessions.get_session),
+    RouteRow("DELETE", _SESSION, sessions.close_session),
+    RouteRow("POST", f"{_SESSION}/append", sessions.append),
+    RouteRow("POST", f"{_SESSION}/generate", sessions.generate),
+    RouteRow("POST", f"{_SESSION}/fork", sessions.fork),
+    RouteRow("POST", f"{_SESSION}/rewind", sessions.rewind),
 )
 
 
-PATHS = tuple(sorted({path for _, path, _ in _ROUTES}))
+PATHS = tuple(sorted({row.path for row in _ROWS}))
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,9 @@ def create(
             ready()
             yield
 
-    routes = [Route(path, endpoint(handler, path), methods=[method]) for method, path, handler in _ROUTES]
+    routes = [Route(row.path, endpoint(row.handler, row.path), methods=[row.method]) for row in _ROWS]
+    described = encoded(openapi.document(_ROWS))
+    routes.append(Route("/openapi.json", lambda request: Response(described, media_type="application/json"), methods=["GET"]))
     routes += page.routes()
     if settings.metrics_target:
         routes.append(Route("/metrics", meters.show, methods=["GET"]))

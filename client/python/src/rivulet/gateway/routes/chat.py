@@ -137,9 +137,10 @@ def _refuse(body: Body) -> None:
 
 
 async def create(call: Call) -> Any:
+    """The answer to a conversation."""
     body = call.body
     name = body.required_text("model")
-    messages = _messages(body.take("messages"))
+    messages = _messages(body.take("messages", "array"))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
     call.names.update(NAMES)

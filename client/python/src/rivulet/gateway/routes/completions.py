@@ -10,7 +10,7 @@ from rivulet.gateway.routes import sampling
 from rivulet.gateway.routes.prompt_logprobs import of_prompt
 from rivulet.gateway.routes.reply_objects import Piece, Reply, finish_reason, ids_of, logprob
 from rivulet.gateway.routes.tokens import TokenTexts
-from rivulet.gateway.web.body import Prompt, prompts
+from rivulet.gateway.web.body import PROMPT_TYPES, Prompt, prompts
 from rivulet.gateway.web.exchange import Call, begun, checked
 from rivulet.gateway.web.problems import invalid
 
@@ -132,9 +132,10 @@ async def _echoes(call: Call, form: CompletionForm, reply: Reply, given: list[Pr
 
 
 async def create(call: Call) -> Any:
+    """Text, or token ids, after a prompt."""
     body = call.body
     model = body.required_text("model")
-    prompt = body.take("prompt")
+    prompt = body.take("prompt", *PROMPT_TYPES)
     given = prompts("" if prompt is None else prompt)
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
@@ -146,7 +147,9 @@ async def create(call: Call) -> Any:
     options["num_samples"] = samples
     if len(given) * samples > _MOST_CHOICES:
         raise invalid("n", f"must give at most {_MOST_CHOICES} choices; got {samples} for each of {len(given)} prompts")
-    body.only("best_of", samples)
+    best_of = body.integer("best_of", 1, _MOST_CHOICES)
+    if best_of not in (None, samples):
+        raise invalid("best_of", f"only {samples}, the value of n, is supported; got {best_of}", "UNSUPPORTED_PARAMETER")
     body.only("suffix", "")
     ids = body.flag("return_token_ids")
     wants_logprobs = take_logprobs(call, options)

@@ -16,6 +16,7 @@ _MOST_IMAGES = 64
 
 
 async def create(call: Call) -> Any:
+    """PNG images."""
     body = call.body
     name = body.required_text("model")
     body.only("prompt", "")
@@ -28,8 +29,8 @@ async def create(call: Call) -> Any:
         body.only(parameter, "auto")
     body.only("stream", False)
     body.ignore("user")
-    options: ImageOptions = {"model": name, "temperature": body.take("temperature"), "metadata": call.options["metadata"]}
-    seed = body.take("seed")
+    options: ImageOptions = {"model": name, "temperature": body.take("temperature", "number"), "metadata": call.options["metadata"]}
+    seed = body.take("seed", "integer")
     body.end()
     checked(lambda: Order("generate_images", count, seed, options), call.names)  # before any call to the server
     model = await call.client.model(name, **call.options)

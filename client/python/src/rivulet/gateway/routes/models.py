@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GET /v1/models, /v1/models/{model}, /rivulet/v1/load and /health."""
+"""GET /v1/models, /v1/models/{model}, /rivulet/v1/load, /health and /version."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from rivulet import HealthStatus, ImageContent, Model, ModelSummary, TextContent
+from rivulet import HealthStatus, ImageContent, Model, ModelSummary, TextContent, __version__
 from rivulet.core.images import num_levels
 from rivulet.gateway.web.exchange import Call
 from rivulet.gateway.web.problems import Problem
@@ -29,10 +29,12 @@ def _memory(model: Model) -> dict[str, Any]:
 
 
 async def list_models(call: Call) -> Any:
+    """The models."""
     return {"object": "list", "data": [_entry(summary) for summary in await call.client.models(**call.options)]}
 
 
 async def get_model(call: Call) -> Any:
+    """A model."""
     model = await call.client.model_now(call.path["model"], **call.options)
     details: dict[str, Any] = {
         "content": _content(model), "max_tokens": model.limits.max_tokens, "weights_sha256": model.summary.weights_sha256,
@@ -48,11 +50,18 @@ async def get_model(call: Call) -> Any:
 
 
 async def load(call: Call) -> Any:
+    """The load of each model."""
     found = await call.client.load(call.query.get("model", ""), **call.options)
     return {"object": "list", "data": [asdict(entry) for entry in found]}
 
 
+async def version(call: Call) -> Any:
+    """The version of the gateway."""
+    return {"version": __version__}
+
+
 async def health(call: Call) -> Any:
+    """The health of the server; 503 while it is not SERVING."""
     status = await call.client.health(**call.options)
     if status is not HealthStatus.SERVING:
         raise Problem(503, f"the server's health is {status.name}", status.name)

@@ -9,11 +9,12 @@ from rivulet.gateway.web.body import Body
 from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
 
-# Rivulet's own parameters, besides OpenAI's. The client checks their types, the server their ranges.
-_SAME = (
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "stop",
-    "stop_token_ids", "ignore_eos",
-)  # fmt: skip
+# Parameters of the client's generate(), with their JSON types. The client checks the types, the server the ranges.
+_SAME = {
+    "temperature": ("number",), "top_p": ("number",), "top_k": ("integer",), "min_p": ("number",), "repetition_penalty": ("number",),
+    "frequency_penalty": ("number",), "presence_penalty": ("number",), "seed": ("integer",), "stop": ("string", "array"),
+    "stop_token_ids": ("array",), "ignore_eos": ("boolean",),
+}  # fmt: skip
 _HARMLESS = (
     "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "metadata",
 )  # fmt: skip
@@ -21,8 +22,8 @@ _HARMLESS = (
 
 def take(body: Body) -> dict[str, Any]:
     """Takes the options of the client's generate(). Errors: Problem."""
-    options = {name: value for name in _SAME if (value := body.take(name)) is not None}
-    bias = body.take("logit_bias")
+    options = {name: value for name, types in _SAME.items() if (value := body.take(name, *types)) is not None}
+    bias = body.take("logit_bias", "object")
     if bias is not None:
         options["logit_bias"] = _logit_bias(bias)
     body.ignore(*_HARMLESS)
@@ -32,7 +33,7 @@ def take(body: Body) -> dict[str, Any]:
 def take_max_tokens(body: Body, name: str, echo: bool | None = None) -> int | None:
     """echo: the request's `echo`, on a route that has it. Errors: Problem. The server's error would describe its own API, in which an
     absent max_tokens means something else."""
-    value = body.take(name)
+    value = body.take(name, "integer")
     if value is None:
         return None
     if type(value) is not int:
@@ -56,7 +57,7 @@ def _logit_bias(value: Any) -> dict[int, Any]:
 def take_stream(body: Body) -> tuple[bool, bool]:
     """Whether to stream, and whether to end the stream with the usage. Errors: Problem."""
     stream = body.flag("stream")
-    given = body.take("stream_options")
+    given = body.take("stream_options", "object")
     if given is None:
         return stream, False
     if not stream:

@@ -9,7 +9,7 @@ from rivulet import AsyncSession, SessionInfo
 from rivulet.gateway.routes import sampling
 from rivulet.gateway.routes.completions import DEFAULT_MAX_TOKENS, CompletionForm, take_logprobs
 from rivulet.gateway.routes.reply_objects import Reply, durability_of
-from rivulet.gateway.web.body import own_prompt
+from rivulet.gateway.web.body import PROMPT_TYPES, own_prompt
 from rivulet.gateway.web.event_ids import Progress
 from rivulet.gateway.web.exchange import Call, begun, checked
 from rivulet.gateway.web.problems import invalid
@@ -35,6 +35,7 @@ async def _session(call: Call, model: str) -> AsyncSession:
 
 
 async def open_session(call: Call) -> Any:
+    """Opens a session."""
     body = call.body
     model, seed, idle_timeout = _model(call), body.integer("seed", 0, _LAST_SEED), body.number("idle_timeout", 1e9)
     body.end()
@@ -42,23 +43,27 @@ async def open_session(call: Call) -> Any:
 
 
 async def list_sessions(call: Call) -> Any:
+    """The open sessions."""
     found = await call.client.sessions(model=_model(call), **call.options)
     return {"object": "list", "data": [_entry(info) for info in found]}
 
 
 async def get_session(call: Call) -> Any:
+    """A session."""
     return _entry(await _session(call, _model(call)))
 
 
 async def close_session(call: Call) -> Any:
+    """Closes a session."""
     session = await _session(call, _model(call))
     await session.close(**call.options)
     return {"id": session.id, "object": "rivulet.session.closed"}
 
 
 async def append(call: Call) -> Any:
+    """Feeds a prompt to a session."""
     body = call.body
-    model, given, mark = _model(call), own_prompt(body.take("prompt")), body.text("mark")
+    model, given, mark = _model(call), own_prompt(body.take("prompt", *PROMPT_TYPES)), body.text("mark")
     body.end()
     session = await _session(call, model)
     done = await session.append(given, mark=mark, cache=call.cache, **call.options)
@@ -66,6 +71,7 @@ async def append(call: Call) -> Any:
 
 
 async def fork(call: Call) -> Any:
+    """Copies of a session, from its end or a position."""
     body = call.body
     model, count = _model(call), body.integer("count", 1, 256) or 1
     seed, position = body.integer("seed", 0, _LAST_SEED), body.integer("position", 0, _LAST_POSITION)
@@ -76,6 +82,7 @@ async def fork(call: Call) -> Any:
 
 
 async def rewind(call: Call) -> Any:
+    """Takes a session back to a position or a mark."""
     body = call.body
     model, position, mark = _model(call), body.integer("position", 0, _LAST_POSITION), body.text("mark")
     body.end()
@@ -97,9 +104,9 @@ async def _session_of(call: Call, model: str, progress: Progress, position: int 
 
 
 async def generate(call: Call) -> Any:
-    """As a completion, without n, echo and several prompts."""
+    """Text after a session and a prompt: as a completion, without n, echo and several prompts."""
     body = call.body
-    name, given = _model(call), own_prompt(body.take("prompt"))
+    name, given = _model(call), own_prompt(body.take("prompt", *PROMPT_TYPES))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
     most = sampling.take_max_tokens(body, "max_tokens")

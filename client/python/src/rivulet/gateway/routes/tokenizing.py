@@ -22,24 +22,23 @@ async def _model(call: Call, name: str) -> Model:
 async def tokenize(call: Call) -> Any:
     """The tokens of a prompt, or of a conversation as /v1/chat/completions would send it."""
     body = call.body
-    model = await _model(call, body.text("model") or "")
-    messages, prompt = body.take("messages"), body.take("prompt")
+    name = body.text("model") or ""
+    messages, prompt = body.take("messages", "array"), body.take("prompt", "string")
     if (messages is None) == (prompt is None):
         raise invalid("prompt", "exactly one of prompt and messages must be given")
-    wants_special = body.take("add_special_tokens")
+    wants_special = body.take("add_special_tokens", "boolean")
     if wants_special not in (None, True, False):
         raise invalid("add_special_tokens", "must be true or false")
     wants_texts = body.flag("return_token_strs")
+    given = "" if prompt is None else one_prompt("prompt", prompt)
+    if not isinstance(given, str):
+        raise invalid("prompt", "must be a string")
     if messages is not None:
         call.names.update(chat.NAMES)
-        text = await chat.prompt_of(call, model, messages)
         body.only("add_generation_prompt", True)
-    else:
-        given = one_prompt("prompt", prompt)
-        if not isinstance(given, str):
-            raise invalid("prompt", "must be a string")
-        text = given
     body.end()
+    model = await _model(call, name)
+    text = given if messages is None else await chat.prompt_of(call, model, messages)
     # As vLLM: the default adds special tokens to a prompt, but not to a conversation, whose template has written them.
     special = messages is None if wants_special is None else bool(wants_special)
     reply = await call.client.tokenize(text, model=model.summary.name, add_special_tokens=special, **call.options)
@@ -53,6 +52,7 @@ async def tokenize(call: Call) -> Any:
 
 
 async def detokenize(call: Call) -> Any:
+    """The text of tokens."""
     body, call.names["ids"] = call.body, "tokens"
     name = body.text("model") or ""
     tokens = _tokens(body)
@@ -62,7 +62,7 @@ async def detokenize(call: Call) -> Any:
 
 def _tokens(body: Body) -> Sequence[int]:
     """Errors: Problem; worker.Refused."""
-    value = body.take("tokens")
+    value = body.take("tokens", "array")
     if not isinstance(value, list):
         raise invalid("tokens", f"must be an array of token ids; got {shown(value)}")
     return ids("tokens", value)

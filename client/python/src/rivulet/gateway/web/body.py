@@ -14,6 +14,7 @@ from rivulet.gateway.worker import shown
 _MOST_SESSION_IDS = 1 << 15  # the client hashes ids one by one; a session takes more ids in the next call
 
 Prompt = Union[str, Sequence[int]]
+PROMPT_TYPES = ("string", "array")
 
 
 def encodable(name: str, value: str) -> str:
@@ -32,8 +33,8 @@ class Body:
     def __init__(self, values: dict[str, Any]) -> None:
         self._left = {name: value for name, value in values.items() if value is not None}
 
-    def take(self, name: str) -> Any:
-        """The value, of any type, or None."""
+    def take(self, name: str, *types: str) -> Any:
+        """The value, of any type, or None. types: the JSON types that the caller allows, for routes/openapi.py."""
         return self._left.pop(name, None)
 
     def text(self, name: str, path: str = "") -> str | None:
