@@ -141,6 +141,7 @@ BAD = (
     (("--target", "a:1", "--max-body-mib", "65"), "--max-body-mib: must be a whole number from 1 to 64; got 65"),
     (("--target", "a:1", "--workers", "two"), "--workers: must be a whole number from 1 to 256; got 'two'"),
     (("--target", "a:1", "--metrics-target", "9464"), "--metrics-target: must be HOST:PORT"),
+    (("--target", "a:1", "--metrics-listen", "9465"), "--metrics-listen: must be HOST:PORT"),
     (("--target", "a:1", "--cors-origin", "https://a/b"), "--cors-origin: must be *"),
     (("--target", "a:1", "--allowed-host", "a.example:80"), "--allowed-host: must be *"),
     (("--target", "a:1", "--allowed-host", "2001:db8::1"), "--allowed-host: must be *"),

@@ -16,6 +16,8 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 from fake_server import WHOLE, FakeServer, failing
@@ -196,6 +198,30 @@ class MetricsTest(EdgeTest):
             target = f"127.0.0.1:{silent.getsockname()[1]}"
         status, _, answer = self.ask(self.serve("--metrics-target", target), "GET", "/metrics", None)
         self.assertEqual((status, json.loads(answer)["error"]["code"]), (503, "METRICS_UNAVAILABLE"))
+
+    def test_the_gateways_own_numbers_have_an_address_over_all_processes(self):
+        for count in (1, 2):
+            with self.subTest(workers=count), contextlib.ExitStack() as server:
+                target = server.enter_context(Server(CONFORMANCE / "tiny-elu-relu", args=("--backend", "cpu", "--threads", "1"))).target
+                gateway = self.enterContext(Gateway(target, "--workers", str(count), "--metrics-listen", "127.0.0.1:0"))
+                for _ in range(4):
+                    self.assertEqual(self.ask(gateway, "GET", "/v1/models", None)[0], 200)
+                page = f"http://127.0.0.1:{gateway.metrics}/metrics"
+
+                def numbers(page=page):
+                    with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
+                        return series(answer.read().decode())
+
+                self.await_true("the server serves", lambda: numbers()["rivulet_gateway_server_serving"] == {(): 1})
+                found = numbers()
+                self.assertEqual(found["rivulet_gateway_requests_total"], {(("route", "/v1/models"), ("status", "200")): 4})
+                self.assertEqual({name for name in found if not name.startswith("rivulet_gateway_")}, set())
+                with self.assertRaises(urllib.error.HTTPError) as refused:
+                    numbers(page + "/more")
+                refused.exception.close()
+                self.assertEqual(refused.exception.code, 404)
+                server.close()
+                self.await_true("the server is gone", lambda: numbers()["rivulet_gateway_server_serving"] == {(): 0})
 
     def test_the_page_has_the_servers_numbers_and_its_own(self):
         model = CONFORMANCE / "tiny-elu-relu"

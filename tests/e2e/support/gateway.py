@@ -48,7 +48,7 @@ def _value(data):
 
 
 class Gateway:
-    """A gateway on a free port in front of `target`, for a `with` statement. url: its root."""
+    """A gateway on a free port in front of `target`, for a `with` statement. url: its root. metrics: the port of --metrics-listen."""
 
     def __init__(self, target, *args):
         self.command = [COMMAND, "--target", target, "--listen", "127.0.0.1:0", *args]
@@ -58,6 +58,9 @@ class Gateway:
             self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
         )
         line = self.process.stderr.readline()
+        if '"event":"metrics_listening"' in line:
+            self.metrics = json.loads(line)["port"]
+            line = self.process.stderr.readline()
         if '"event":"listening"' not in line:
             self.process.kill()
             raise RuntimeError(f"the gateway did not start: {line}{self.process.communicate()[1]}")

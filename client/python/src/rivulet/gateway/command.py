@@ -37,14 +37,14 @@ def _log(event: str, **fields: object) -> None:
     print(json.dumps({"ts": now(), "level": "info", "event": event, **fields}, separators=(",", ":")), file=sys.stderr, flush=True)
 
 
-def _listen(address: str, shared: bool) -> socket.socket:
-    """A socket that accepts connections. shared: other sockets will listen on the same address. On failure, ends the process with one
-    line."""
+def _listen(flag: str, address: str, shared: bool = False) -> socket.socket:
+    """A socket that accepts connections on the address of a flag. shared: other sockets will listen on it, too. On failure, ends the
+    process with one line."""
     try:
         listener = bind(address, shared)
         listener.listen(1024)
     except OSError as error:
-        fail(*checks.cannot_listen(address, error))
+        fail(*checks.cannot_listen(flag, address, error))
     return listener
 
 
@@ -113,7 +113,10 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
             end_with_parent(place.line)
         if config.ssl is not None:
             tasks.append(asyncio.create_task(_watch_certificate(config.ssl, given.https_cert, given.https_key)))
-        return GatewayClient(given.target, tls=tls, chat_template=given.chat_template)
+        client = GatewayClient(given.target, tls=tls, chat_template=given.chat_template)
+        if given.metrics_listen or given.metrics_target:
+            tasks.append(asyncio.create_task(meters.watch(client.serves)))
+        return client
 
     def ready() -> None:
         if place is not None:
@@ -146,15 +149,30 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
     sys.exit(0 if server.started else 1)
 
 
-def _supervise(given: argparse.Namespace, arguments: Sequence[str], memory_size: int) -> None:
+def _show_metrics(given: argparse.Namespace, meters: Meters) -> None:
+    if not given.metrics_listen:
+        return
+    from rivulet.gateway.web.meters import serve
+
+    listener = _listen("--metrics-listen", given.metrics_listen)
+    _log("metrics_listening", address=given.metrics_listen, port=listener.getsockname()[1])
+    serve(listener, meters)
+
+
+def _supervise(given: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Serves in several processes."""
-    first = _listen(given.listen, shared=True)
+    from rivulet.gateway.app import PATHS
+    from rivulet.gateway.web.meters import Meters
+
+    size = Meters.size(PATHS)
+    first = _listen("--listen", given.listen, shared=True)
     try:
         sockets = listeners(first, given.workers)
     except OSError as error:
-        fail(*checks.cannot_listen(given.listen, error))
+        fail(*checks.cannot_listen("--listen", given.listen, error))
     memory = os.memfd_create("rivulet-gateway")
-    os.ftruncate(memory, memory_size * given.workers)
+    os.ftruncate(memory, size * given.workers)
+    _show_metrics(given, Meters(PATHS, mmap.mmap(memory, size * given.workers), 0, given.workers))
 
     def ready() -> None:
         _log("listening", address=given.listen, port=first.getsockname()[1], target=given.target, workers=given.workers)
@@ -180,10 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from rivulet.gateway.web.meters import Meters
 
     tls = options.tls(given)
-    size = Meters.size(PATHS)
     if given.worker is not None:
         place = Place.of(given.worker)
-        meters = Meters(PATHS, mmap.mmap(place.memory, size * given.workers), place.index, given.workers)
+        memory = mmap.mmap(place.memory, Meters.size(PATHS) * given.workers)
+        meters = Meters(PATHS, memory, place.index, given.workers)
         _serve(given, tls, socket.socket(fileno=place.listener), meters, place)
     try:
         keys = asyncio.run(_has_keys(given.target, tls))
@@ -192,8 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if keys and not given.allowed_host:  # a page of a rebound name has no key
         given.allowed_host, arguments = ["*"], [*arguments, "--allowed-host=*"]
     if given.workers > 1:
-        _supervise(given, arguments, size)
-    _serve(given, tls, _listen(given.listen, shared=False), Meters(PATHS), None)
+        _supervise(given, arguments)
+    meters = Meters(PATHS)
+    listener = _listen("--listen", given.listen)
+    _show_metrics(given, meters)
+    _serve(given, tls, listener, meters, None)
 
 
 if __name__ == "__main__":

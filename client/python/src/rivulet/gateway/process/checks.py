@@ -30,7 +30,9 @@ def faults(given: argparse.Namespace) -> Iterator[Fault]:
     yield from _https_files(given)
     yield from _access_log(given.access_log)
     if given.worker is None:  # else it has its socket
-        yield from _listen(given.listen)
+        yield from _listen("--listen", given.listen)
+        if given.metrics_listen:
+            yield from _listen("--metrics-listen", given.metrics_listen)
     absent = list(_packages())
     yield from absent
     if not absent:
@@ -47,8 +49,8 @@ def report(found: Sequence[Fault]) -> NoReturn:
     sys.exit(0)
 
 
-def cannot_listen(address: str, error: OSError) -> Fault:
-    return Fault(UNAVAILABLE, f"--listen: cannot listen on {address}: {error.strerror}")
+def cannot_listen(flag: str, address: str, error: OSError) -> Fault:
+    return Fault(UNAVAILABLE, f"{flag}: cannot listen on {address}: {error.strerror}")
 
 
 def _values(given: argparse.Namespace) -> Iterator[Fault]:
@@ -147,15 +149,15 @@ def _access_log(path: str) -> Iterator[Fault]:
             yield Fault(BAD_USAGE, f"--access-log: {path}: {error.strerror}")
 
 
-def _listen(address: str) -> Iterator[Fault]:
+def _listen(flag: str, address: str) -> Iterator[Fault]:
     """An address in use is no fault: the running gateway may have it, whose next configuration this is."""
     try:
         bind(address, shared=False).close()
     except ValueError:
-        yield Fault(BAD_USAGE, f"--listen: must be HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000; got {address!r}")
+        yield Fault(BAD_USAGE, f"{flag}: must be HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000; got {address!r}")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            yield cannot_listen(address, error)
+            yield cannot_listen(flag, address, error)
 
 
 def _packages() -> Iterator[Fault]:

@@ -70,6 +70,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--access-log", default="none", metavar="FILE|stderr|none", help="a line of JSON for each request (default: %(default)s)")
     parser.add_argument("--metrics-target", default="", metavar="HOST:PORT",
                         help="the server's --metrics-listen: GET /metrics then shows its metrics and the gateway's (default: there is none)")  # fmt: skip
+    parser.add_argument("--metrics-listen", default="", metavar="HOST:PORT",
+                        help="serve GET /metrics with the gateway's own metrics there, over HTTP (default: do not); port 0: a free one")  # fmt: skip
     parser.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN",
                         help="pages of this origin (https://HOST) may call from a browser; * for all; may be repeated")  # fmt: skip
     parser.add_argument("--allowed-host", action="append", default=[], metavar="HOST",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 
-from rivulet import AsyncClient, AsyncSession, CallOptions, Model, TextContent, errors, replies
+from rivulet import AsyncClient, AsyncSession, CallOptions, HealthStatus, Model, TextContent, errors, replies
 from rivulet.core import session_messages
 from rivulet.core.token_bytes import TokenBytes
 
@@ -28,6 +28,7 @@ FROM_FILE = "file"
 SECONDS = 30.0  # for which an answer is remembered
 _MOST = 1024  # answers
 _PATIENCE = 30.0  # seconds for a call that others may wait for, too
+_HEALTH_PATIENCE = 5.0  # seconds
 
 
 class Remembered(Generic[T]):
@@ -86,6 +87,13 @@ class GatewayClient(AsyncClient):
     def token_bytes(self) -> TokenBytes:
         """The bytes of tokens. Replies with top_logprobs ask for some tokens themselves."""
         return self._token_bytes
+
+    async def serves(self) -> bool:
+        """Whether the server's health is SERVING; False if it does not answer."""
+        try:
+            return await self.health(timeout=_HEALTH_PATIENCE) is HealthStatus.SERVING
+        except errors.RivuletError:
+            return False
 
     async def check_key(self, **options: Unpack[CallOptions]) -> None:
         """Checks that the server knows the key of `options`. This does not count for the key's limits. Errors:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway's counters, in memory that its processes share, and the page GET /metrics."""
+"""The gateway's counters, in memory that its processes share, and the pages GET /metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import mmap
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 from starlette.requests import Request
@@ -20,6 +23,7 @@ CLOSED = ("request", "reader")  # reasons of closed connections: timeout of a re
 OTHER = "other"  # the page, the documentation, and requests that no route takes
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_BYTES, _PATIENCE = 16 << 20, 2.0  # limit of the replica's page; seconds to wait for it
+_WATCH_SECONDS, _READER_SECONDS = 5.0, 5.0  # between looks at the server's health; for one who asks for the page of --metrics-listen
 
 
 class Meters:
@@ -32,7 +36,7 @@ class Meters:
         raw = bytearray(8 * len(self._index)) if memory is None else memory
         self._all = np.frombuffer(raw, np.float64, processes * len(self._index)).reshape(processes, -1)
         self._own = self._all[process]
-        for name in ("running", "connections"):  # may be left from an earlier process
+        for name in ("running", "connections", "serving"):  # may be left from an earlier process
             self._own[self._index[name]] = 0
 
     @staticmethod
@@ -40,13 +44,19 @@ class Meters:
         return 8 * len(list(Meters(routes)._names()))
 
     def _names(self) -> Iterator[str]:
-        yield from ("running", "connections", "refused", "sent", "lost", "seconds", *(f"closed {why}" for why in CLOSED))
+        yield from ("running", "connections", "serving", "refused", "sent", "lost", "seconds", *(f"closed {why}" for why in CLOSED))
         yield from (f"below {bound}" for bound in (*BOUNDS, "+Inf"))
         yield from (f"{route} {status}" for route in self._routes for status in (*STATUSES, OTHER))
 
     def add(self, name: str, value: float = 1) -> None:
         """name: "running", "connections", "refused" (connections), "sent" (bytes), "lost" (lines), or "closed " and one of CLOSED."""
         self._own[self._index[name]] += value
+
+    async def watch(self, serves: Callable[[], Awaitable[bool]]) -> None:
+        """Asks `serves` now and then whether the server serves."""
+        while True:
+            self._own[self._index["serving"]] = await serves()
+            await asyncio.sleep(_WATCH_SECONDS)
 
     def ended(self, route: str, status: int, seconds: float) -> None:
         self.add(f"{route} {status if status in STATUSES else OTHER}")
@@ -70,6 +80,8 @@ class Meters:
              ((f'{{route="{route}",status="{status}"}}', value) for route, status, value in statuses if value))  # fmt: skip
         show("requests_running", "gauge", "HTTP requests that have not ended.", one("running"))
         show("request_duration_seconds", "histogram", "From the head of a request to the end of its answer.", self._histogram(totals))
+        show("server_serving", "gauge", "1 if the server's health was SERVING a few seconds ago; 0: it was not, or no server answered.",
+             iter([("", self._all[:, self._index["serving"]].min())]))  # fmt: skip
         show("sent_bytes_total", "counter", "Bytes of the bodies of answers.", one("sent"))
         show("connections", "gauge", "Open connections.", one("connections"))
         show("connections_refused_total", "counter", "Connections beyond --max-connections.", one("refused"))
@@ -112,3 +124,27 @@ async def show(request: Request) -> Response:
     except (OSError, http.client.HTTPException) as error:
         return answer_of(Problem(503, f"the metrics of the server at {address} cannot be read: {error}", "METRICS_UNAVAILABLE"))
     return Response(found + meters.page().encode(), media_type=_TYPE)
+
+
+def serve(listener: socket.socket, meters: Meters) -> None:
+    """Answers GET /metrics on a socket that listens, on a thread, with the gateway's own metrics."""
+
+    class Page(BaseHTTPRequestHandler):
+        timeout = _READER_SECONDS
+
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            page = (meters.page() if found else "The metrics are at /metrics.\n").encode()
+            self.send_response(200 if found else 404)
+            self.send_header("content-type", _TYPE)
+            self.send_header("content-length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(listener.getsockname()[:2], Page, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    threading.Thread(target=server.serve_forever, daemon=True).start()
