@@ -17,6 +17,7 @@ COLLECTOR = ROOT / "server/metrics/collector.cc"
 LIST = GeneratedList(ROOT / "docs/metrics.md", "metrics")
 RUNBOOK = ROOT / "docs/runbook.md"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
+GATEWAY = ROOT / "client/python/src/rivulet/gateway/web/meters.py"
 RECORDED = {"rivulet_slots_wanted_ratio"}  # names of recording rules without a colon, which adapters do not take
 
 
@@ -83,7 +84,9 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(reasons(example), {"A_B", "C", "D_E"})
         self.assertEqual(reasons(r'"expr": "a{reason=~\"A_B\"}"'), {"A_B"})
         files = [p for p in FILES if p == RUNBOOK or relative(p).startswith(("deploy/prometheus/", "deploy/grafana/", "deploy/k8s/"))]
-        known = {row[0] for row in self.rows} | RECORDED
+        of_gateway = {f"rivulet_gateway_{name}" for name in re.findall(r'\bshow\("(\w+)", "(?:counter|gauge|histogram)"', GATEWAY.read_text(encoding="utf-8"))}
+        self.assertGreater(len(of_gateway), 5)
+        known = {row[0] for row in self.rows} | RECORDED | of_gateway
         codes = {row[0] for row in error_reasons_test.table(error_reasons_test.TABLE.read_text(encoding="utf-8"))}
         self.assertGreater(len(files), 3)
         for path in files:

@@ -292,9 +292,11 @@ class KubernetesTest(unittest.TestCase):
         for name, expected in expected_ports.items():
             declared, *more = container(name)["ports"]
             self.assertEqual(declared["containerPort"], expected)
-            if name == "replicas":  # prometheus-kubernetes.yml looks for this name
-                metrics = port(settings(container(name)["args"])["metrics-listen"])
-                self.assertEqual(more, [{"name": "metrics", "containerPort": metrics}])
+            scraped = {"replicas": "metrics", "gateway": "gateway-metrics"}.get(name)
+            if scraped:  # prometheus-kubernetes.yml looks for this name
+                metrics = port(flags(container(name)["args"])["--metrics-listen"])
+                self.assertEqual(more, [{"name": scraped, "containerPort": metrics}])
+                self.assertIn(f"regex: {scraped}\n", (DEPLOY / "prometheus/prometheus-kubernetes.yml").read_text())
                 annotations = of_kind(name, "Deployment")["spec"]["template"]["metadata"]["annotations"]
                 self.assertEqual(annotations["prometheus.io/port"], str(metrics))
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -592,20 +594,21 @@ class ComposeTest(unittest.TestCase):
         for replica in self.replicas().values():
             self.assertGreaterEqual(replica["ulimits"]["nofile"], 4 * int(connections))
 
-    def test_prometheus_scrapes_the_replicas_and_is_published_on_loopback(self):
+    def test_prometheus_scrapes_replicas_and_gateway_and_is_published_on_loopback(self):
         service = COMPOSE["services"]["prometheus"]
         options = dict(option.lstrip("-").split("=", 1) for option in service["command"])
         bind, data = service["volumes"]
         path = DEPLOY / bind["source"] / pathlib.PurePosixPath(options["config.file"]).relative_to(bind["target"])
-        (job,) = yaml.safe_load(path.read_text())["scrape_configs"]
-        (static,) = job["static_configs"]
+        targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in yaml.safe_load(path.read_text())["scrape_configs"]}
         expected = [f"{name}:{port(settings(replica['command'])['metrics-listen'])}" for name, replica in self.replicas().items()]
-        self.assertEqual(static["targets"], expected)
+        gateway = COMPOSE["services"]["gateway"]
+        listen = gateway["command"][gateway["command"].index("--metrics-listen") + 1]
+        self.assertEqual(targets, {"rivulet": expected, "rivulet-gateway": [f"gateway:{port(listen)}"]})
         self.assertEqual(options["storage.tsdb.path"], data["target"])
         (published,) = [interpolated(entry) for entry in service["ports"]]
         self.assertTrue(published.startswith("127.0.0.1:"), "published beyond loopback unless told so")
-        for replica in self.replicas().values():
-            self.assertTrue(set(service["networks"]) & set(replica["networks"]))
+        for scraped in (*self.replicas().values(), gateway):
+            self.assertTrue(set(service["networks"]) & set(scraped["networks"]))
         self.assertFalse(all(COMPOSE["networks"][network].get("internal") for network in service["networks"]))
 
     def test_the_image_and_the_commands_exist(self):

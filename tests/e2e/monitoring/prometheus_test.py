@@ -19,6 +19,8 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+from gateway import Gateway
+
 from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, CommandTest, Server, rivulet
 
 try:
@@ -40,7 +42,8 @@ DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
 VARIABLES = {"model": ".+", "instance": ".+", "__rate_interval": "30s"}
 # Panels that show 0 here, because nothing of the kind happens. Every other one must show something else.
 ZERO = {"Age of the last run", "Queue", "Oldest wait", "Replies without slots", "Preemptions", "States lost", "Refused and cut",
-        "Share of calls that failed because of the server", "Connections refused and closed", "Sessions taken over", "Failures of the store"}
+        "Share of calls that failed because of the server", "Connections refused and closed", "HTTP answers of 5xx",
+        "HTTP connections and requests", "HTTP connections refused and closed", "Lines of the access log lost", "Sessions taken over", "Failures of the store"}
 
 
 def free_address():
@@ -57,9 +60,9 @@ def expression(target):
     return re.sub(r"\$(\w+)", lambda name: VARIABLES[name.group(1)], target["expr"])
 
 
-def discovered(address, port_name):
-    """A target as the discovery of Kubernetes would give it for a pod of deploy/k8s/replicas.yaml."""
-    (template,) = [manifest["spec"]["template"] for manifest in yaml.safe_load_all((DEPLOY / "k8s/replicas.yaml").read_text())
+def discovered(address, port_name, file="replicas"):
+    """A target as the discovery of Kubernetes would give it for a pod of a file in deploy/k8s."""
+    (template,) = [manifest["spec"]["template"] for manifest in yaml.safe_load_all((DEPLOY / f"k8s/{file}.yaml").read_text())
                    if manifest["kind"] == "Deployment"]
     labels = {"namespace": "default", "pod_name": POD, "pod_container_port_name": port_name}
     for kind in ("label", "annotation"):
@@ -68,16 +71,19 @@ def discovered(address, port_name):
     return {"targets": [address], "labels": {f"__meta_kubernetes_{name}": value for name, value in labels.items()}}
 
 
-class Prometheus:
-    """Prometheus with the configuration of deploy/ and intervals of a second. `target` is the metrics port of its only pod."""
-
-    def __init__(self, target, folder):
-        config = yaml.safe_load((DEPLOY / "prometheus/prometheus-kubernetes.yml").read_text())
-        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        config["rule_files"] = [str(DEPLOY / "prometheus" / name) for name in config["rule_files"]]
-        (job,) = config["scrape_configs"]
+def configuration(target, gateway):
+    """That of deploy/k8s. `target` and `gateway` are the metrics ports of the only pod."""
+    config = yaml.safe_load((DEPLOY / "prometheus/prometheus-kubernetes.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(DEPLOY / "prometheus" / name) for name in config["rule_files"]]
+    for job in config["scrape_configs"]:
         del job["kubernetes_sd_configs"]  # Debian's Prometheus is built without
-        job["static_configs"] = [discovered(target, "metrics"), discovered("127.0.0.1:1", "grpc")]
+        job["static_configs"] = [discovered(target, "metrics"), discovered(gateway, "gateway-metrics", "gateway"), discovered("127.0.0.1:1", "grpc")]
+    return config
+
+
+class Prometheus:
+    def __init__(self, config, folder):
         path = pathlib.Path(folder) / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))
         self.start([f"--config.file={path}", f"--storage.tsdb.path={folder}/data"])
@@ -126,7 +132,8 @@ class PrometheusTest(CommandTest):
                                                                "--session-store", f"dir:{folder}/sessions"]))
         # Its log of the errors would fill the pipe.
         threading.Thread(target=cls.server.process.stderr.read, daemon=True).start()
-        cls.prometheus = Prometheus(cls.server.metrics, folder)
+        cls.gateway = cls.enterClassContext(Gateway(cls.server.target, "--metrics-listen", "127.0.0.1:0"))
+        cls.prometheus = Prometheus(configuration(cls.server.metrics, f"127.0.0.1:{cls.gateway.metrics}"), folder)
         cls.addClassCleanup(cls.prometheus.end)
         cls.session = cls.run_command("sessions", "open").out.strip()
         cls.ended = threading.Event()
@@ -152,6 +159,8 @@ class PrometheusTest(CommandTest):
                 return
             cls.run_command("generate", "--tokens", PROMPT, "--max-tokens", "20", "--cache", "--seed", i)
             cls.run_command("generate", "--tokens", "1", "--max-tokens", "1", "--temperature", "-1")
+            with urllib.request.urlopen(f"{cls.gateway.url}/v1/models", timeout=LIMIT) as answer:
+                answer.read()
             cls.run_command("generate", "--session", cls.session, "--tokens", "1", "--max-tokens", "2")
 
     def awaited(self, what, attempt, good):
@@ -164,7 +173,8 @@ class PrometheusTest(CommandTest):
         return result
 
     def test_it_scrapes_the_pod_once_under_its_name(self):
-        self.awaited("up", lambda: self.prometheus.values("up"), lambda values: values == [1])
+        for job in ("rivulet", "rivulet-gateway"):
+            self.awaited("up", lambda job=job: self.prometheus.values(f'up{{job="{job}"}}'), lambda values: values == [1])
         self.assertEqual(self.prometheus.values(f'up{{job="rivulet",namespace="default",pod="{POD}",instance="{POD}"}}'), [1])
         self.awaited("tokens of replies", lambda: self.prometheus.values("rivulet_generated_tokens_total"), lambda values: values and values[0] > 20)
 
