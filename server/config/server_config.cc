@@ -163,7 +163,11 @@ CLI::Option* AddOptionalInt(const std::string& flag, const char* help, std::opti
 
 // The parser of the command line; it stores values in the constructor's arguments.
 struct Flags {
-  CLI::App app{"Serves trained linear transformers over gRPC.", "rivulet-server"};
+  CLI::App app{
+      "Serves trained linear transformers over gRPC.\n"
+      "Example: rivulet-server --model DIR --listen 127.0.0.1:50051, where DIR is a model "
+      "directory or a GGUF file",
+      "rivulet-server"};
   std::string config_file;
   bool print_config = false, check_config = false;
   std::map<std::string, std::string> renamed;  // values of kRenamedSettings
@@ -174,11 +178,13 @@ struct Flags {
       std::visit(
           [&](auto member) {
             if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
-              AddOptionalInt(flag, setting.help, &(config->*member), &app)->type_name(setting.type);
+              AddOptionalInt(flag, setting.help, &(config->*member), &app)
+                  ->type_name(setting.type)
+                  ->group(setting.group);
               return;
             } else {
               CLI::Option* option = app.add_option(flag, config->*member, setting.help);
-              option->capture_default_str()->type_name(setting.type);
+              option->capture_default_str()->type_name(setting.type)->group(setting.group);
               if constexpr (std::is_same_v<decltype(member), decltype(&ServerConfig::models)>) {
                 option->allow_extra_args(false)->default_str("");
               }

@@ -316,13 +316,22 @@ std::vector<Setting> OperatingSettings() {
 
 const std::vector<Setting>& Settings() {
   static const auto* settings = [] {
-    auto* all = new std::vector<Setting>(ServingSettings());
-    for (const Setting& setting : OperatingSettings()) all->push_back(setting);
-    for (const Setting& setting : ConnectionSettings()) all->push_back(setting);
-    for (const Setting& setting : TracingSettings()) all->push_back(setting);
-    for (const Setting& setting : SecuritySettings()) all->push_back(setting);
-    for (const Setting& setting : StateSettings()) all->push_back(setting);
-    for (const Setting& setting : SessionStoreSettings()) all->push_back(setting);
+    const std::pair<const char*, std::vector<Setting>> groups[] = {
+        {"Serving", ServingSettings()},
+        {"Operating", OperatingSettings()},
+        {"Connection", ConnectionSettings()},
+        {"Tracing", TracingSettings()},
+        {"Security", SecuritySettings()},
+        {"State", StateSettings()},
+        {"Session store", SessionStoreSettings()},
+    };
+    auto* all = new std::vector<Setting>();
+    for (const auto& [title, members] : groups) {
+      for (Setting setting : members) {
+        setting.group = title;
+        all->push_back(std::move(setting));
+      }
+    }
     return all;
   }();
   return *settings;

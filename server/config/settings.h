@@ -26,6 +26,7 @@ struct Setting {
   std::vector<std::string> choices = {};  // for std::string; empty: free
   // For numbers; the nullopt of std::optional<int> is "auto".
   int min = 0, max = 0;
+  const char* group = "";  // its title in --help and in docs/settings.md
 };
 
 // All, in the order of --help.

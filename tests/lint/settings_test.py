@@ -47,14 +47,14 @@ def allowed(rest):
 
 
 def groups(source):
-    """[(name of the function, [(setting, type, sentence, member, allowed)])] in the order of --help."""
+    """[(title, [(setting, type, sentence, member, allowed)])] in the order of --help."""
     rows = {}
     for name, body in re.findall(r"std::vector<Setting> (\w+)Settings\(\) \{\n(.*?)\n\}\n", source, re.S):
         found = re.findall(
             r'(?:\{|Number\(|Choice\()\s*"([a-z-]+)",\s+(?:"([^"]*)",\s+)?' + LITERALS + r",\s*&C::(\w+),?\s*((?:\{[^}]*\}|[^{}])*?)(?:\}|\)),", body + ",")
         rows[name] = [(setting, kind, text(sentence), member, allowed(rest)) for setting, kind, sentence, member, rest in found]
-    order = re.findall(r"(\w+)Settings\(\)", source[source.index("const std::vector<Setting>& Settings()"):])
-    return [(name, rows[name]) for name in order]
+    titles = re.findall(r'\{"([^"]+)", (\w+)Settings\(\)\}', source[source.index("const std::vector<Setting>& Settings()"):])
+    return [(title, rows[name]) for title, name in titles]
 
 
 def defaults(header):
@@ -79,8 +79,8 @@ def cell(sentence):
 def server_listing(found, held):
     """The server's part of docs/settings.md. `found`: of groups(); `held`: of defaults()."""
     lines = []
-    for name, rows in found:
-        lines += ["", f"### {re.sub(r'(?<!^)(?=[A-Z])', ' ', name).capitalize()}", "", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+    for title, rows in found:
+        lines += ["", f"### {title}", "", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
         for setting, kind, sentence, member, values in rows:
             lines.append(f"| `{setting}` | {shown(held[member])} | {values or kind} | {cell(sentence)} |")
     return "\n".join(lines[1:]) + "\n"
@@ -102,7 +102,7 @@ def importer(name, *rest):
 
 
 def flags(source):
-    """[(flag, metavar, sentence)] of the parser that a Python source makes; none where it makes none."""
+    """[(title, [(flag, metavar, sentence)])] of the parser that a Python source makes; none where it makes none."""
     makers = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and ".add_argument(" in ast.unparse(node)]
     module = {"__name__": "gateway", "__builtins__": {**vars(builtins), "__import__": importer}}
     for maker in makers:
@@ -112,18 +112,24 @@ def flags(source):
                 module[maker]([])
             except Parsed as caught:
                 (parser,) = caught.args
-        return [(action.option_strings[-1], action.metavar or "", action.help.replace("%(default)s", str(action.default)))
-                for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
+        listed = [(group.title, [(action.option_strings[-1], action.metavar or "", action.help.replace("%(default)s", str(action.default)))
+                                 for action in group._group_actions if action.help != argparse.SUPPRESS and action.dest != "help"])
+                  for group in parser._action_groups]
+        return [(title.capitalize(), rows) for title, rows in listed if rows]
     return []
 
 
-def gateway_listing(rows):
-    lines = ["| flag | meaning |", "| --- | --- |"]
-    return "\n".join(lines + [f"| `{cell(f'{flag} {metavar}'.strip())}` | {cell(sentence)} |" for flag, metavar, sentence in rows]) + "\n"
+def gateway_listing(found):
+    """The gateway's part of docs/settings.md. `found`: of flags()."""
+    lines = []
+    for title, rows in found:
+        lines += ["", f"### Gateway: {title.lower()}", "", "| flag | meaning |", "| --- | --- |"]
+        lines += [f"| `{cell(f'{flag} {metavar}'.strip())}` | {cell(sentence)} |" for flag, metavar, sentence in rows]
+    return "\n".join(lines[1:]) + "\n"
 
 
-def gateway_rows():
-    return [row for path in sorted(GATEWAY.rglob("*.py")) for row in flags(path.read_text(encoding="utf-8"))]
+def gateway_groups():
+    return [group for path in sorted(GATEWAY.rglob("*.py")) for group in flags(path.read_text(encoding="utf-8"))]
 
 
 class SettingsTest(unittest.TestCase):
@@ -136,8 +142,8 @@ class SettingsTest(unittest.TestCase):
             'std::vector<Setting> ASettings() {\n  return {\n      {"a-b", "FILE", "One "\n "\\"two\\"", &C::a_b},\n'
             '      Number("c", "Three", &C::c, 0, 1 << 4),\n      Choice("d", "Four", &C::d, {"x", "y"}),\n'
             '      {"e", "RATE", "Five", &C::e, {}, 0, 1},\n  };\n}\n'
-            "const std::vector<Setting>& Settings() {\n  ASettings()\n}")
-        self.assertEqual(groups(example), [("A", [
+            'const std::vector<Setting>& Settings() {\n  {"A b", ASettings()},\n}')
+        self.assertEqual(groups(example), [("A b", [
             ("a-b", "FILE", 'One "two"', "a_b", ""), ("c", "", "Three", "c", "0 to 16"), ("d", "", "Four", "d", "`x`, `y`"),
             ("e", "RATE", "Five", "e", "0 to 1")])])
         header = 'struct ServerConfig {\n  std::string a_b;  // x = 1;\n  int c =\n      1 << 4;\n  std::optional<int> d;\n  double e = 0.5;\n\n};'
@@ -149,21 +155,21 @@ class SettingsTest(unittest.TestCase):
         example = (
             "import argparse\nfrom rivulet import Client\nNUMBERS = [('--a', 1)]\ndef parse(given):\n    p = argparse.ArgumentParser()\n"
             "    for flag, default in NUMBERS:\n        p.add_argument(flag, default=default, metavar='N', help='b (%(default)s)')\n"
-            "    p.add_argument('--c', required=True, help='d')\n    p.add_argument('--e', help=argparse.SUPPRESS)\n    return p.parse_args(given)\n")
-        self.assertEqual(flags(example), [("--a", "N", "b (1)"), ("--c", "", "d")])
+            "    g = p.add_argument_group('F')\n    g.add_argument('--c', required=True, help='d')\n    p.add_argument('--e', help=argparse.SUPPRESS)\n    return p.parse_args(given)\n")
+        self.assertEqual(flags(example), [("Options", [("--a", "N", "b (1)")]), ("F", [("--c", "", "d")])])
         self.assertEqual(flags("def f(): pass"), [])
-        self.assertIn("--target", [flag for flag, _, _ in gateway_rows()])
+        self.assertIn("--target", [flag for _, rows in gateway_groups() for flag, _, _ in rows])
 
     def test_the_docs_list_the_settings_of_the_server(self):
         self.assertEqual(SERVER_LIST.read(), server_listing(self.groups, self.defaults), "run tests/lint/settings_test.py --write")
 
     def test_the_docs_list_the_flags_of_the_gateway(self):
-        self.assertEqual(GATEWAY_LIST.read(), gateway_listing(gateway_rows()), "run tests/lint/settings_test.py --write")
+        self.assertEqual(GATEWAY_LIST.read(), gateway_listing(gateway_groups()), "run tests/lint/settings_test.py --write")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
         SERVER_LIST.write(server_listing(groups(TABLE.read_text(encoding="utf-8")), defaults(CONFIG.read_text(encoding="utf-8"))))
-        GATEWAY_LIST.write(gateway_listing(gateway_rows()))
+        GATEWAY_LIST.write(gateway_listing(gateway_groups()))
     else:
         unittest.main()

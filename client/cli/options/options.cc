@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/options/environment.h"
+#include "client/cli/options/help_groups.h"
 #include "client/cli/options/option_parts.h"
 #include "client/cli/output/text.h"
 #include "model/base/suggestion.h"
@@ -257,6 +258,7 @@ void AddCommands(CLI::App* app, Command* to) {
       AddQuantize);
   Add(app, to, "log-level", "Print or set the least level of a server's log", AddLogLevel);
   Add(app, to, "health", "Check health; the exit code is 0 if the server is serving", AddHealth);
+  GroupFlags(app);
 }
 
 absl::Status Usage(absl::string_view message) {
@@ -303,7 +305,10 @@ absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::stri
 
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   CLI::App app{
-      "Generates text, tokens and images with trained linear transformers, and scores them.",
+      "Generates text, tokens and images with trained linear transformers, and scores them.\n"
+      "Start here: rivulet chat --model DIR, where DIR is a model directory or a GGUF file.\n"
+      "Example: rivulet generate --model DIR --prompt \"Once upon a time\" --max-tokens 100\n"
+      "The flags of a command: rivulet COMMAND --help",
       "rivulet"};
   Command command;
   AddCommands(&app, &command);

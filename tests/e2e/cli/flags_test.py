@@ -22,6 +22,7 @@ COMMON = 4  # an argument of so many commands stands in the table for several
 
 
 class Argument(NamedTuple):
+    group: str  # its title in --help; "" among the Positionals and Options
     shown: str  # "--count INT" or "SESSION"
     meaning: str
 
@@ -33,13 +34,15 @@ class Command(NamedTuple):
 
 
 def sections(text):
-    """{title: [(left, meaning)]} of a --help; the options of option groups are among the Options."""
-    found, entries, indent = {}, None, 0
+    """{title: [(left, meaning)]} of a --help."""
+    found, entries, indent, group = {}, None, 0, ""
     for line in text.split("\n"):
-        if title := re.fullmatch(r"( *)(Positionals|Options|Subcommands):", line):
-            indent, entries = len(title.group(1)), found.setdefault(title.group(2), [])
-        elif not line or line.startswith("["):
-            entries = None
+        if title := re.fullmatch(r"( *)([A-Z][\w ]+):", line):
+            indent, entries = len(title.group(1)), found.setdefault(group or title.group(2), [])
+        elif title := re.fullmatch(r"\[Option Group: (.+)\]", line):
+            group, entries = title.group(1), None
+        elif not line:
+            group, entries = "", None
         elif entries is not None and line.startswith(" " * (indent + COLUMN)):  # the line above has its left part alone
             left, rest = entries[-1]
             entries[-1] = (left + rest, line.strip())
@@ -48,7 +51,7 @@ def sections(text):
     return {title: [(left.strip(), meaning) for left, meaning in entries] for title, entries in found.items()}
 
 
-def argument(left, meaning):
+def argument(group, left, meaning):
     """Of an entry such as "--count INT:INT in [1 - 65536] Needs: --out"."""
     kind = re.split(r" ?\b(?:Needs|Excludes): ", left)[0]
     required = kind.endswith(" REQUIRED")
@@ -56,16 +59,17 @@ def argument(left, meaning):
     if limits := re.search(r" in \[(\d+) - (\d+)\]$", kind):
         meaning += " ({:,} to {:,})".format(*map(int, limits.groups()))
     shown = f"{name} {kind.partition(':')[0]}" if name.startswith("--") and kind else name
-    return Argument(shown, meaning + " (required)" * required)
+    return Argument(group, shown, meaning + " (required)" * required)
 
 
 def commands(name="", meaning=""):
     """All that do something by themselves, in the order of --help."""
     found = sections(rivulet(*name.split(), "--help").out)
-    entries = found.get("Positionals", []) + found["Options"]
-    arguments = [argument(*entry) for entry in entries if entry[0] not in ("-h,--help", "--version")]
+    subs = found.pop("Subcommands", [])
+    entries = [("" if title in ("Positionals", "Options") else title, *entry) for title, listed in found.items() for entry in listed]
+    arguments = [argument(*entry) for entry in entries if entry[1] not in ("-h,--help", "--version")]
     own = [Command(name, meaning, arguments)] if arguments else []
-    return own + [command for sub, sentence in found.get("Subcommands", []) for command in commands(f"{name} {sub}".strip(), sentence)]
+    return own + [command for sub, sentence in subs for command in commands(f"{name} {sub}".strip(), sentence)]
 
 
 def holders(found):
@@ -104,10 +108,15 @@ def table(*rows):
 
 
 def held_by(found, left_out=()):
-    """Table of arguments, with the commands that have them where there are several commands."""
+    """Table of arguments by group, with the commands that have them where there are several commands."""
     titles = ("argument", "meaning", "commands") if len(found) > 1 else ("argument", "meaning")
-    rows = [(f"`{one.shown}`", one.meaning, named(names, found)) for one, names in holders(found).items() if one not in left_out]
-    return table(titles, *(row[: len(titles)] for row in rows)) if rows else []
+    rows = {"": []}
+    for one, names in holders(found).items():
+        if one not in left_out:
+            first = [(f"**{one.group}**", "", "")]
+            rows.setdefault(one.group, first).append((f"`{one.shown}`", one.meaning, named(names, found)))
+    listed = [row[: len(titles)] for group in rows.values() for row in group]
+    return table(titles, *listed) if listed else []
 
 
 def listing(found):
@@ -127,7 +136,8 @@ class FlagsTest(unittest.TestCase):
             "Does it\nUsage: rivulet a [OPTIONS] B\n\nPositionals:\n  B TEXT REQUIRED             The b\n\nOptions:\n"
             "  -h,--help                   Print this help message and exit\n"
             "  --cc TEXT:{x,y} Needs: --dd The c\n"
-            "  --dd INT:INT in [1 - 65536] Needs: --cc Excludes: --ee\n                              The d\n"
+            "  --dd INT:INT in [1 - 65536] Needs: --cc Excludes: --ee\n                              The d\n\n"
+            "Model in use:\n  --hh                        The h\n"
             "[Option Group: Prompt]\n  What it is \n  [At most 1 of the following options are allowed]\n  Options:\n"
             "    --ee                        The e\n    --ffffff TEXT Excludes: --gggggg\n                                The f\n\n"
             "Subcommands:\n  h                           The h\n"
@@ -135,9 +145,14 @@ class FlagsTest(unittest.TestCase):
         found = sections(text)
         self.assertEqual(found["Subcommands"], [("h", "The h")])
         self.assertEqual(found["Positionals"], [("B TEXT REQUIRED", "The b")])
-        self.assertEqual([argument(*entry) for entry in found["Positionals"] + found["Options"][1:]], [
-            ("B", "The b (required)"), ("--cc TEXT", "The c"), ("--dd INT", "The d (1 to 65,536)"), ("--ee", "The e"), ("--ffffff TEXT", "The f"),
-        ])  # fmt: skip
+        self.assertEqual([argument("", *entry)[1:] for entry in found["Positionals"] + found["Options"][1:]],
+                         [("B", "The b (required)"), ("--cc TEXT", "The c"), ("--dd INT", "The d (1 to 65,536)")])  # fmt: skip
+        self.assertEqual(found["Model in use"], [("--hh", "The h")])
+        self.assertEqual([argument("Prompt", *entry)[1:] for entry in found["Prompt"]], [("--ee", "The e"), ("--ffffff TEXT", "The f")])
+
+    def test_every_flag_of_a_group_is_a_flag_of_a_command(self):
+        grouped = re.findall(r'"(--[a-z-]+)"', (SOURCE_DIR / "client/cli/options/help_groups.cc").read_text())
+        self.assertEqual(set(grouped) - {one.shown.split()[0] for command in commands() for one in command.arguments if one.group}, set())
 
     def test_the_docs_list_the_flags_of_all_commands(self):
         found = commands()

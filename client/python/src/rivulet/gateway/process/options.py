@@ -58,27 +58,31 @@ def _number(text: str) -> int | str:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Values are not checked. unknown: arguments that are not flags of this command. A flag without its value ends the process with
     one line."""
-    parser = _Parser("rivulet-gateway", description="Serves OpenAI's HTTP API in front of a rivulet-server.", allow_abbrev=False)
-    parser.add_argument("--target", metavar="HOST:PORT", help="the rivulet-server; must be given")
-    parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
-    parser.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
-    parser.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
-    parser.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
-    parser.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
-    parser.add_argument("--https-cert", metavar="FILE", help="with --https-key: serve HTTPS with this certificate (PEM, its chain behind it)")
-    parser.add_argument("--https-key", metavar="FILE", help="the key (PEM) of --https-cert")
-    parser.add_argument("--access-log", default="none", metavar="FILE|stderr|none", help="a line of JSON for each request (default: %(default)s)")
-    parser.add_argument("--metrics-target", default="", metavar="HOST:PORT",
-                        help="the server's --metrics-listen: GET /metrics then shows its metrics and the gateway's (default: there is none)")  # fmt: skip
-    parser.add_argument("--metrics-listen", default="", metavar="HOST:PORT",
-                        help="serve GET /metrics with the gateway's own metrics there, over HTTP (default: do not); port 0: a free one")  # fmt: skip
-    parser.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN",
-                        help="pages of this origin (https://HOST) may call from a browser; * for all; may be repeated")  # fmt: skip
-    parser.add_argument("--allowed-host", action="append", default=[], metavar="HOST",
-                        help="answer only requests whose header Host names loopback or this host; * for any; may be repeated (default: none "
-                        "but loopback, if the gateway listens there and the server has no keys, else any)")  # fmt: skip
+    parser = _Parser(
+        "rivulet-gateway", usage="%(prog)s --target HOST:PORT [FLAGS]", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Serves OpenAI's HTTP API in front of a rivulet-server.\n"
+        "Example: rivulet-gateway --target 127.0.0.1:50051 --listen 127.0.0.1:8000")  # fmt: skip
+    serving, operating, security = (parser.add_argument_group(title) for title in ("Serving", "Operating", "Security"))
+    serving.add_argument("--target", metavar="HOST:PORT", help="the rivulet-server; must be given")
+    serving.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
+    serving.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
+    security.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
+    security.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
+    security.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
+    security.add_argument("--https-cert", metavar="FILE", help="with --https-key: serve HTTPS with this certificate (PEM, its chain behind it)")
+    security.add_argument("--https-key", metavar="FILE", help="the key (PEM) of --https-cert")
+    operating.add_argument("--access-log", default="none", metavar="FILE|stderr|none", help="a line of JSON for each request (default: %(default)s)")
+    operating.add_argument("--metrics-target", default="", metavar="HOST:PORT",
+                           help="the server's --metrics-listen: GET /metrics then shows its metrics and the gateway's (default: there is none)")  # fmt: skip
+    operating.add_argument("--metrics-listen", default="", metavar="HOST:PORT",
+                           help="serve GET /metrics with the gateway's own metrics there, over HTTP (default: do not); port 0: a free one")  # fmt: skip
+    security.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN",
+                          help="pages of this origin (https://HOST) may call from a browser; * for all; may be repeated")  # fmt: skip
+    security.add_argument("--allowed-host", action="append", default=[], metavar="HOST",
+                          help="answer only requests whose header Host names loopback or this host; * for any; may be repeated (default: none "
+                          "but loopback, if the gateway listens there and the server has no keys, else any)")  # fmt: skip
     for flag, default, least, most, meaning in NUMBERS:
-        parser.add_argument(flag, type=_number, default=default, metavar="N", help=f"{meaning} ({least} to {most}; default: %(default)s)")
+        operating.add_argument(flag, type=_number, default=default, metavar="N", help=f"{meaning} ({least} to {most}; default: %(default)s)")
     parser.add_argument("--check-config", action="store_true",
                         help="check flags, files and the address to listen on as a start would, without the target; print all that is wrong and exit")  # fmt: skip
     parser.add_argument("--version", action="version", version=f"rivulet-gateway {__version__}", help="print the version and exit")

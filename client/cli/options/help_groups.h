@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The groups of flags in --help of `rivulet`, and so in docs/settings.md.
+#pragma once
+
+#include "CLI/CLI.hpp"
+
+namespace rivulet {
+
+// Moves the flags of `app` and of its commands to their groups; others stay among the Options.
+void GroupFlags(CLI::App* app);
+
+}  // namespace rivulet
