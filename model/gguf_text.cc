@@ -322,7 +322,7 @@ absl::StatusOr<GgufText> TextReader::Read() {
   RIVULET_RETURN_IF_ERROR(ReadText(kTemplate, &chat_template));
   out_.text.chat_template = chat_template.value_or("");
   if (!model || *model == "none" || *model == "no_vocab") {
-    out_.text.why_none = ": its file has no tokenizer";
+    out_.text.why_none = ": its file has none";
     return std::move(out_);
   }
   RIVULET_RETURN_IF_ERROR(ReadTokens());

@@ -30,7 +30,7 @@ absl::StatusOr<v1::OpenSessionReply> Client::OpenSession(const v1::OpenSessionRe
 
 absl::StatusOr<v1::AppendReply> Client::Append(const v1::AppendRequest& request,
                                                const CallOptions& options) const {
-  // Without a position the tokens would be fed twice.
+  // Without a position the tokens would be appended twice.
   return connection_->OnSession(
       request.session().session_id(), options, request.session().has_position(), [&](Call* call) {
         return connection_->Unary(*connection_->sessions, &Stub::Append, request, call);

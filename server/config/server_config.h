@@ -23,7 +23,7 @@ struct ServerConfig {
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free port; "" = in-process
   std::string tls_cert;                    // PEM: of the server, both listeners; "" = plaintext
   std::string tls_key;                     // ... its private key
-  std::string tls_client_ca;     // authorities of the clients that may connect; "" = any client
+  std::string tls_client_ca;     // CA certificates of the clients that may connect; "" = any
   std::string keys_file;         // JSON: the keys that clients may use; "" = clients need no key
   std::string backend = "auto";  // auto (cuda if there is a GPU, else cpu), cpu, cuda
   std::string precision = "default";  // of matrix products on CUDA: default, float32
@@ -32,7 +32,7 @@ struct ServerConfig {
   std::string weights = "auto";       // how the CPU backend keeps matrices: ParseWeightChoice
   std::optional<int> slots;           // per model: sequences that hold a state; nullopt: auto
   std::optional<int> max_context;     // tokens of a sequence with softmax attention; nullopt: auto
-  std::string kv_cache = "f32";       // keys and values: f32, f16, bf16 (CPU)
+  std::string kv_cache = "f32";       // f32, f16, bf16 (CPU)
   int max_queue = 1024;               // per model: samples and scores that may wait for a slot
   int max_tenant_queue = 0;           // of one tenant, beside the part kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;   // tokens of one request, over all its samples
@@ -48,7 +48,7 @@ struct ServerConfig {
   std::string session_store_password_file;            // of the URL's user; "" = no password
   std::string session_store_sentinel_user;            // "" = the Sentinels' user "default"
   std::string session_store_sentinel_password_file;   // "" = no password
-  std::string session_store_ca;                       // PEM: authorities; "" = the system's
+  std::string session_store_ca;                       // PEM: CA certificates; "" = the system's
   std::string session_store_cert;                     // PEM: the server's own; "" = none
   std::string session_store_key;                      // ... its private key
   std::string session_store_server_name;              // name in Redis' certificate; "" = its host
@@ -70,9 +70,9 @@ struct ServerConfig {
   std::string log_level = "info";        // least level of the log's lines
   std::string request_log = "none";      // path, "stderr" or "none"
   std::string otlp_endpoint;             // of a collector of traces; "" = no spans are sent
-  std::string otlp_ca;                   // PEM: authorities of its certificate; "" = the system's
-  double trace_sample = 1;               // traced part of the requests without traceparent
-  double request_log_sample = 1;         // logged part of the requests without an error
+  std::string otlp_ca;                   // PEM: CA certificates; "" = the system's
+  double trace_sample = 1;               // traced fraction of the requests without traceparent
+  double request_log_sample = 1;         // logged fraction of the successful requests
   int max_message_mib = 4;               // largest request
   int max_streams = 1000;                // requests at once on one connection
   int max_multiplexed = 4096;            // requests at once on one Multiplex stream

@@ -35,9 +35,9 @@ std::vector<Setting> SessionStoreSettings() {
        "File with the password of the Sentinels in its first line",
        &C::session_store_sentinel_password_file},
       {"session-store-ca", "FILE",
-       "Authorities (PEM) of the certificate of Redis. Default: those of the system",
+       "CA certificates (PEM) that signed Redis's certificate. Default: the system's",
        &C::session_store_ca},
-      {"session-store-cert", "FILE", "Certificate (PEM) that Redis is shown. Default: none",
+      {"session-store-cert", "FILE", "Client certificate (PEM) for Redis. Default: none",
        &C::session_store_cert},
       {"session-store-key", "FILE", "PEM file with the private key of --session-store-cert",
        &C::session_store_key},
@@ -45,11 +45,11 @@ std::vector<Setting> SessionStoreSettings() {
        "Name that the certificate of Redis must have. Default: the host that is connected to",
        &C::session_store_server_name},
       {"session-store-key-prefix", "PREFIX",
-       "Beginning of all keys in Redis: replicas with another prefix share nothing with these",
+       "Prefix of all keys in Redis: replicas with another prefix share nothing with these",
        &C::session_store_key_prefix},
       {"session-store-encryption-keys", "FILE",
        "Encrypt what the store holds with the keys in this file (docs/security.md). A changed file "
-       "is used within a second. Default: it holds sessions in clear",
+       "is used within a second. Default: it holds sessions in plain text",
        &C::session_store_encryption_keys},
       Number(
           "session-store-tenant-mib",
@@ -59,10 +59,8 @@ std::vector<Setting> SessionStoreSettings() {
           &C::session_store_tenant_mib, 0, 1 << 24),
       {"session-states", "WHERE",
        "Where replicas publish states of shared sessions, so that a replica that takes over a "
-       "session "
-       "does not feed all of its tokens again: store (where the sessions are), none, or dir:PATH "
-       "(a "
-       "directory that all replicas see)",
+       "session does not process all of its tokens again: store (where the sessions are), none, or "
+       "dir:PATH (a directory that all replicas see)",
        &C::session_states},
       Number("session-states-mib",
              "Space for published states, of all replicas together; those that expire first make "
@@ -78,7 +76,8 @@ std::vector<Setting> StateSettings() {
       Number("max-open-sessions", "Sessions of a model that may be open at once",
              &C::max_open_sessions, 0, 1 << 24),
       Number("max-tenant-sessions",
-             "... of one tenant; 0: at most 7 times the number that is still free",
+             "Sessions of a model that one tenant may have open at once; 0: at most 7 times the "
+             "number that is still free",
              &C::max_tenant_sessions, 0, 1 << 24),
       {"snapshot-key-file", "FILE",
        "File with the key that signs snapshots of sessions, at least 16 bytes; only snapshots "
@@ -107,10 +106,10 @@ std::vector<Setting> StateSettings() {
        "Directory for states that do not fit into memory. It is created if missing, emptied at "
        "start and end, and used by one server at a time. Default: states are not written to files",
        &C::state_dir},
-      Number("state-disk-mib", "Most disk space for the states of a model", &C::state_disk_mib, 0,
-             1 << 30),
+      Number("state-disk-mib", "Maximum disk space for the states of a model", &C::state_disk_mib,
+             0, 1 << 30),
       Number("prefix-cache-mib",
-             "Most memory and disk space for the cached prompts of a model; 0: no prompt cache",
+             "Maximum memory and disk space for the cached prompts of a model; 0: no prompt cache",
              &C::prefix_cache_mib, 0, 1 << 24),
       {"warm-states", "PATH",
        "Snapshot of a session, or a directory of snapshots, from which the cached prompts of every "
@@ -128,8 +127,9 @@ std::vector<Setting> ServingSettings() {
   using C = ServerConfig;
   return {
       {"model", "[NAME=]DIR",
-       "Model directory or GGUF file, and a name for the model if it is to have another than that "
-       "gives it; repeat the flag for several models",
+       "Model directory or GGUF file. NAME= overrides the model's name. Repeat the flag for "
+       "several "
+       "models",
        &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
       {"admin-listen", "HOST:PORT",
@@ -151,14 +151,14 @@ std::vector<Setting> ServingSettings() {
       Choice(
           "plan",
           "Steps on CUDA: throughput (one CUDA graph per step), auto (the same), or latency (one "
-          "kernel launch for many steps of few sessions, which was slower on an H200; the start "
-          "ends where it is not possible). The tokens are the same",
+          "kernel launch for many steps of few sessions, which was slower on an H200; an error at "
+          "startup where it is not possible). The tokens are the same",
           &C::plan, {"auto", "latency", "throughput"}),
-      Choice("products",
-             "Matrix products on CUDA: auto (NVIDIA's cuBLASLt from many rows on where it is "
-             "installed and a check at start finds the bits of our own kernels, else these; the "
-             "tokens are the same) or own",
-             &C::products, {"auto", "own"}),
+      Choice(
+          "products",
+          "Matrix products on CUDA: auto (cuBLASLt for large batches if it reproduces our kernels "
+          "bit for bit, otherwise our kernels) or own (our kernels). The tokens are the same",
+          &C::products, {"auto", "own"}),
       {"weights", "TYPE[,head=TYPE]",
        "Matrix weights in memory: auto, f32, f16, bf16, int8 or int4. On a GPU int8 alone is used; "
        "otherwise precision sets the type. head= sets embedding and head; without it they have the "
@@ -166,18 +166,17 @@ std::vector<Setting> ServingSettings() {
        &C::weights},
       {"max-context",
        "N",
-       "Tokens that a sequence of a model with softmax attention feeds at most: each slot reserves "
-       "memory for the keys and values of so many. A bos counts; a last token that is not fed does "
-       "not. auto: at most 8,192, and no more than lets 16 slots and their parked and preempted "
+       "Maximum context length of models with softmax attention, such as hybrids: each slot "
+       "reserves memory for a KV cache of this length. A bos counts; the last token does not. "
+       "auto: at most 8,192, and no more than lets 16 slots and their parked and preempted "
        "replies fit into memory, but at least 2,048",
        &C::max_context,
        {},
        1,
        1 << 24},
       Choice("kv-cache",
-             "Type of the keys and values of softmax attention in memory, on the CPU: f32, f16 or "
-             "bf16. f16 and bf16 take half the memory; they are rounded, so the numerics id is "
-             "another one",
+             "Type of the KV cache of models with softmax attention, on the CPU: f32, f16 or bf16. "
+             "f16 and bf16 take half the memory and round, so the numerics id is another one",
              &C::kv_cache, {"f32", "f16", "bf16"}),
   };
 }
@@ -191,12 +190,12 @@ std::vector<Setting> TracingSettings() {
        "http://HOST:PORT, or https://HOST:PORT for TLS. Default: no spans are sent",
        &C::otlp_endpoint},
       {"otlp-ca", "FILE",
-       "Authorities (PEM) of the collector's certificate. Default: those of the system",
+       "CA certificates (PEM) that signed the collector's certificate. Default: the system's",
        &C::otlp_ca},
       {"trace-sample",
        "RATE",
-       "Part of the requests without the metadata traceparent that is traced; of the others those "
-       "are whose traceparent is sampled",
+       "Fraction of the requests without the metadata traceparent to trace. A request with a "
+       "traceparent is traced if that is sampled",
        &C::trace_sample,
        {},
        0,
@@ -209,14 +208,15 @@ std::vector<Setting> ConnectionSettings() {
   using C = ServerConfig;
   return {
       Number("max-connections",
-             "Most connections at once; further ones are closed; 0: as many as the limit of file "
-             "descriptors (ulimit -n) allows, at most 65536",
+             "Maximum number of connections; further ones are closed. 0: as many as the limit of "
+             "file descriptors (ulimit -n) allows, at most 65536",
              &C::max_connections, 0, 1 << 24),
       Number("max-connections-per-address",
-             "... of one IP address; 0: no limit. A load balancer counts as one address",
+             "Maximum number of connections of one IP address; 0: no limit. A load balancer counts "
+             "as one address",
              &C::max_connections_per_address, 0, 1 << 24),
-      Number("max-streams", "Most concurrent requests on one connection", &C::max_streams, 1,
-             1 << 24),
+      Number("max-streams", "Maximum number of concurrent requests on one connection",
+             &C::max_streams, 1, 1 << 24),
       Number("max-connection-idle-seconds",
              "Send GOAWAY to a connection that had no request for about this long; 0: never",
              &C::max_connection_idle_seconds, 0, 86400),
@@ -236,14 +236,15 @@ std::vector<Setting> SecuritySettings() {
   using C = ServerConfig;
   return {
       {"tls-cert", "FILE",
-       "Serve TLS with the certificate in this PEM file, followed by those between it and its "
-       "authority; for --listen and --admin-listen. Changed files are used for new connections. "
-       "Default: no TLS",
+       "Serve TLS with the certificate in this PEM file, followed by the intermediate "
+       "certificates; "
+       "for --listen and --admin-listen. Changed files are used for new connections. Default: no "
+       "TLS",
        &C::tls_cert},
       {"tls-key", "FILE", "PEM file with the private key of --tls-cert, without a passphrase",
        &C::tls_key},
       {"tls-client-ca", "FILE",
-       "PEM file with authorities: only clients that show a certificate of one of them connect. "
+       "CA certificates (PEM): only clients that show a certificate signed by one of them connect. "
        "Default: any client connects",
        &C::tls_client_ca},
       {"keys-file", "FILE",
@@ -269,8 +270,8 @@ std::vector<Setting> OperatingSettings() {
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
       Number("max-tenant-queue",
-             "... of one tenant; 0: no further limit. One tenant never fills the whole queue: an "
-             "eighth stays free even if it is alone",
+             "Samples and scores of one tenant that may wait for a slot; 0: no further limit. One "
+             "tenant never fills the whole queue: an eighth stays free even if it is alone",
              &C::max_tenant_queue, 0, 1 << 24),
       Number("max-tenant-slots",
              "Slots that one tenant may hold at once, and so the most samples of a request; 0: all",
@@ -290,7 +291,7 @@ std::vector<Setting> OperatingSettings() {
              "are refused",
              &C::drain_seconds, 0, 86400),
       {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
-      Choice("log-level", "Least level of the lines of the log: debug, info, warning or error",
+      Choice("log-level", "Minimum level of log lines: debug, info, warning or error",
              &C::log_level, {"debug", "info", "warning", "error"}),
       {"request-log", "FILE",
        "Write one line of JSON for each request at its end: to this file, \"stderr\" or \"none\"; "
@@ -298,15 +299,15 @@ std::vector<Setting> OperatingSettings() {
        &C::request_log},
       {"request-log-sample",
        "RATE",
-       "Part of the requests without an error that the request log holds; errors are always in it",
+       "Fraction of successful requests to log; errors are always logged",
        &C::request_log_sample,
        {},
        0,
        1},
       Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
-      Number("max-multiplexed", "Most concurrent requests on one Multiplex stream",
+      Number("max-multiplexed", "Maximum number of concurrent requests on one Multiplex stream",
              &C::max_multiplexed, 1, 1 << 24),
-      Number("device", "GPU of the CUDA backend, as CUDA counts them", &C::device, 0, 1023),
+      Number("device", "CUDA: number of the GPU", &C::device, 0, 1023),
       Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
              &C::threads, 0, 4096),
   };

@@ -78,9 +78,9 @@ absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
   const size_t num_strings = spec.stop_strings.size();
   if (num_strings == 0) return absl::OkStatus();
   if (model.tokenizer == nullptr) {
-    return InvalidField("NO_TOKENIZER", "stop.strings",
-                        absl::StrCat("stop.strings holds ", num_strings,
-                                     " strings; this model's tokens are not text."));
+    return InvalidField(
+        "NO_TOKENIZER", "stop.strings",
+        absl::StrCat("stop.strings holds ", num_strings, " strings; this model has no tokenizer."));
   }
   if (num_strings > static_cast<size_t>(options.max_stop_strings)) {
     return InvalidField("TOO_MANY_STOP_STRINGS", "stop.strings",

@@ -97,7 +97,7 @@ constexpr MetricInfo kMetrics[] = {
      "States of sessions that this replica published for others (published), did not publish "
      "because too many were being written (skipped) or because of an error (failed); and of "
      "those that a request was to continue from: read, or not there any more or damaged, so that "
-     "the session's tokens were fed again (missing)."},
+     "the session's tokens were processed again (missing)."},
     {"rivulet_session_states_published_bytes_total", kCounter, "model",
      "Bytes that this replica wrote to publish states."},
     {"rivulet_prompt_cache_lookups_total", kCounter, "model,result",

@@ -61,7 +61,7 @@ absl::StatusOr<Snapshot> ReadSnapshot(const std::string& path, absl::string_view
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes, key));
   if (snapshot.state.empty()) {
     return InvalidField("CONFIG_INVALID", "warm-states",
-                        "the snapshot holds no state: nothing was fed to its session");
+                        "the snapshot holds no state: its session had no tokens");
   }
   return snapshot;
 }

@@ -326,8 +326,8 @@ absl::StatusOr<std::string> RunCommand(const ChatOptions& options) {
   const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
   if (!model.ok()) return model.status();
   if (!model->content().has_text()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the content of the model \"", model->summary().name(), "\" is not text; chat needs that"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("model \"", model->summary().name(), "\" has no tokenizer; chat needs one"));
   }
   TemplateProcess process;
   const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model, &process);

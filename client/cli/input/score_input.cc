@@ -213,7 +213,7 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options
                                                      TokenizeText tokenize) {
   if (!model.content().has_text()) {
     return absl::InvalidArgumentError(
-        "--text: the model's content is not text; a line of --input takes \"tokens\"");
+        "--text: this model has no tokenizer; a line of --input takes \"tokens\"");
   }
   absl::StatusOr<std::string> text = ReadText(options.text, options.tail);
   if (!text.ok()) return text.status();

@@ -58,14 +58,13 @@ CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote =
       Utf8(app->add_option("--target", target->target, "Address of a running server, HOST:PORT"));
   app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
-  app->add_option(
-         "--tls-ca", target->tls_ca,
-         "File with the authorities that sign the server's certificate, PEM (implies --tls)")
+  app->add_option("--tls-ca", target->tls_ca,
+                  "CA certificates (PEM) that signed the server's certificate (implies --tls)")
       ->check(PathGiven())
       ->needs(remote);
   CLI::Option* const cert =
       app->add_option("--tls-cert", target->tls_cert,
-                      "Certificate to show to the server, PEM (implies --tls)")
+                      "Client certificate (PEM) for the server (implies --tls)")
           ->check(PathGiven())
           ->needs(remote);
   CLI::Option* const key =
@@ -175,17 +174,17 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
       ->check(CLI::IsMember({"default", "float32"}))
       ->needs(local);
   app->add_option("--weights", target->weights,
-                  "CPU: type of the weights in memory, auto, f32, f16, bf16, int8 or int4; "
-                  "int4,head=f16 gives embedding and head another")
+                  "Type of the weights in memory: auto, f32, f16, bf16, int8 or int4, on a GPU "
+                  "auto or int8; int4,head=f16 gives embedding and head another")
       ->type_name("TYPE[,head=TYPE]")
       ->needs(local);
   app->add_option("--max-context", target->max_context,
-                  "Models with softmax attention: maximum number of tokens that a sequence feeds; "
-                  "default: 8192, less where the model or the memory allows less")
+                  "Maximum context length of models with softmax attention; default: 8192, less "
+                  "where the model or the memory allows less")
       ->check(CLI::Range(1, 1 << 24))
       ->needs(local);
   app->add_option("--kv-cache", target->kv_cache,
-                  "CPU, models with softmax attention: type of keys and values, f32, f16 or bf16")
+                  "CPU: type of the KV cache of models with softmax attention, f32, f16 or bf16")
       ->check(CLI::IsMember({"f32", "f16", "bf16"}))
       ->needs(local);
   app->add_option("--device", target->device, "CUDA: number of the GPU")

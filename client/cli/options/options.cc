@@ -256,7 +256,7 @@ void AddCommands(CLI::App* app, Command* to) {
   Add(app, to, "keys", "Make, list and revoke the API keys in a server's --keys-file", AddKeys);
   Add(app, to, "quantize", "Write a model directory again with weights of 8 or 4 bits",
       AddQuantize);
-  Add(app, to, "log-level", "Print or set the least level of a server's log", AddLogLevel);
+  Add(app, to, "log-level", "Print or set the minimum level of a server's log", AddLogLevel);
   Add(app, to, "health", "Check health; the exit code is 0 if the server is serving", AddHealth);
   GroupFlags(app);
 }

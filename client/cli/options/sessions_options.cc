@@ -46,10 +46,10 @@ void AddSessions(CLI::App* app, SessionsOptions* options) {
   actions.Json(open);
 
   CLI::App* const append = actions.AddOnSession(
-      "append", "Feed tokens without generating; prints the position", SessionsAction::kAppend);
-  AddPrompt(append, "The tokens to feed", options);
+      "append", "Process tokens without generating; prints the position", SessionsAction::kAppend);
+  AddPrompt(append, "The tokens to append", options);
   AddSessionPlace(append, &options->session,
-                  "Append at this position; tokens given there before are not fed twice",
+                  "Append at this position; tokens given there before are not appended twice",
                   "Set a mark at the position after the tokens, for rewind");
   AddSequenceHash(append, &options->session);
   AddCache(append, &options->cache);

@@ -128,7 +128,7 @@ export class RivuletClient {
   }
 
   /**
-   * Opens a session without tokens. Tokens are fed once, and the session can be continued, forked
+   * Opens a session without tokens. Tokens are processed once, and the session can be continued, forked
    * and rewound at any position, until close() or its idle timeout.
    */
   async openSession(options: OpenSessionOptions = {}): Promise<Session> {

@@ -11,7 +11,7 @@ import type { CallMetadata, CallOptions } from './options';
 
 /** Certificates of the server and of this client: PEM, as text or bytes. */
 export interface TlsOptions {
-  /** Authorities that may have signed the server's certificate; absent: the roots of Node.js. */
+  /** CA certificates that may have signed the server's certificate; absent: the roots of Node.js. */
   ca?: string | Uint8Array;
   /** This client's certificate and key, for mutual TLS: both or neither. */
   cert?: string | Uint8Array;

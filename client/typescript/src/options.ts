@@ -26,7 +26,7 @@ export interface CallOptions {
   metadata?: CallMetadata;
 }
 
-/** Lets requests with a common prefix feed the prefix once. Changes only time, not the tokens. */
+/** Lets requests with a common prefix process the prefix once. Changes only time, not the tokens. */
 export interface PromptCache {
   /** States are shared only with requests of the same salt, at most 64 bytes. */
   salt?: string;

@@ -63,7 +63,7 @@ export interface Part {
 export interface Usage {
   promptTokens: number;
   completionTokens: number;
-  /** The part of promptTokens that was not fed, because a kept state included it. */
+  /** The part of promptTokens that was not processed, because a kept state included it. */
   cachedPromptTokens: number;
   /** To the first slot. */
   queueMs: number;
@@ -86,7 +86,7 @@ export interface Durability {
   position: number;
   /**
    * The replica took the session over from a replica with this numerics id, which differs from its
-   * own, and fed its tokens again.
+   * own, and processed its tokens again.
    */
   otherNumericsId?: string;
 }
@@ -147,7 +147,7 @@ export interface DetokenizedText {
 
 /** The result of append(). */
 export interface Appended extends Score {
-  /** Tokens that were not fed, because a kept state included them. */
+  /** Tokens that were not processed, because a kept state included them. */
   cachedTokens: number;
   /** Present if the server shares a store of sessions with other servers. */
   durability?: Durability;

@@ -147,8 +147,8 @@ export class Session {
   }
 
   /**
-   * Feeds tokens without generating. After UNAVAILABLE or DEADLINE_EXCEEDED the same append() may
-   * be repeated; tokens are not fed twice.
+   * Processes tokens without generating. After UNAVAILABLE or DEADLINE_EXCEEDED the same append() may
+   * be repeated; tokens are not appended twice.
    */
   async append(content: Prompt, options: AppendOptions = {}): Promise<Appended> {
     const request = append(content, options);

@@ -34,8 +34,8 @@ absl::Status WithField(const absl::Status& status, absl::string_view field) {
 absl::Status CheckHasText(const Model& model, absl::string_view field) {
   if (model.tokenizer() != nullptr) return absl::OkStatus();
   return InvalidField("TEXT_NOT_SUPPORTED", field,
-                      absl::StrCat(field, " is given, but the content of model \"",
-                                   model.config().name, "\" is not text", model.text().why_none));
+                      absl::StrCat(field, " is given, but model \"", model.config().name,
+                                   "\" has no tokenizer", model.text().why_none));
 }
 
 // A tokenizer may have tokens without an embedding in the model.

@@ -40,8 +40,8 @@ struct GivenTokens {
 // The tokens of a text at `position` of its sequence; absent: the position is known only later.
 // Tokens that the tokenizer adds behind a text, such as the end of a sequence, are among them only
 // if the options say so.
-// Errors: INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not
-// text), TEXT_NOT_IN_VOCABULARY (also for a token that the tokenizer has and the model has not),
+// Errors: INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the model has no tokenizer),
+// TEXT_NOT_IN_VOCABULARY (also for a token that the tokenizer has and the model has not),
 // and the other errors of TextTokenizer::Encode; the error of `stopped`.
 absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
                                          absl::string_view field, const TextOptions& options,

@@ -99,7 +99,7 @@ absl::StatusOr<RedisTls> MakeRedisTls(const RedisOptions& options) {
   if (ca.empty()) {
     SSL_CTX_set_default_verify_paths(tls.get());
   } else if (SSL_CTX_load_verify_locations(tls.get(), ca.c_str(), nullptr) != 1) {
-    return BadFile("ca", ca, "cannot be used as PEM of authorities");
+    return BadFile("ca", ca, "cannot be used as CA certificates (PEM)");
   }
   if (cert.empty()) return tls;
   if (SSL_CTX_use_certificate_chain_file(tls.get(), cert.c_str()) != 1) {

@@ -137,7 +137,7 @@ class ChatTest(CommandTest):
         absent = ("--chat-template", self.folder / "absent.jinja")
         self.fails(rivulet("chat", "--target", self.server.target, *absent), 2, "--chat-template", "absent.jinja")
         self.fails(rivulet("chat", "--target", self.server.target), 2, "NO_CHAT_TEMPLATE", TEXT, "--chat-template FILE")
-        self.fails(rivulet("chat", "--model", ZOO / "mnist-linear"), 2, "mnist-linear", "is not text")
+        self.fails(rivulet("chat", "--model", ZOO / "mnist-linear"), 2, "mnist-linear", "has no tokenizer")
 
     def test_the_worker_uses_modules_of_the_user_and_none_of_the_environment(self):
         (self.folder / "jinja2.py").write_text("raise SystemExit(3)")

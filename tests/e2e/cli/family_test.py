@@ -203,7 +203,7 @@ class FamilyTest(CommandTest):
     def test_a_prompt_must_hold_a_token_and_be_no_text(self):
         for directory in DIRECTORIES[:1]:
             self.fails(rivulet("generate", "--model", directory, "--tokens", ""), 2, "prompt")
-            self.fails(rivulet("generate", "--model", directory, "--prompt", "a"), 2, "is not text: its directory has neither tokenizer.json")
+            self.fails(rivulet("generate", "--model", directory, "--prompt", "a"), 2, "has no tokenizer: its directory has neither tokenizer.json")
 
 
 if __name__ == "__main__":

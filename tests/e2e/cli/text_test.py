@@ -49,7 +49,7 @@ class TextTest(CommandTest):
         self.assertEqual((plain.out, plain.err), (f"{START},{ID['and']},{ID['Ġthe']}\n", "3 tokens, 7 bytes\n"))
         self.fails(rivulet("tokenize", "--model", self.model, "--text", "xyz"), 2, "U+0078 at byte 0")
         self.fails(rivulet("tokenize", "--model", self.model, "--file", "-", stdin=b"a\xff"), 2, "not UTF-8 at byte 1")
-        self.fails(rivulet("tokenize", "--model", self.plain, "--text", "a"), 2, 'the content of model "plain" is not text')
+        self.fails(rivulet("tokenize", "--model", self.plain, "--text", "a"), 2, 'model "plain" has no tokenizer')
 
     def test_what_a_training_run_left_in_the_tokenizer_is_ignored_with_a_warning(self):
         model = text_models.with_tokenizer("rwkv7", self.root, "left")
@@ -69,7 +69,7 @@ class TextTest(CommandTest):
         self.assertEqual(detokenize(ids, "--skip-special-tokens", "--bytes").out, "theé")
         self.assertEqual(detokenize([ID["a"], ID["Ã"]]).out, "a\ufffd\n")
         self.fails(rivulet("detokenize", "--model", self.model, "--tokens", "1,39"), 2, "ids[1] is 39", "0 to 38")
-        self.fails(rivulet("detokenize", "--model", self.plain, "--tokens", "1"), 2, "is not text")
+        self.fails(rivulet("detokenize", "--model", self.plain, "--tokens", "1"), 2, "has no tokenizer")
 
     def test_every_kind_streams_text(self):
         drawn = set()
@@ -105,8 +105,8 @@ class TextTest(CommandTest):
     def test_a_prompt_without_tokens_and_a_text_without_a_tokenizer_are_errors(self):
         self.fails(rivulet("generate", "--model", self.model, "--prompt", "", "--add-special-tokens", "false"), 2, "prompt is empty")
         self.fails(rivulet("generate", "--model", self.plain), 2, "prompt is empty")
-        self.fails(rivulet("generate", "--model", self.plain, "--prompt", "a"), 2, "prompt.text is given", "is not text", "--tokens")
-        self.fails(rivulet("score", "--model", self.plain, "--text", __file__), 2, "--text", "is not text", "--input")
+        self.fails(rivulet("generate", "--model", self.plain, "--prompt", "a"), 2, "prompt.text is given", "has no tokenizer", "--tokens")
+        self.fails(rivulet("score", "--model", self.plain, "--text", __file__), 2, "--text", "has no tokenizer", "--input")
         self.fails(rivulet("generate", "--model", self.plain, "--tokens", "1", "--stop", "a"), 2, "stop.strings")
         only_start = self.generate("--tokens", START, "--seed", "3", max_tokens=5)
         for flags in (("--prompt", ""), ("--prompt", "", "--add-special-tokens", "true"), ()):

@@ -302,7 +302,7 @@ class CompletionTest(GatewayTest):
     def test_a_model_without_a_chat_template_has_no_chats(self):
         body = {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}
         self.refused("/v1/chat/completions", body, 400, "NO_CHAT_TEMPLATE", "model", TEXT, "--chat-template FILE", "/v1/completions")
-        self.refused("/v1/chat/completions", {**body, "model": IMAGES}, 400, "NO_CHAT_TEMPLATE", "model", f"the content of {IMAGES} is not text")
+        self.refused("/v1/chat/completions", {**body, "model": IMAGES}, 400, "NO_CHAT_TEMPLATE", "model", f"{IMAGES} has no tokenizer")
 
     def test_a_prompt_is_fed_once_for_each_key(self):
         prompt = "A prompt that no other test has. " * 4

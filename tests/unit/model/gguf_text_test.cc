@@ -167,7 +167,7 @@ TEST(GgufTextTest, WithoutATokenizerTheContentIsTokens) {
     const auto read = Read(file);
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->text.tokenizer, nullptr);
-    EXPECT_THAT(read->text.why_none, HasSubstr("has no tokenizer"));
+    EXPECT_THAT(read->text.why_none, HasSubstr("its file has none"));
   }
 }
 

@@ -57,7 +57,7 @@ class Finish:
 class Usage:
     """Token counts and times of a reply. The implied bos is not counted; `completion_tokens` is over all samples. Times
     are seconds from the request's arrival to its first slot, to its first generated token, and to its end.
-    `cached_prompt_tokens`: prompt tokens that were not fed because a kept state included them (PromptCache)."""
+    `cached_prompt_tokens`: prompt tokens that were not processed because a kept state included them (PromptCache)."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -74,7 +74,7 @@ class Durability:
 
     durable: if False, the store did not confirm it in time; the server continues to write it, and the Session keeps the missing tokens.
       position: the session's tokens before it are known to be in the store. other_numerics_id: not "": the replica took the session
-      over from a replica with this numerics id, which differs from its own, and fed its tokens again.
+      over from a replica with this numerics id, which differs from its own, and processed its tokens again.
     """
 
     durable: bool
@@ -197,7 +197,7 @@ class Score:
     logprobs: float32 [num_scored], nats; None unless requested.
     outputs: float32 [positions, width], the raw outputs of the head that predict scored token output_positions[i]:
       vocab_size logits, or K logits, K means, K log-scales of a mixture; None unless requested.
-    cached_tokens: for append(), the number of tokens that were not fed because a kept state included them
+    cached_tokens: for append(), the number of tokens that were not processed because a kept state included them
     (PromptCache).
     durability: for append(), if the server shares a store of sessions with other servers; else None.
     """

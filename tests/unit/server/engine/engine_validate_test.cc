@@ -134,7 +134,7 @@ TEST_F(ValidateTest, StopStrings) {
   engine_.reset();
   tokenizer_.reset();
   spec.stop_strings = {"x"};
-  ExpectRefused(spec, kInvalid, "NO_TOKENIZER", "stop.strings", "not text");
+  ExpectRefused(spec, kInvalid, "NO_TOKENIZER", "stop.strings", "no tokenizer");
 }
 
 TEST_F(ValidateTest, Logprobs) {

@@ -193,7 +193,7 @@ class AsyncClient:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> AsyncSession:
-        """Opens a session without tokens. Tokens are fed once, and the session can be continued, forked and rewound at
+        """Opens a session without tokens. Tokens are processed once, and the session can be continued, forked and rewound at
         any position. Leaving its block, `async with await client.open_session() as session: ...`, closes it.
 
         seed: used by every generate() without its own seed; absent: the server draws one.
@@ -293,7 +293,7 @@ class AsyncClient:
 
         add_special_tokens: add the tokens with which the tokenizer begins and ends a text; absent: True.
         parse_special_tokens: names of control tokens in the text become these tokens; absent: True.
-        Errors: InvalidArgument (TEXT_NOT_SUPPORTED: the model's content is not text; TEXT_NOT_IN_ALPHABET,
+        Errors: InvalidArgument (TEXT_NOT_SUPPORTED: the model has no tokenizer; TEXT_NOT_IN_ALPHABET,
           TEXT_NOT_IN_VOCABULARY), NotFound, ResourceExhausted, DeadlineExceeded.
         """
         request = requests.tokenize(text, model, add_special_tokens, parse_special_tokens)

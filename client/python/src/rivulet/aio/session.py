@@ -110,8 +110,8 @@ class AsyncSession(SessionCore):
         parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
-        """Feeds tokens without generating. An error leaves the session as it was. After Unavailable or DeadlineExceeded
-        the same append() may be repeated; tokens are not fed twice.
+        """Processes tokens without generating. An error leaves the session as it was. After Unavailable or DeadlineExceeded
+        the same append() may be repeated; tokens are not appended twice.
 
         content: text (str), token ids (a sequence or array of integers, [n]), or the next values of an image (bytes, or a numpy
           array of uint8, [n]); may be empty, to set a mark.
@@ -120,7 +120,7 @@ class AsyncSession(SessionCore):
         output_positions, logprobs: as in AsyncClient.score(), for the scored tokens; either implies `score`.
         mark: sets a mark with this name at the position after the tokens, at most 64 bytes.
         cache: share states of the whole sequence with other requests; True is the same as PromptCache(). cached_tokens
-          of the result is the number of tokens that were not fed because of it.
+          of the result is the number of tokens that were not processed because of it.
         priority: order among the tenant's own requests that wait for a slot.
         add_special_tokens, parse_special_tokens: for a text, as in GenerateOptions.
         Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).

@@ -24,7 +24,7 @@ from rivulet.v1 import admin_service_pb2, inference_pb2, multiplex_pb2, session_
 class TlsOptions:
     """Certificates of the server and of this client. Files are PEM.
 
-    root_certs_file: authorities that may have signed the server's certificate; None: the roots that come with gRPC.
+    root_certs_file: CA certificates that may have signed the server's certificate; None: the roots that come with gRPC.
     client_cert_file, client_key_file: this client's certificate and key (mutual TLS); both or neither.
     server_name: name expected in the certificate, if it is not the target's host.
     """

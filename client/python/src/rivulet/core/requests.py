@@ -45,7 +45,7 @@ PriorityName: TypeAlias = Literal["low", "normal", "high"]
 
 @dataclass(frozen=True)
 class PromptCache:
-    """Requests with a common prefix feed the prefix once. A request starts from the longest prefix of its prompt
+    """Requests with a common prefix process the prefix once. A request starts from the longest prefix of its prompt
     whose state the server keeps, and the server keeps states of this prompt. The cache changes only the time of a
     request, not its tokens. States are shared only between requests for the same model, of the same tenant and with
     the same salt.

@@ -39,11 +39,11 @@ class _Parser(argparse.ArgumentParser):
 # Whole numbers: flag, default, least, most, meaning.
 NUMBERS = (
     ("--drain-seconds", 30, 0, 86400, "how long running answers may take after SIGTERM"),
-    ("--workers", 1, 1, 256, "processes that serve, each on a core"),
-    ("--max-connections", 1000, 1, 1 << 20, "of a process at once; others are told 503"),
-    ("--max-body-mib", 8, 1, 64, "MiB of a request's body"),
-    ("--request-seconds", 60, 1, 86400, "in which a whole request must arrive"),
-    ("--reader-seconds", 60, 1, 86400, "after which a client is cut off that takes nothing of its answer"),
+    ("--workers", 1, 1, 256, "processes that serve, one a core"),
+    ("--max-connections", 1000, 1, 1 << 20, "maximum number of connections of a process; others get 503"),
+    ("--max-body-mib", 8, 1, 64, "maximum size of a request's body in MiB"),
+    ("--request-seconds", 60, 1, 86400, "seconds in which a whole request must arrive"),
+    ("--reader-seconds", 60, 1, 86400, "disconnect a client that stops reading for N seconds"),
 )
 
 
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     serving.add_argument("--target", metavar="HOST:PORT", help="the rivulet-server; must be given")
     serving.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
     serving.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
-    security.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
+    security.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the CA certificates that signed its certificate")
     security.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
     security.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
     security.add_argument("--https-cert", metavar="FILE", help="with --https-key: serve HTTPS with this certificate (PEM, its chain behind it)")

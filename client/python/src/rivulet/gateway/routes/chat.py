@@ -107,7 +107,7 @@ async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> t
     """The prompt, and the text that the template writes between an answer and the next question, or "". Errors: Problem;
     worker.Refused."""
     if not model.chat_template and not isinstance(model.content, TextContent):
-        raise invalid("model", f"the content of {model.summary.name} is not text; a chat needs that", "NO_CHAT_TEMPLATE")
+        raise invalid("model", f"{model.summary.name} has no tokenizer; a chat needs one", "NO_CHAT_TEMPLATE")
     if not model.chat_template:
         raise invalid(
             "model", f"{model.summary.name} has no chat template; start rivulet-gateway with --chat-template FILE to give it one, or use "
