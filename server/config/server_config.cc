@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
@@ -521,7 +522,7 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
   try {
     first.app.parse(std::vector(args.rbegin(), args.rend()));
   } catch (const CLI::CallForHelp&) {
-    return show(first.app.help());
+    return show(absl::StrReplaceAll(first.app.help(), {{"\n\n\n", "\n\n"}}));
   } catch (const CLI::CallForVersion& version) {
     return show(absl::StrCat(version.what(), "\n"));
   } catch (const CLI::ParseError& error) {

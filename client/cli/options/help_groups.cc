@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
+
 namespace rivulet {
 namespace {
 
@@ -50,6 +52,10 @@ void GroupFlags(CLI::App* app) {
   }
   const auto is_command = [](const CLI::App* sub) { return !sub->get_name().empty(); };
   for (CLI::App* const command : app->get_subcommands(is_command)) GroupFlags(command);
+}
+
+std::string HelpText(const CLI::App& app) {
+  return absl::StrReplaceAll(app.help(), {{"\n\n\n", "\n\n"}});
 }
 
 }  // namespace rivulet

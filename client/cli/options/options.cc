@@ -293,7 +293,7 @@ absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::stri
   const auto [parser, name] = ParserOf(app, args);
   const bool is_ours = dynamic_cast<const UsageError*>(&error) != nullptr;
   // CLI11 checks --help only after it has called our parsers.
-  if (is_ours && parser->get_help_ptr()->count() > 0) return ShowText{app.help()};
+  if (is_ours && parser->get_help_ptr()->count() > 0) return ShowText{HelpText(app)};
   const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
   auto [flag, more] = FindUnknownOption(*parser, args);
   if (flag.empty()) return Usage(absl::StrCat(error.what(), is_ours ? "" : help));
@@ -338,7 +338,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
     return command;
   } catch (const CLI::CallForHelp&) {
-    return ShowText{app.help()};
+    return ShowText{HelpText(app)};
   } catch (const CLI::CallForVersion& version) {
     return ShowText{absl::StrCat(version.what(), "\n")};
   } catch (const CLI::Error& error) {
