@@ -174,8 +174,9 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
       ->check(CLI::IsMember({"default", "float32"}))
       ->needs(local);
   app->add_option("--weights", target->weights,
-                  "Type of the weights in memory: auto, f32, f16, bf16, int8 or int4, on a GPU "
-                  "auto or int8; int4,head=f16 gives embedding and head another")
+                  "Type of the weights in memory: auto, f32, f16, bf16, int8 or int4; "
+                  "int4,head=f16 gives embedding and head another. On a GPU only int8 has an "
+                  "effect")
       ->type_name("TYPE[,head=TYPE]")
       ->needs(local);
   app->add_option("--max-context", target->max_context,

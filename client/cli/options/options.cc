@@ -306,7 +306,8 @@ absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::stri
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   CLI::App app{
       "Generates text, tokens and images with trained linear transformers, and scores them.\n"
-      "Start here: rivulet chat --model DIR, where DIR is a model directory or a GGUF file.\n"
+      "Start here: rivulet serve DIR, or rivulet chat --model DIR (a model directory or a GGUF "
+      "file)\n"
       "Example: rivulet generate --model DIR --prompt \"Once upon a time\" --max-tokens 100\n"
       "The flags of a command: rivulet COMMAND --help",
       "rivulet"};
