@@ -53,7 +53,7 @@ std::vector<Setting> SessionStoreSettings() {
        &C::session_store_encryption_keys},
       Number(
           "session-store-tenant-mib",
-          "What one tenant's sessions, of all models, may take in the store: tokens and records, "
+          "Maximum size of one tenant's sessions of all models in the store: tokens and records, "
           "256 bytes added for each piece, also of closed sessions until they expire. Beyond "
           "it, opening, forking, restoring and extending sessions is refused; 0: no limit",
           &C::session_store_tenant_mib, 0, 1 << 24),
@@ -116,8 +116,8 @@ std::vector<Setting> StateSettings() {
        "tenant may start; repeatable",
        &C::warm_states},
       Number("checkpoint-tokens",
-             "A long request on a session keeps a state after this many tokens each, so that a "
-             "rewind recomputes few tokens",
+             "Keep a state after every N tokens of a long request on a session, so that a rewind "
+             "recomputes few tokens",
              &C::checkpoint_tokens, 1, 1 << 30),
   };
 }
@@ -274,7 +274,7 @@ std::vector<Setting> OperatingSettings() {
              "tenant never fills the whole queue: an eighth stays free even if it is alone",
              &C::max_tenant_queue, 0, 1 << 24),
       Number("max-tenant-slots",
-             "Slots that one tenant may hold at once, and so the most samples of a request; 0: all",
+             "Maximum number of slots of one tenant, and so of samples of a request; 0: all",
              &C::max_tenant_slots, 0, 1 << 24),
       Number("max-request-tokens", "Tokens that one request may generate, over all its samples",
              &C::max_request_tokens, 1, std::numeric_limits<int>::max()),

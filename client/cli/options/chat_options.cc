@@ -8,7 +8,7 @@ void AddChat(CLI::App* app, ChatOptions* options) {
   AddTarget(app, &options->target);
   AddTenant(app, &options->target)->needs(app->get_option("--target"));
   AddChatTemplate(app, &options->chat_template);
-  Utf8(app->add_option("--system", options->system, "The system's message; default: none"));
+  Utf8(app->add_option("--system", options->system, "System prompt; default: none"));
   AddSampling(app, &options->sampling);
   AddMaxTokens(app, &options->max_tokens, "Maximum number of tokens of each answer");
   AddStop(app, &options->stop,

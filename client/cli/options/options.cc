@@ -58,7 +58,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
              "Maximum duration of the call in seconds");
   app->add_flag_callback(
       "--no-resume", [options] { options->resume = false; },
-      "End with an error when the reply is cut off, instead of going on where it was");
+      "Fail when the reply is cut off, instead of resuming it");
   CLI::Option* const out =
       app->add_option("--out", options->out, "Image models: write --count images to this PNG file")
           ->check(PathGiven())
