@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the packages that a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
+# Installs the packages that a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--unit | --tests]
 # Without an option: the packages for building the server and the command, and jinja2, with which the command renders chat
-# templates. --tests: also the packages for deploy/test.sh.
+# templates. --unit: also those for building all tests and running the unit tests. --tests: those for deploy/test.sh.
 # --tests also makes build/venv (tests/requirements.txt; if nvcc is installed, tests/requirements-cuda.txt too, and
 # build/gpu-peer from tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript
 # (client/typescript). Does nothing if everything is installed; otherwise needs root, or sudo.
@@ -15,20 +15,21 @@ packages=(
   libpcre2-dev libutf8proc-dev prometheus-cpp-dev libhiredis-dev
   python3-jinja2
 )
+unit_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl python3)
 test_packages=(
-  libgtest-dev libgmock-dev openssl libbenchmark-dev
-  clang-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
+  clang-14 clang-format-14 libclang-rt-14-dev python3-venv shellcheck
   git haproxy buildah debootstrap curl chromium prometheus redis-server logrotate qemu-user xz-utils
 )
 
 case "${1:-}" in
   "") ;;
+  --unit) packages+=("${unit_packages[@]}") ;;
   --tests)
-    packages+=("${test_packages[@]}")
+    packages+=("${unit_packages[@]}" "${test_packages[@]}")
     # Any Node.js will do: Debian's packages conflict with NodeSource's.
     command -v npm >/dev/null || packages+=(nodejs npm)
     ;;
-  *) echo "setup.sh: unknown option '$1'; usage: deploy/setup.sh [--tests]" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown option '$1'; usage: deploy/setup.sh [--unit | --tests]" >&2; exit 2 ;;
 esac
 
 log=$(mktemp)
