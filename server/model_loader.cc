@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/model_loader.h"
 
-#include <filesystem>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,10 +10,10 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/gguf_model.h"
 #include "model/hybrid_settings.h"
 #include "server/health/health_watch.h"
 #include "server/log.h"
+#include "server/start/start_files.h"
 
 namespace rivulet {
 namespace {
@@ -172,13 +170,8 @@ absl::StatusOr<std::string> ModelLoader::DirectoryOf(const std::string& name) co
   if (const auto found = options_.directories.find(name); found != options_.directories.end()) {
     return found->second;
   }
-  for (const std::string& repository : options_.repositories) {
-    const std::filesystem::path directory = std::filesystem::path(repository) / name;
-    std::error_code ignored;
-    if (std::filesystem::is_directory(directory, ignored)) return directory.string();
-    std::string file = FindGgufFile(repository, name);
-    if (!file.empty()) return file;
-  }
+  std::string found = FindInRepositories(options_.repositories, name);
+  if (!found.empty()) return found;
   return AboutModel(
       absl::StatusCode::kNotFound, "MODEL_NOT_IN_REPOSITORY",
       absl::StrCat("model ", Quoted(name),

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.products = config.products == "own" ? CudaProductChoice::kOwn : CudaProductChoice::kAuto;
   options.device = config.device;
   options.max_context = config.max_context;
-  RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
+  RIVULET_ASSIGN_OR_RETURN(options.weights, WeightsOf(config, model->config().name));
   RIVULET_ASSIGN_OR_RETURN(options.cache, ParseCacheType(config.kv_cache));
   return CreateCudaBackend(std::move(model), options);
 }
@@ -94,17 +94,16 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
          {"reason", std::string(cuda.status().message())}});
   }
   RIVULET_ASSIGN_OR_RETURN(const CpuBackendOptions options,
-                           CpuOptionsOf(config, ReservedBytes(others)));
+                           CpuOptionsOf(config, model->config().name, ReservedBytes(others)));
   RIVULET_ASSIGN_OR_RETURN(auto cpu, CreateCpuBackend(model, options));
   return ChosenBackend{"cpu", std::move(cpu)};
 }
 
 // Files and names are checked for all models before any backend takes memory.
-absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
-    const std::vector<std::string>& places) {
+absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(const ServerConfig& config) {
   std::vector<std::shared_ptr<const Model>> models;
   std::map<std::string, std::string> directories;
-  for (const std::string& text : places) {
+  for (const std::string& text : config.models) {
     RIVULET_ASSIGN_OR_RETURN(const ModelPlace place, ParseModelPlace(text));
     RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
                              Model::Load(place.directory, place.name));
@@ -113,6 +112,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
     directories[name] = model->directory();
     models.push_back(std::move(model));
   }
+  RIVULET_RETURN_IF_ERROR(CheckWeightNames(config, directories));
   return models;
 }
 
@@ -201,7 +201,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
         "keys-file", FileWatch::kPeriod,
         [keys = server->keys_](bool asked) { keys->Look(absl::Now(), asked); });
   }
-  RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
+  RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config));
   RIVULET_ASSIGN_OR_RETURN(WarmFiles warm_files, WarmFiles::Read(config, snapshot_key));
   const auto warm = std::make_shared<const WarmFiles>(std::move(warm_files));
   // With a repository the files may be of a model that is loaded later.

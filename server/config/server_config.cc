@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -213,10 +214,34 @@ struct Flags {
   }
 };
 
-absl::Status CheckWeights(const ServerConfig& config) {
-  RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(config.weights));
-  if (config.backend != "cuda") return absl::OkStatus();  // with auto the backend is not known yet
-  return CheckCudaWeights(choice, config.precision == "float32");
+// Faults of weights and of each value of model-weights.
+void CheckWeights(const ServerConfig& config, std::vector<absl::Status>* faults) {
+  const auto fits = [&config](const WeightChoice& choice) {
+    if (config.backend != "cuda") return absl::OkStatus();  // with auto it is not known yet
+    return CheckCudaWeights(choice, config.precision == "float32");
+  };
+  const auto all = ParseWeightChoice(config.weights);
+  if (!all.ok() && ParseModelWeights(config.weights).ok()) {
+    faults->push_back(InvalidField("CONFIG_INVALID", "weights",
+                                   absl::StrCat("weights is ", Quoted(config.weights),
+                                                ", which names a model; --model-weights ",
+                                                config.weights, " sets those of one model")));
+  } else {
+    faults->push_back(all.ok() ? fits(*all) : all.status());
+  }
+  std::set<std::string> names;
+  for (const std::string& text : config.model_weights) {
+    const auto own = ParseModelWeights(text);
+    if (!own.ok()) {
+      faults->push_back(own.status());
+      continue;
+    }
+    faults->push_back(Annotate(fits(own->choice), absl::StrCat("model-weights ", text)));
+    if (names.insert(own->name).second) continue;
+    faults->push_back(
+        InvalidField("CONFIG_INVALID", "model-weights",
+                     absl::StrCat("model-weights names the model ", Quoted(own->name), " twice")));
+  }
 }
 
 }  // namespace
@@ -238,6 +263,29 @@ absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text) {
   }
   if (directory.empty()) return invalid("no directory follows the name");
   return ModelPlace{std::string(name), std::string(directory)};
+}
+
+absl::StatusOr<ModelWeights> ParseModelWeights(absl::string_view text) {
+  const auto invalid = [text](absl::string_view why) {
+    return InvalidField("CONFIG_INVALID", "model-weights",
+                        absl::StrCat("model-weights is ", Quoted(text), "; ", why));
+  };
+  const size_t equals = text.find('=');
+  const absl::string_view name = text.substr(0, equals);
+  if (equals == text.npos || !IsModelName(name)) {
+    return invalid("allowed: NAME=TYPE[,head=TYPE] with the name of a model, as in chat=int8");
+  }
+  const auto choice = ParseWeightChoice(text.substr(equals + 1));
+  if (!choice.ok()) return invalid(choice.status().message());
+  return ModelWeights{std::string(name), *choice};
+}
+
+absl::StatusOr<WeightChoice> WeightsOf(const ServerConfig& config, absl::string_view model) {
+  for (const std::string& text : config.model_weights) {
+    RIVULET_ASSIGN_OR_RETURN(const ModelWeights own, ParseModelWeights(text));
+    if (own.name == model) return own.choice;
+  }
+  return ParseWeightChoice(config.weights);
 }
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_view setting) {
@@ -356,7 +404,7 @@ std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
   for (const std::string& model : config.models) {
     faults.push_back(ParseModelPlace(model).status());
   }
-  faults.push_back(CheckWeights(config));
+  CheckWeights(config, &faults);
   // Room for one message, and the same for other tenants.
   const ServerConfig within = WithinLimits(config);
   if (within.restore_memory_mib == config.restore_memory_mib &&

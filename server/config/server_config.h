@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/weight_choice.h"
 
 namespace rivulet {
 
@@ -30,13 +31,15 @@ struct ServerConfig {
   std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
   std::string products = "auto";      // matrix products on CUDA: auto, own
   std::string weights = "auto";       // how the CPU backend keeps matrices: ParseWeightChoice
-  std::optional<int> slots;           // per model: sequences that hold a state; nullopt: auto
-  std::optional<int> max_context;     // tokens of a sequence with softmax attention; nullopt: auto
-  std::string kv_cache = "f32";       // f32, f16, bf16 (CPU)
-  int max_queue = 1024;               // per model: samples and scores that may wait for a slot
-  int max_tenant_queue = 0;           // of one tenant, beside the part kept for others; 0 = no cap
-  int max_request_tokens = 1 << 26;   // tokens of one request, over all its samples
-  int max_tenant_slots = 0;           // slots of one tenant at once; 0 = all
+  // ... of single models: NAME=TYPE[,head=TYPE].
+  std::vector<std::string> model_weights;
+  std::optional<int> slots;          // per model: sequences that hold a state; nullopt: auto
+  std::optional<int> max_context;    // tokens of a sequence with softmax attention; nullopt: auto
+  std::string kv_cache = "f32";      // f32, f16, bf16 (CPU)
+  int max_queue = 1024;              // per model: samples and scores that may wait for a slot
+  int max_tenant_queue = 0;          // of one tenant, beside the part kept for others; 0 = no cap
+  int max_request_tokens = 1 << 26;  // tokens of one request, over all its samples
+  int max_tenant_slots = 0;          // slots of one tenant at once; 0 = all
   int reader_timeout_seconds = 30;  // a reply that is full and unread this long is ended; 0 = never
   // Per model: host memory for states of replies that gave their slots to others; 0 = the need of
   // preemption, and 256 MiB.
@@ -131,6 +134,19 @@ struct ModelPlace {
 // Splits "DIR" or "NAME=DIR". Text with a "/" before its first "=" is a DIR. Errors:
 // INVALID_ARGUMENT (the name, or no directory).
 absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text);
+
+// A value of --model-weights.
+struct ModelWeights {
+  std::string name;
+  WeightChoice choice;
+};
+
+// Splits "NAME=TYPE[,head=TYPE]". Errors: INVALID_ARGUMENT (the form, the name or the type).
+absl::StatusOr<ModelWeights> ParseModelWeights(absl::string_view text);
+
+// The weights of `model`: its own of model-weights, else those of all models. Errors:
+// INVALID_ARGUMENT (a value of weights or model-weights).
+absl::StatusOr<WeightChoice> WeightsOf(const ServerConfig& config, absl::string_view model);
 
 // Splits "HOST:PORT" or "[IPV6]:PORT", the value of `setting`. Errors: INVALID_ARGUMENT.
 struct HostPort {

@@ -164,6 +164,8 @@ std::vector<Setting> ServingSettings() {
        "otherwise precision sets the type. head= sets embedding and head; without it they have the "
        "same type, or int8 where TYPE is int4",
        &C::weights},
+      {"model-weights", "NAME=TYPE[,head=TYPE]",
+       "Weights of the model NAME, in place of --weights; repeatable", &C::model_weights},
       {"max-context",
        "N",
        "Maximum context length of models with softmax attention, such as hybrids: each slot "

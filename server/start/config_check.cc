@@ -115,22 +115,32 @@ class Checker {
     if (!on_cpu && weights.ok()) {
       Note(CheckCudaWeights(*weights, config_.precision == "float32"));
     }
+    for (const std::string& text : config_.model_weights) {
+      const auto own = ParseModelWeights(text);
+      if (on_cpu || !own.ok()) continue;
+      Note(Annotate(CheckCudaWeights(own->choice, config_.precision == "float32"),
+                    absl::StrCat("model-weights ", text)));
+    }
     int64_t reserved_bytes = 0;
+    bool all_open = true;  // else a name may be that of a model with a fault
     for (const std::string& text : config_.models) {
       const auto place = ParseModelPlace(text);
       if (!place.ok()) continue;  // a fault of the setting
       const auto model = Model::Open(place->directory, place->name);
       Note(model.status());
+      all_open = all_open && model.ok();
       if (!model.ok()) continue;
       const std::string& name = (*model)->config().name;
       Note(CheckNewModel(directories_, name, place->directory));
       directories_[name] = place->directory;
       Note(CheckOnBackend(**model, on_cpu, &reserved_bytes));
     }
+    if (all_open) Note(CheckWeightNames(config_, directories_));
   }
 
   absl::Status CheckOnBackend(const Model& model, bool on_cpu, int64_t* reserved_bytes) {
-    absl::StatusOr<CpuBackendOptions> options = CpuOptionsOf(config_, *reserved_bytes);
+    absl::StatusOr<CpuBackendOptions> options =
+        CpuOptionsOf(config_, model.config().name, *reserved_bytes);
     if (!options.ok()) return options.status();
     // For a GPU this checks the tensors, but not its memory.
     if (!on_cpu) options->num_slots = 1;

@@ -64,7 +64,8 @@ std::string TypesOf(const CheckpointTensors& tensors) {
 absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   RIVULET_ASSIGN_OR_RETURN(const ModelPlace at, ParseModelPlace(server.models.front()));
   RIVULET_ASSIGN_OR_RETURN(const auto model, Model::Open(at.directory, at.name));
-  RIVULET_ASSIGN_OR_RETURN(const CpuBackendOptions options, CpuOptionsOf(server, 0));
+  RIVULET_ASSIGN_OR_RETURN(const CpuBackendOptions options,
+                           CpuOptionsOf(server, model->config().name, 0));
   const ModelConfig config = model->config().WithCache(options.cache);
   ModelDescription description;
   const auto plan = PackedWeights::Plan(*model, options.weights);

@@ -9,11 +9,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/base/utf8.h"
 #include "model/cache_type.h"
+#include "model/gguf_model.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/request_log/request_id.h"
 
@@ -80,13 +82,44 @@ absl::Status CheckNewModel(const std::map<std::string, std::string>& directories
                                    Quoted(name), "; --model NAME=DIR gives it another"));
 }
 
-absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, int64_t reserved_bytes) {
+std::string FindInRepositories(const std::vector<std::string>& repositories,
+                               const std::string& name) {
+  for (const std::string& repository : repositories) {
+    const std::filesystem::path directory = std::filesystem::path(repository) / name;
+    std::error_code ignored;
+    if (std::filesystem::is_directory(directory, ignored)) return directory.string();
+    std::string file = FindGgufFile(repository, name);
+    if (!file.empty()) return file;
+  }
+  return "";
+}
+
+absl::Status CheckWeightNames(const ServerConfig& config,
+                              const std::map<std::string, std::string>& directories) {
+  for (const std::string& text : config.model_weights) {
+    RIVULET_ASSIGN_OR_RETURN(const ModelWeights own, ParseModelWeights(text));
+    if (directories.count(own.name) > 0) continue;
+    if (!FindInRepositories(config.model_repositories, own.name).empty()) continue;
+    const auto append_name = [](std::string* out, const auto& entry) {
+      out->append(Quoted(entry.first));
+    };
+    return InvalidField(
+        "CONFIG_INVALID", "model-weights",
+        absl::StrCat("model-weights is ", Quoted(text), ", but there is no model ",
+                     Quoted(own.name), "; models: ", absl::StrJoin(directories, ", ", append_name),
+                     config.model_repositories.empty() ? "" : ", and those of model-repository"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, absl::string_view name,
+                                               int64_t reserved_bytes) {
   CpuBackendOptions options;
   options.num_slots = config.slots;
   options.max_context = config.max_context;
   RIVULET_ASSIGN_OR_RETURN(options.cache, ParseCacheType(config.kv_cache));
   options.reserved_bytes = reserved_bytes;
-  RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
+  RIVULET_ASSIGN_OR_RETURN(options.weights, WeightsOf(config, name));
   options.threads = config.threads;
   return options;
 }

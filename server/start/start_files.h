@@ -35,8 +35,19 @@ absl::Status CheckRepository(const std::string& directory);
 absl::Status CheckNewModel(const std::map<std::string, std::string>& directories,
                            const std::string& name, const std::string& directory);
 
-// `reserved_bytes`: as CpuBackendOptions. Errors: INVALID_ARGUMENT (weights).
-absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, int64_t reserved_bytes);
+// The directory or GGUF file of the model `name` in the first of `repositories` that has it; "".
+std::string FindInRepositories(const std::vector<std::string>& repositories,
+                               const std::string& name);
+
+// Errors: INVALID_ARGUMENT if model-weights names a model that is neither in `directories` (by
+// names) nor in a repository.
+absl::Status CheckWeightNames(const ServerConfig& config,
+                              const std::map<std::string, std::string>& directories);
+
+// The options of the model `name`. `reserved_bytes`: as CpuBackendOptions. Errors:
+// INVALID_ARGUMENT (weights).
+absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, absl::string_view name,
+                                               int64_t reserved_bytes);
 
 // The fault of a start for `status`, an error of the CUDA backend: OK if the CPU serves instead.
 absl::Status CudaFault(const ServerConfig& config, const absl::Status& status);

@@ -232,6 +232,10 @@ absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::str
 
 absl::StatusOr<WarmFiles> WarmFiles::Read(const ServerConfig& config, absl::string_view key) {
   WarmFiles warm;
+  for (const std::string& text : config.model_weights) {
+    RIVULET_ASSIGN_OR_RETURN(const ModelWeights own, ParseModelWeights(text));
+    warm.own_weights_.insert(own.name);
+  }
   for (const std::string& path : config.warm_states) {
     RIVULET_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesAt(path));
     for (const std::string& file : files) {
@@ -273,6 +277,8 @@ absl::StatusOr<std::vector<WarmState>> WarmFiles::Of(const Model& model,
                        " tokens, a sequence here has room for ", limits.context, " (max-context)"));
     }
     if (snapshot.numerics_id != limits.numerics_id) {
+      const std::string &ours = model.config().name, &theirs = snapshot.model_name;
+      if (ours != theirs && own_weights_.count(ours) + own_weights_.count(theirs) > 0) continue;
       return BadWarmFile(
           "WARM_STATE_NUMERICS", file.path,
           absl::StrCat("the state was computed with numerics id ", snapshot.numerics_id,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,7 +61,8 @@ class WarmFiles {
 
   // INVALID_ARGUMENT (WARM_STATE_MODEL) if a file belongs to none of these models.
   absl::Status CheckModels(const std::vector<std::shared_ptr<const Model>>& models) const;
-  // The states of `model`. Errors: INVALID_ARGUMENT (WARM_STATE_NUMERICS: computed by another
+  // The states of `model`; not those of another model that keeps the same weights in another type
+  // (model-weights). Errors: INVALID_ARGUMENT (WARM_STATE_NUMERICS: computed by another
   // backend or build, so requests would get other tokens than without the state; WARM_STATE_MEMORY;
   // TOO_MANY_TOKENS: more than a slot has room for); the errors of CheckSnapshot.
   absl::StatusOr<std::vector<WarmState>> Of(const Model& model, const BackendLimits& limits,
@@ -72,6 +74,7 @@ class WarmFiles {
     Snapshot snapshot;
   };
   std::vector<File> files_;
+  std::set<std::string> own_weights_;  // names in model-weights
 };
 
 }  // namespace rivulet

@@ -155,7 +155,7 @@ absl::StatusOr<std::string> RunCommand(const ModelsOptions& options) {
   const absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, {});
   if (!names.ok()) return names.status();
   std::vector<std::vector<std::string>> rows = {
-      {"NAME", "CONTENT", "PARAMETERS", "STATE", "SLOTS", "BACKEND", "WEIGHTS SHA-256"}};
+      {"NAME", "CONTENT", "PARAMETERS", "STATE", "SLOTS", "NUMERICS", "WEIGHTS SHA-256"}};
   std::string json;
   for (const std::string& name : *names) {
     const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(name);
@@ -164,7 +164,7 @@ absl::StatusOr<std::string> RunCommand(const ModelsOptions& options) {
     rows.push_back({name, ContentName(model->content()),
                     Compact(static_cast<double>(summary.num_parameters())),
                     absl::StrFormat("%.1f KiB", static_cast<double>(summary.state_bytes()) / 1024),
-                    absl::StrCat(model->limits().slots()), summary.backend(),
+                    absl::StrCat(model->limits().slots()), model->numerics_id(),
                     summary.weights_sha256().substr(0, 12)});
     json += ModelJson(*model);
   }

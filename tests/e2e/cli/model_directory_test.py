@@ -47,6 +47,62 @@ class QuantizeTest(DirectoryTest):
         self.fails(rivulet("quantize", ZOO / "shakespeare-rfa", out, "--weights", "int4"), 2, "exists and is not empty")
         self.fails(rivulet("quantize", ZOO / "shakespeare-rfa", self.folder / "x", "--weights", "f16"), 2, '"f16"', "int8 or int4")
         self.fails(rivulet("quantize", self.folder / "nowhere", self.folder / "x", "--weights", "int8"), 2, "nowhere")
+        gguf = next(GGUF.rglob("*.gguf"))
+        self.fails(rivulet("quantize", gguf, self.folder / "x", "--weights", "int8"), 2, "is a GGUF file; quantize takes a model directory")
+
+    def test_a_check_scores_windows_of_the_first_tokens_as_score_does(self):
+        text, part = self.folder / "text", ("--window", "9", "--limit", "31")
+        text.write_text("What's in a name? That which we call a rose\n")
+        model = ZOO / "shakespeare-rfa"
+        result = self.succeeds(rivulet("quantize", model, self.folder / "small", "--weights", "int8", "--check", text, *part))
+        scored = [rivulet("score", "--model", place, "--text", text, *part).err for place in (model, self.folder / "small")]
+        losses = [re.search(r"31 tokens, ([\d.]+) nats/token", told)[1] for told in scored]
+        self.assertEqual(re.findall(r"31 tokens, ([\d.]+) nats/token", result.err), losses)
+        self.fails(rivulet("quantize", model, self.folder / "x", "--weights", "int8", "--window", "9"), 2, "--check")
+
+
+class ModelWeightsTest(DirectoryTest):
+    """`--model-weights` of a server."""
+
+    MODEL = ZOO / "shakespeare-rfa"
+
+    def numerics(self, server):
+        models = self.succeeds(rivulet("models", "--target", server.target, "--json")).lines()
+        return {model["name"]: model["numerics_id"] for model in models}
+
+    def test_two_models_of_one_directory_have_each_its_weights(self):
+        flags = ("--model-weights", "b=int4", "--weights", "f32")
+        snapshot = self.folder / "snapshot"
+        with Server(f"a={self.MODEL}", f"b={self.MODEL}", args=(*flags, "--admin-listen", "127.0.0.1:0")) as server:
+            found = self.numerics(server)
+            self.assertIn("-exact-", found["a"])
+            self.assertIn("-int4", found["b"])
+            shown = self.succeeds(rivulet("models", "--target", server.target)).out
+            self.assertRegex(shown, rf"a +text .* {found['a']} (.*\n)b +text .* {found['b']} ")
+            generate = ("generate", "--prompt", "ROMEO:", "--seed", "1", "--max-tokens", "30")
+            for name, weights in (("a", "f32"), ("b", "int4")):
+                alone = self.succeeds(rivulet(*generate, "--model", self.MODEL, "--weights", weights))
+                self.assertEqual(self.succeeds(rivulet(*generate, "--target", server.target, "--model-name", name)).out, alone.out)
+            for action in ("unload", "load"):
+                self.succeeds(rivulet("models", action, "b", "--target", server.admin))
+            self.assertEqual(self.numerics(server), found)
+            call = ("--target", server.target, "--model-name", "a")
+            session = self.succeeds(rivulet("sessions", "open", *call)).out.strip()
+            self.succeeds(rivulet("sessions", "append", session, *call, "--prompt", "ROMEO:"))
+            self.succeeds(rivulet("sessions", "snapshot", session, *call, "--out", snapshot))
+        # A warm state of one type is not of the model that keeps the same weights in another type.
+        warm = (*flags, "--warm-states", snapshot)
+        with Server(f"a={self.MODEL}", f"b={self.MODEL}", args=warm) as server:
+            cached = {name: rivulet("generate", "--target", server.target, "--model-name", name, "--prompt", "ROMEO:", "--cache", "--max-tokens", "1").err
+                      for name in ("a", "b")}  # fmt: skip
+            self.assertIn("5 of 6 prompt tokens cached", cached["a"])
+            self.assertIn("0 of 6 prompt tokens cached", cached["b"])
+
+    def test_a_model_of_a_repository_is_loaded_with_its_weights(self):
+        args = ("--model-repository", ZOO, "--model-weights", "shakespeare-rfa=int8", "--admin-listen", "127.0.0.1:0")
+        with Server(args=args) as server:
+            self.succeeds(rivulet("models", "load", "shakespeare-rfa", "--target", server.admin))
+            self.assertIn("-int8", self.numerics(server)["shakespeare-rfa"])
 
 
 class DescriptionTest(DirectoryTest):

@@ -72,6 +72,10 @@ class CheckConfigTest(unittest.TestCase):
             "a tensor": (["--model", no_tensor], 2),
             "two models of a name": ([*good, "--model", f"{MODEL.name}={OTHER}"], 2),
             "an unknown type of weights": ([*good, "--weights", "f8"], 2),
+            "weights of no model": ([*good, "--model-weights", "absent=int8"], 2),
+            "weights of a model twice": ([*good, "--model-weights", f"{MODEL.name}=f16", "--model-weights", f"{MODEL.name}=f32"], 2),
+            "weights of a model in no repository": (
+                ["--admin-listen", "127.0.0.1:0", "--model-repository", self.folder, "--model-weights", "absent=int8"], 2),
             "more slots than memory": (["--model", LARGE, "--backend", "cpu", "--slots", 1 << 24], 2),
             "less memory than paused replies need": ([*good, "--backend", "cpu", "--slots", "100000", "--parked-state-mib", "1"], 2),
             "settings that do not fit each other": ([*good, "--max-message-mib", "400"], 2),

@@ -180,6 +180,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.models = {"one", "two"};
   config.listen = "[::1]:0";
   config.weights = "bf16";
+  config.model_weights = {"one=int4,head=f16"};
   config.max_queue = 3;
   config.slots = 8;
   config.max_open_sessions = 5;
@@ -194,6 +195,8 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
   EXPECT_THAT(read.models, ElementsAre("one", "two"));
   EXPECT_EQ(read.weights, "bf16");
+  EXPECT_EQ(WeightChoiceName(*WeightsOf(read, "one")), "int4,head=f16");
+  EXPECT_EQ(WeightChoiceName(*WeightsOf(read, "two")), "bf16");
   EXPECT_EQ(read.slots, 8);
   EXPECT_EQ(read.max_open_sessions, 5);
   EXPECT_EQ(read.max_tenant_sessions, 4);
@@ -311,6 +314,18 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--listen", "localhost:http"}, "the port must be 0 to 65535"},
       {{"--model"}, "--model"},
   };
+      {{"--model", "m", "--weights", "m=int8"},
+       "weights is \"m=int8\", which names a model; --model-weights m=int8 sets those of one "
+       "model"},
+      {{"--model", "m", "--model-weights", "int8"},
+       "model-weights is \"int8\"; allowed: NAME=TYPE[,head=TYPE] with the name of a model"},
+      {{"--model", "m", "--model-weights", "int4,head=f16"}, "allowed: NAME=TYPE[,head=TYPE]"},
+      {{"--model", "m", "--model-weights", "m=int2"},
+       "model-weights is \"m=int2\"; weights is \"int2\"; allowed: auto, f32, f16, bf16, int8"},
+      {{"--model", "m", "--model-weights", "m=int8", "--model-weights", "m=f16"},
+       "model-weights names the model \"m\" twice"},
+      {{"--model", "m", "--model-weights", "m=int4", "--backend", "cuda"},
+       "model-weights m=int4: weights is \"int4\", which the backend cuda does not have"},
   for (const auto& test : kCases) {
     const auto command = Parse(test.flags);
     ASSERT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument) << test.message;

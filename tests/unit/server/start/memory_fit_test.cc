@@ -58,7 +58,7 @@ TEST(MemoryFitTest, TheDefaultsStartOn8GibWithBothHybridsOfTheBenchmarks) {
     const auto config = ParseBlockConfig(*json);
     ASSERT_TRUE(config.ok()) << config.status();
     const ServerConfig defaults;
-    const auto options = CpuOptionsOf(defaults, /*reserved_bytes=*/0);
+    const auto options = CpuOptionsOf(defaults, "any", /*reserved_bytes=*/0);
     ASSERT_TRUE(options.ok()) << options.status();
     BackendLimits limits;
     limits.weight_bytes = size_t(shape.weight_bytes);
