@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -48,16 +49,27 @@ std::string Nearest(absl::string_view word, const std::vector<std::string>& word
 
 }  // namespace
 
+std::string DidYouMean(const std::vector<std::string>& names) {
+  std::string said = absl::StrCat("; did you mean ", names.front());
+  for (size_t i = 1; i < names.size(); ++i) {
+    absl::StrAppend(&said, i + 1 < names.size() ? ", " : " or ", names[i]);
+  }
+  return said + "?";
+}
+
 std::string Suggestion(absl::string_view word, const std::vector<std::string>& names) {
   const std::string nearest = Nearest(word, names);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
+  return nearest.empty() ? "" : DidYouMean({nearest});
 }
 
 std::string UnknownFlag(const std::vector<std::string>& args,
                         absl::FunctionRef<std::optional<bool>(const std::string&)> takes_value) {
   bool is_value = false;
   for (const std::string& arg : args) {
-    if (std::exchange(is_value, false) || !absl::StartsWith(arg, "--")) continue;
+    const bool is_flag =
+        absl::StartsWith(arg, "--") || (arg.size() > 1 && arg[0] == '-' &&
+                                        absl::ascii_isalpha(static_cast<unsigned char>(arg[1])));
+    if (std::exchange(is_value, false) || !is_flag) continue;
     if (arg == "--") break;
     const std::string flag = arg.substr(0, arg.find('='));
     const std::optional<bool> takes = takes_value(flag);

@@ -484,7 +484,9 @@ namespace {
 
 absl::Status BadFlags(const CLI::App& app, const std::vector<std::string>& args,
                       const CLI::ParseError& error) {
-  const auto [flag, meant] = FindUnknownOption(app, args);
+  const std::vector<std::string> listen = {"--listen HOST:PORT"};
+  const auto [flag, meant] =
+      FindUnknownOption(app, args, {{"-m", {"--model"}}, {"--port", listen}, {"--host", listen}});
   const std::string wrong =
       flag.empty() ? std::string(error.what()) : absl::StrCat("unknown option ", flag, meant);
   return InvalidField("CONFIG_INVALID", "", absl::StrCat(wrong, " (see --help)"));
@@ -496,7 +498,7 @@ std::vector<std::vector<std::string>> SplitFlags(const CLI::App& app,
   std::vector<std::vector<std::string>> pieces;
   for (size_t i = 0; i < args.size(); ++i) {
     std::vector<std::string>& piece = pieces.emplace_back(1, args[i]);
-    if (i + 1 == args.size() || !absl::StartsWith(args[i], "--")) continue;
+    if (i + 1 == args.size() || !absl::StartsWith(args[i], "-")) continue;
     const CLI::Option* const option = app.get_option_no_throw(args[i]);
     // An unknown flag may have a value, too.
     const bool may_take =

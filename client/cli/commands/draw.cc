@@ -26,7 +26,8 @@ absl::StatusOr<ImageShape> Shape(const v1::GetModelReply& model) {
   const v1::ImageContent& image = model.content().image();
   if (!model.content().has_image()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--out: model ", model.summary().name(), " does not make images"));
+        absl::StrCat("--out: model ", model.summary().name(),
+                     " does not make images; --count N without --out prints N samples"));
   }
   const v1::ModelArchitecture& architecture = model.architecture();
   ImageShape shape{image.height(), image.width(), image.channels(), architecture.vocab_size()};

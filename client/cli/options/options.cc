@@ -63,12 +63,10 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
       app->add_option("--out", options->out, "Image models: write --count images to this PNG file")
           ->check(PathGiven())
           ->excludes(json);
-  CLI::Option* const count =
-      app->add_option("--count", options->count,
-                      "With --out the number of images, default 1; without it the number of "
-                      "samples, each printed whole with a line feed behind it")
-          ->check(CLI::Range(1, 65536))
-          ->excludes(json);
+  app->add_option("--count", options->count,
+                  "With --out the number of images, default 1; without it the number of "
+                  "samples, each printed whole with a line feed behind it")
+      ->check(CLI::Range(1, 65536));
   app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
@@ -76,8 +74,22 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
        {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session", "--cache"}) {
     app->get_option(name)->excludes(out);
   }
-  for (const char* const name : {"--num-samples", "--session"}) {
-    app->get_option(name)->excludes(count);
+}
+
+void FinishGenerate(GenerateOptions* options) {
+  if (!options->count.has_value()) return;
+  const bool session = !options->session.id.empty();
+  if (options->json || session || options->logprobs) {
+    throw UsageError(absl::StrCat("--count excludes ",
+                                  options->json ? "--json"
+                                  : session     ? "--session"
+                                                : "--logprobs",
+                                  "; --num-samples N gives N texts there"));
+  }
+  if (options->num_samples.has_value()) {
+    throw UsageError(
+        "--count and --num-samples exclude each other: --count N prints each text as a line, "
+        "--num-samples N below a heading");
   }
 }
 
@@ -240,7 +252,7 @@ void AddCommands(CLI::App* app, Command* to) {
   app->set_version_flag("--version", "rivulet " RIVULET_VERSION);
   app->require_subcommand(1);
   app->add_subcommand("serve", "Serve models: gRPC, OpenAI's API and a page for the browser");
-  Add(app, to, "generate", "Generate text, tokens or images", AddGenerate);
+  Add(app, to, "generate", "Generate text, tokens or images", AddGenerate, FinishGenerate);
   Add(app, to, "chat", "Talk with a model in the terminal", AddChat);
   Add(app, to, "batch", "Generate and score for each line of a file", AddBatch);
   Add(app, to, "score", "Print how likely given tokens are", AddScore, FinishScore);
@@ -295,9 +307,22 @@ absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::stri
   // CLI11 checks --help only after it has called our parsers.
   if (is_ours && parser->get_help_ptr()->count() > 0) return ShowText{HelpText(app)};
   const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
-  auto [flag, more] = FindUnknownOption(*parser, args);
+  auto [flag, more] = FindUnknownOption(*parser, args, FlagsOfOthers());
   if (flag.empty()) return Usage(absl::StrCat(error.what(), is_ours ? "" : help));
   // If no similar flag exists, the error about a missing option may help.
+// Flags of llama.cpp and of OpenAI's clients.
+const OtherNames& FlagsOfOthers() {
+  static const auto* const others = new OtherNames{
+      {"-m", {"--model"}},
+      {"-p", {"--prompt"}},
+      {"-n", {"--num-samples", "--count", "--max-tokens"}},
+      {"--n", {"--num-samples", "--count"}},
+      {"--port", {"--target HOST:PORT"}},
+      {"--host", {"--target HOST:PORT"}},
+  };
+  return *others;
+}
+
   constexpr int kUnknown = static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (more.empty() && error.get_exit_code() != kUnknown) more = absl::StrCat("; ", error.what());
   return Usage(absl::StrCat("unknown option ", flag, name.empty() ? "" : " of ", name, more, help));

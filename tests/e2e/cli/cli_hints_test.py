@@ -98,6 +98,13 @@ class CommandHintsTest(CommandTest):
             self.fails(rivulet("generate", "--model", IMAGE, "--values-file", f"{folder}/absent"), 2, "No such file")
 
 
+    def test_flags_of_other_programs_are_called_by_our_names(self):
+        for flag, meant in (("-m", "--model"), ("-p", "--prompt"), ("-n", "--num-samples, --count or --max-tokens"), ("--port", "--target HOST:PORT")):
+            self.fails(rivulet("generate", "--target", NOBODY, flag, "x"), 2, f"unknown option {flag} of generate; did you mean {meant}?")
+        for flag, meant in (("-m", "--model"), ("--port", "--listen HOST:PORT"), ("--host", "--listen HOST:PORT")):
+            self.assertEqual(server(flag, "x"), (2, "", f"rivulet-server: unknown option {flag}; did you mean {meant}? (see --help)\n"))
+
+
 class ServerHintsTest(unittest.TestCase):
     def test_settings_are_printed_without_a_model(self):
         code, out, err = server("--print-config", "--slots", "9")

@@ -178,6 +178,7 @@ class ServeTest(unittest.TestCase):
                 (rfa, "--http", "x"): (2, "rivulet serve: --http: must be HOST:PORT"),
                 (rfa, "--http-workers=0"): (2, "rivulet serve: --http-workers: must be a whole number"),
                 (rfa, "--http-target", "a:1"): (2, "rivulet serve: --http-target: "),
+                (rfa, "--port", "8000"): (2, "rivulet serve: --port: --http HOST:PORT is the address of the HTTP server"),
                 (rfa, "--slot", "1"): (2, "--slots"),
                 (): (2, "rivulet-server: "),
                 ("nowhere",): (2, "rivulet serve: nowhere: there is no such directory or file"),

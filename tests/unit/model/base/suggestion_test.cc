@@ -33,6 +33,13 @@ TEST(UnknownFlagTest, LooksAtFlagsAndNotAtTheirValues) {
   EXPECT_EQ(unknown({"--model=x", "--modle", "3"}), "--modle");
   EXPECT_EQ(unknown({"--quiet", "--quite=1"}), "--quite");
   EXPECT_EQ(unknown({"word", "--", "--modle"}), "");
+  EXPECT_EQ(unknown({"--model", "-m", "-", "-1", "-p", "x"}), "-p");
+}
+
+TEST(DidYouMeanTest, NamesOneOrSeveral) {
+  EXPECT_EQ(DidYouMean({"a"}), "; did you mean a?");
+  EXPECT_EQ(DidYouMean({"a", "b"}), "; did you mean a or b?");
+  EXPECT_EQ(DidYouMean({"a", "b", "c"}), "; did you mean a, b or c?");
 }
 
 }  // namespace

@@ -245,6 +245,13 @@ TEST(ServerConfigTest, AnUnknownFlagIsNamedWithWhatWasMeant) {
   EXPECT_EQ(message(Parse({"--model", "m", "--slot", "3"}).status()),
             "unknown option --slot; did you mean --slots? (see --help)");
   EXPECT_EQ(message(Parse({"--zzz"}).status()), "unknown option --zzz (see --help)");
+  EXPECT_EQ(message(Parse({"-m", "d"}).status()),
+            "unknown option -m; did you mean --model? (see --help)");
+  for (const char* const name : {"--port", "--host"}) {
+    EXPECT_EQ(
+        message(Parse({"--model", "m", name, "80"}).status()),
+        absl::StrCat("unknown option ", name, "; did you mean --listen HOST:PORT? (see --help)"));
+  }
   for (const char* const renamed : kRenamedSettings) {
     const std::string flag = absl::StrCat("--", renamed, "x");
     EXPECT_THAT(message(Parse({flag.c_str()}).status()),
@@ -307,13 +314,6 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--weights", "int8", "--backend", "cuda", "--precision", "float32"},
        "weights is \"int8\", which the backend cuda has with the default precision only; set "
        "precision to default, or weights to auto"},
-      {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
-      {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
-      {{"--model", "m", "--listen", "::1:80"}, "an IPv6 address needs brackets"},
-      {{"--model", "m", "--listen", "localhost:99999"}, "the port must be 0 to 65535"},
-      {{"--model", "m", "--listen", "localhost:http"}, "the port must be 0 to 65535"},
-      {{"--model"}, "--model"},
-  };
       {{"--model", "m", "--weights", "m=int8"},
        "weights is \"m=int8\", which names a model; --model-weights m=int8 sets those of one "
        "model"},
@@ -326,6 +326,13 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
        "model-weights names the model \"m\" twice"},
       {{"--model", "m", "--model-weights", "m=int4", "--backend", "cuda"},
        "model-weights m=int4: weights is \"int4\", which the backend cuda does not have"},
+      {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
+      {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
+      {{"--model", "m", "--listen", "::1:80"}, "an IPv6 address needs brackets"},
+      {{"--model", "m", "--listen", "localhost:99999"}, "the port must be 0 to 65535"},
+      {{"--model", "m", "--listen", "localhost:http"}, "the port must be 0 to 65535"},
+      {{"--model"}, "--model"},
+  };
   for (const auto& test : kCases) {
     const auto command = Parse(test.flags);
     ASSERT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument) << test.message;

@@ -50,6 +50,8 @@ _SET_HERE = {
     "--http-listen": "--http is the address of the HTTP server",
     "--http-target": "the gateway's server is the one that rivulet serve starts; rivulet-gateway takes another",
     "--http-worker": "--http-workers sets the number of processes",
+    "--host": "--http HOST:PORT is the address of the HTTP server, --listen HOST:PORT that of gRPC",
+    "--port": "--http HOST:PORT is the address of the HTTP server, --listen HOST:PORT that of gRPC",
 }
 _UNKNOWN = "localhost:1"  # the target, until the server's port is known
 _LOOK_SECONDS = 0.05  # between attempts to connect to a process that starts

@@ -52,6 +52,18 @@ TEST(OptionsTest, AWrongFlagIsNamedBeforeAllElse) {
   }
   EXPECT_THAT(Refusal(Words("load --model d")),
               HasSubstr("unknown option --model of load; --target is required; see"));
+  // What other programs call our flags.
+  for (const auto& [wrong, meant] :
+       {std::pair("generate -m d", "-m of generate; did you mean --model?"),
+        std::pair("generate --model d -p x", "-p of generate; did you mean --prompt?"),
+        std::pair("generate --model d -n 3",
+                  "; did you mean --num-samples, --count or --max-tokens?"),
+        std::pair("generate --model d --n 3", "; did you mean --num-samples or --count?"),
+        std::pair("chat --model d -n 3", "-n of chat; did you mean --max-tokens?"),
+        std::pair("models --host h --port 1", "--host of models; did you mean --target HOST:PORT?"),
+        std::pair("score --model d --input - -p x", "unknown option -p of score; see")}) {
+    EXPECT_THAT(Refusal(Words(wrong)), HasSubstr(meant));
+  }
   // The value of a flag is no flag, whatever it looks like.
   const std::string refusal = Refusal({"generate", "--prompt", "--modle", "--seed"});
   EXPECT_THAT(refusal, HasSubstr("see rivulet generate --help"));
@@ -244,10 +256,15 @@ TEST(OptionsTest, GenerateNamesTheOptionThatIsWrong) {
        {"--logit-bias", "token 3"}},
       {"generate --model d --prompt \xff", {"--prompt is not valid UTF-8"}},
       {"generate --model d --stop a --stop \xc0", {"--stop is not valid UTF-8"}},
-      {"generate --model d --logprobs", {"--json"}},
-      {"generate --model d --count 3 --json", {"--count", "--json"}},
-      {"generate --target d --count 3 --session s", {"--count", "--session"}},
-      {"generate --model d --count 3 --num-samples 2", {"--count", "--num-samples"}},
+      {"generate --model d --logprobs --top-logprobs 2", {"--json"}},
+      {"generate --model d --logprobs --count 2", {"--count excludes --logprobs"}},
+      {"generate --model d --logprobs --out x.png", {"--logprobs", "--out"}},
+      {"generate --model d --count 3 --json",
+       {"--count excludes --json; --num-samples N gives N texts there"}},
+      {"generate --target d:1 --count 3 --session s",
+       {"--count excludes --session; --num-samples N gives N texts there"}},
+      {"generate --model d --count 3 --num-samples 2",
+       {"--count and --num-samples exclude each other", "each text as a line"}},
       {"generate --model d --out ''", {"--out", "empty"}},
       {"generate --model d --out x.png --count 0", {"--count"}},
       {"generate --model d --out x.png --columns 0", {"--columns"}},
