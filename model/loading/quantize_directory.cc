@@ -21,6 +21,7 @@
 #include "kernels/quantized.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
+#include "model/gguf_model.h"
 #include "model/loading/packed_weights.h"
 #include "model/loading/tensor_packer.h"
 #include "model/model.h"
@@ -215,8 +216,11 @@ absl::Status CheckPlaces(const std::string& from, const fs::path& out, const Wei
                                      "; allowed here: int8 or int4"));
   }
   if (!fs::is_directory(from, error)) {
-    return InvalidField("CONFIG_INVALID", "model",
-                        absl::StrCat(Quoted(from), " is no model directory"));
+    return InvalidField(
+        "CONFIG_INVALID", "model",
+        absl::StrCat(Quoted(from), IsGgufFile(from)
+                                       ? " is a GGUF file; quantize takes a model directory"
+                                       : " is no model directory"));
   }
   if (fs::exists(out, error) && !fs::is_empty(out, error)) {
     return InvalidField("CONFIG_INVALID", "out",

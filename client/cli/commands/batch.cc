@@ -54,7 +54,9 @@ class Batch {
         output_(*output),
         calls_(client),
         chats_(*chats),
-        progress_(output->num_left(), "lines"),
+        progress_(output->num_left(), "lines",
+                  options.progress_seconds > 0 ? absl::Seconds(options.progress_seconds)
+                                               : absl::InfiniteDuration()),
         num_before_(output->num_answered()),
         results_(output->TakeLater()),
         at_once_(static_cast<size_t>(options.at_once.value_or(kLeastAtOnce))) {
@@ -105,7 +107,6 @@ class Batch {
   bool input_ended_ = false;
   const absl::Time start_ = absl::Now();
   absl::Time last_success_ = start_;
-  absl::Time last_shown_ = start_;
 };
 
 absl::Status Batch::Run() {
@@ -310,15 +311,6 @@ void Batch::ShowProgress(absl::Time now) {
         " tokens/s");
   };
   if (progress_.due()) progress_.Update(written_, {in_words()});
-  if (progress_.visible() || options_.progress_seconds <= 0 ||
-      now - last_shown_ < absl::Seconds(options_.progress_seconds)) {
-    return;
-  }
-  last_shown_ = now;
-  constexpr int kNoBar = 0;
-  std::fprintf(stderr, "%s, %s\n",
-               ProgressLine(written_, output_.num_left(), "lines", now - start_, kNoBar).c_str(),
-               in_words().c_str());
 }
 
 // All settings besides the input that change results, by option.

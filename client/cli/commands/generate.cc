@@ -114,6 +114,46 @@ class SamplePrinter {
   bool ends_line_ = false;
 };
 
+// `rivulet generate --logprobs` without --json: a table of the tokens.
+class LogprobTable {
+ public:
+  absl::Status Add(const v1::GenerateReply& part) {
+    if (part.logprobs_size() != part.tokens_size()) {
+      return absl::InternalError("the server sent a token without its log-probability");
+    }
+    samples_[part.sample_index()].MergeFrom(part);
+    return absl::OkStatus();
+  }
+
+  absl::Status Print(const Client& client, const v1::GetModelReply& model) const {
+    const bool is_text = model.content().has_text();
+    std::vector<std::vector<std::string>> rows = {{"SAMPLE", "TOKEN", "LOGPROB"}};
+    if (is_text) rows[0].push_back("TEXT");
+    for (const auto& [index, sample] : samples_) {
+      v1::DetokenizeRequest request;
+      request.set_model(model.summary().name());
+      *request.mutable_ids() = sample.tokens();
+      absl::StatusOr<v1::DetokenizeReply> text = v1::DetokenizeReply();
+      if (is_text) text = client.Detokenize(request);
+      if (!text.ok()) return text.status();
+      int64_t begin = 0;
+      for (int j = 0; j < sample.tokens_size(); ++j) {
+        rows.push_back({absl::StrCat(index), absl::StrCat(sample.tokens(j)),
+                        absl::StrFormat("%.4f", sample.logprobs(j))});
+        if (j >= text->ends_size()) continue;  // it has none of very many tokens
+        const auto size = static_cast<size_t>(text->ends(j) - begin);
+        rows.back().push_back(
+            JsonString(text->raw_bytes().substr(static_cast<size_t>(begin), size)));
+        begin = text->ends(j);
+      }
+    }
+    return WriteOut(Table(rows));
+  }
+
+ private:
+  std::map<int32_t, v1::GenerateReply> samples_;
+};
+
 // `rivulet generate --count N` without --out.
 absl::StatusOr<std::string> RunLines(const GenerateOptions& options, const Target& target,
                                      const v1::GetModelReply& model, v1::GenerateRequest request) {
@@ -139,6 +179,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
                                    const v1::GetModelReply& model,
                                    const v1::GenerateRequest& request) {
   SamplePrinter printer(model.content().has_text(), options.num_samples.value_or(1));
+  LogprobTable table;
   uint64_t seed = 0;
   std::optional<int64_t> position;
   std::optional<v1::Durability> durability;
@@ -154,13 +195,18 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
         if (part.has_session()) position = part.session().position();
         if (part.has_durability()) durability = part.durability();
         if (part.tokens_size() > 0) first = std::min(first, absl::Now());
-        printed = options.json ? WriteOut(PartJson(part)) : printer.Add(part);
+        printed = options.json       ? WriteOut(PartJson(part))
+                  : options.logprobs ? table.Add(part)
+                                     : printer.Add(part);
         return printed.ok();
       },
       GenerateCall(options));
   if (!printed.ok()) return printed;
   if (!status.ok()) return status;
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (options.logprobs && !options.json) {
+    if (absl::Status shown = table.Print(target.client(), model); !shown.ok()) return shown;
+  }
   std::string summary = absl::StrFormat(
       "%d tokens in %.2f s, %s tokens/s", usage.completion_tokens(), seconds,
       Compact(static_cast<double>(usage.completion_tokens()) / std::max(seconds, 1e-9)));

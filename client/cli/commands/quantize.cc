@@ -14,12 +14,14 @@
 namespace rivulet {
 namespace {
 
-// Scores the text with the model of a directory. Returns a line for the summary.
-absl::StatusOr<std::string> Loss(const std::string& directory, const std::string& text) {
+// Scores the text of --check with the model of a directory. Returns a line for the summary.
+absl::StatusOr<std::string> Loss(const QuantizeOptions& options, const std::string& directory) {
   ScoreOptions score;
   score.target.model_dir = absl::StrCat("model=", directory);
   score.target.backend = "cpu";
-  score.text = text;
+  score.text = options.check;
+  score.window = options.check_window;
+  score.limit = options.check_limit;
   score.summary_only = true;
   RIVULET_ASSIGN_OR_RETURN(const std::string summary, RunCommand(score));
   return absl::StrCat(directory, ": ", summary);
@@ -30,7 +32,7 @@ absl::StatusOr<std::string> Loss(const std::string& directory, const std::string
 absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options) {
   std::string loss;
   if (!options.check.empty()) {  // before anything is written: the file may not be text
-    RIVULET_ASSIGN_OR_RETURN(loss, Loss(options.model_dir, options.check));
+    RIVULET_ASSIGN_OR_RETURN(loss, Loss(options, options.model_dir));
   }
   const absl::Time start = absl::Now();
   std::optional<Progress> progress;
@@ -49,7 +51,7 @@ absl::StatusOr<std::string> RunCommand(const QuantizeOptions& options) {
       " tensors rounded with --weights ", options.weights, ", ", made.kept, " kept, ",
       absl::StrFormat("%.1f s", absl::ToDoubleSeconds(absl::Now() - start)));
   if (options.check.empty()) return summary;
-  RIVULET_ASSIGN_OR_RETURN(const std::string after, Loss(options.out, options.check));
+  RIVULET_ASSIGN_OR_RETURN(const std::string after, Loss(options, options.out));
   return absl::StrCat(summary, "\n", loss, "\n", after);
 }
 

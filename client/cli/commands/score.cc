@@ -17,6 +17,7 @@
 #include "client/cli/input/request_fields.h"
 #include "client/cli/input/score_input.h"
 #include "client/cli/output/exit_code.h"
+#include "client/cli/output/json_parts.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 
@@ -24,6 +25,7 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMostInFlight = 32;
+constexpr absl::Duration kProgressPeriod = absl::Seconds(60);  // of lines, as in `rivulet batch`
 
 struct Totals {
   double nll_nats = 0;
@@ -38,8 +40,9 @@ std::string LineStart(const std::string& id) {
   return id.empty() ? "{" : absl::StrCat("{\"id\":", id, ",");
 }
 
-// {"nll_nats":x,"num_scored":n,"perplexity":y,"outputs":[[...],...]} and a newline. The perplexity
-// is left out if it is infinite or if there are no tokens.
+// {"nll_nats":x,"num_scored":n,"perplexity":y,"logprobs":[...],"outputs":[[...],...]} and a
+// newline. The perplexity is left out if it is infinite or if there are no tokens, the lists if
+// they are empty.
 absl::StatusOr<std::string> ResultLine(const std::string& id, const v1::ScoreReply& reply) {
   bool finite = std::isfinite(reply.nll_nats());
   std::string line = absl::StrCat(LineStart(id), "\"nll_nats\":");
@@ -50,7 +53,11 @@ absl::StatusOr<std::string> ResultLine(const std::string& id, const v1::ScoreRep
     line += ",\"perplexity\":";
     AppendNumber(perplexity, &line);
   }
-  line += ",\"outputs\":[";
+  if (reply.logprobs_size() > 0) {
+    line.push_back(',');
+    AppendJsonList("logprobs", reply.logprobs(), &line);
+  }
+  if (reply.outputs_size() > 0) line += ",\"outputs\":[";
   for (int i = 0; i < reply.outputs_size(); ++i) {
     line.append(i == 0 ? "[" : ",[");
     const auto& values = reply.outputs(i).values();
@@ -61,7 +68,7 @@ absl::StatusOr<std::string> ResultLine(const std::string& id, const v1::ScoreRep
     }
     line.push_back(']');
   }
-  line.append("]}\n");
+  line.append(reply.outputs_size() > 0 ? "]}\n" : "}\n");
   if (!finite) return absl::InternalError("the server sent a number that is not finite");
   return line;
 }
@@ -74,7 +81,8 @@ class Scoring {
         model_name_(model_name),
         options_(options),
         input_(*input),
-        progress_(input->total().value_or(0), "items") {}
+        progress_(input->total().value_or(0), input->is_text() ? "tokens" : "items",
+                  kProgressPeriod) {}
   // Waits, because no call may outlive the client.
   ~Scoring() {
     stop_.request_stop();
@@ -135,6 +143,7 @@ class Scoring {
     }
     for (const int64_t position : options_.outputs) request.add_output_positions(position);
     if (options_.window.has_value()) request.set_window(*options_.window);
+    request.set_logprobs(options_.logprobs);
     // std::function requires copyable captures.
     auto promise = std::make_shared<std::promise<absl::StatusOr<v1::ScoreReply>>>();
     pending_.push_back(
@@ -153,18 +162,22 @@ class Scoring {
     ++items_done_;
     nll_nats_ += reply->nll_nats();
     num_scored_ += reply->num_scored();
+    logprobs_.MergeFrom(reply->logprobs());
+    const int64_t done = input_.is_text() ? num_scored_ : items_done_;
     if (!pending.continues) {
       if (absl::Status status = PrintResult(*std::move(reply), pending); !status.ok())
         return status;
     }
-    progress_.Update(items_done_);
+    progress_.Update(done);
     return absl::OkStatus();
   }
 
-  // Prints the sums so far, with the outputs of `last`.
+  // Prints the sums and log-probabilities so far, with the outputs of `last`.
   absl::Status PrintResult(v1::ScoreReply last, const Pending& pending) {
     last.set_nll_nats(std::exchange(nll_nats_, 0));
     last.set_num_scored(std::exchange(num_scored_, 0));
+    last.mutable_logprobs()->Swap(&logprobs_);
+    logprobs_.Clear();
     absl::StatusOr<std::string> line = ResultLine(pending.id, last);
     if (!line.ok()) return Explain(line.status(), pending);
     totals_.nll_nats += last.nll_nats();
@@ -203,6 +216,7 @@ class Scoring {
   int64_t items_done_ = 0;
   double nll_nats_ = 0;  // sum over earlier items of the same result
   int64_t num_scored_ = 0;
+  google::protobuf::RepeatedField<float> logprobs_;
   std::stop_source stop_;
   std::deque<Pending> pending_;
 };

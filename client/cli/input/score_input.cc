@@ -112,18 +112,19 @@ class IdxImages : public ScoreInput {
 
 class WholeText : public ScoreInput {
  public:
-  WholeText(std::vector<ScoreItem> items, int64_t text_bytes)
-      : items_(std::move(items)), text_bytes_(text_bytes) {}
+  WholeText(std::vector<ScoreItem> items, int64_t num_scored, int64_t text_bytes)
+      : items_(std::move(items)), num_scored_(num_scored), text_bytes_(text_bytes) {}
   absl::StatusOr<MaybeItem> Next() override {
     if (next_ == items_.size()) return MaybeItem();
     return MaybeItem(std::move(items_[next_++]));
   }
-  std::optional<int64_t> total() const override { return static_cast<int64_t>(items_.size()); }
+  std::optional<int64_t> total() const override { return num_scored_; }
+  bool is_text() const override { return true; }
   int64_t text_bytes() const override { return text_bytes_; }
 
  private:
   std::vector<ScoreItem> items_;
-  const int64_t text_bytes_;
+  const int64_t num_scored_, text_bytes_;
   size_t next_ = 0;
 };
 
@@ -134,15 +135,16 @@ absl::Status CannotOpen(const std::string& path) {
 // The tokens of a text: ids; or, if each code point is a token, the offset of each.
 struct Tokens {
   std::string text;
-  std::vector<size_t> offsets;  // of each token, and the text's size at the end; empty: see `ids`
-  std::vector<int32_t> ids;
-  size_t first_end = 0;  // where the first token's bytes end
+  std::vector<size_t> offsets;              // where each token begins, and the text's size
+  std::optional<std::vector<int32_t>> ids;  // absent: each code point is a token
 
-  int64_t size() const {
-    return static_cast<int64_t>(offsets.empty() ? ids.size() : offsets.size() - 1);
+  int64_t size() const { return static_cast<int64_t>(offsets.size() - 1); }
+  void Truncate(int64_t count) {
+    offsets.resize(static_cast<size_t>(count) + 1);
+    text.resize(offsets.back());
   }
   ScoreContent Part(int64_t begin, int64_t end) const {
-    if (offsets.empty()) return std::vector<int32_t>(ids.begin() + begin, ids.begin() + end);
+    if (ids.has_value()) return std::vector<int32_t>(ids->begin() + begin, ids->begin() + end);
     const size_t from = offsets[static_cast<size_t>(begin)];
     return text.substr(from, offsets[static_cast<size_t>(end)] - from);
   }
@@ -154,21 +156,25 @@ absl::StatusOr<Tokens> TokensOf(std::string text, const v1::TextContent& content
   tokens.text = std::move(text);
   if (!content.alphabet().empty()) {
     tokens.offsets = CodePointOffsets(tokens.text);
-    if (tokens.size() > 0) tokens.first_end = tokens.offsets[1];
     return tokens;
   }
   absl::StatusOr<v1::TokenizeReply> reply = tokenize(tokens.text);
   if (!reply.ok()) return reply.status();
-  tokens.ids.assign(reply->ids().begin(), reply->ids().end() - reply->added_behind());
-  if (reply->ends_size() > 0) tokens.first_end = static_cast<size_t>(reply->ends(0));
+  tokens.ids.emplace(reply->ids().begin(), reply->ids().end() - reply->added_behind());
+  tokens.offsets.push_back(0);
+  for (size_t i = 0; i < tokens.ids->size(); ++i) {
+    tokens.offsets.push_back(static_cast<size_t>(reply->ends(static_cast<int>(i))));
+  }
+  tokens.offsets.back() = tokens.text.size();
   return tokens;
 }
 
-// Items of whole windows, about kItemTokens each. Without a bos neighbouring windows share a token.
-std::vector<ScoreItem> Cut(const Tokens& tokens, int64_t window, bool has_bos,
+// Items of whole windows, about kItemTokens each. Neighbouring windows share `shared` tokens: that
+// which is not scored.
+std::vector<ScoreItem> Cut(const Tokens& tokens, int64_t window, int64_t shared,
                            const std::string& path) {
-  constexpr int64_t kItemTokens = 8192;
-  const int64_t shared = has_bos ? 0 : 1;
+  constexpr int64_t kItemTokens =
+      1024;  // many calls run at once, and progress is shown at the end of each
   const int64_t step = std::max<int64_t>(1, kItemTokens / window) * window;
   std::vector<ScoreItem> items;
   for (int64_t begin = 0; items.empty() || begin < tokens.size() - shared; begin += step) {
@@ -219,17 +225,26 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options
   if (!text.ok()) return text.status();
   absl::StatusOr<Tokens> tokens = TokensOf(*std::move(text), model.content().text(), tokenize);
   if (!tokens.ok()) return tokens.status();
-  const bool has_bos = model.architecture().has_bos_token_id();
+  // Without a bos the first token is not scored.
+  const int64_t unscored = model.architecture().has_bos_token_id() ? 0 : 1;
+  int64_t num_scored = std::max<int64_t>(0, tokens->size() - unscored);
+  if (options.limit.has_value()) {
+    if (*options.limit > num_scored) {
+      return absl::InvalidArgumentError(absl::StrCat("--limit: ", *options.limit, "; ",
+                                                     options.text, " holds ", num_scored,
+                                                     " tokens to score"));
+    }
+    num_scored = *options.limit;
+    tokens->Truncate(num_scored + unscored);
+  }
   std::vector<ScoreItem> items;
   if (options.window.has_value() && options.outputs.empty()) {
-    items = Cut(*tokens, *options.window, has_bos, options.text);
+    items = Cut(*tokens, *options.window, unscored, options.text);
   } else {
     items.push_back({tokens->Part(0, tokens->size()), options.text});
   }
-  // Without a bos the first token is not scored.
-  const size_t unscored = has_bos ? 0 : tokens->first_end;
-  return std::make_unique<WholeText>(std::move(items),
-                                     static_cast<int64_t>(tokens->text.size() - unscored));
+  const size_t bytes = num_scored > 0 ? tokens->text.size() - tokens->offsets[size_t(unscored)] : 0;
+  return std::make_unique<WholeText>(std::move(items), num_scored, static_cast<int64_t>(bytes));
 }
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,

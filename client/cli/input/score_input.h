@@ -39,8 +39,9 @@ class ScoreInput {
   // Bytes of the text that the scored tokens stand for; 0: the input is not a text file.
   virtual int64_t text_bytes() const { return 0; }
 
-  // Number of all items, if it is known beforehand.
+  // Number of all items, or, of a text, of all scored tokens; nullopt: not known beforehand.
   virtual std::optional<int64_t> total() const { return std::nullopt; }
+  virtual bool is_text() const { return false; }
 };
 
 // The tokens of a text that begins a sequence.

@@ -49,11 +49,12 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   CLI::Option* const json =
       app->add_flag("--json", options->json, "Print each part of the reply as a line of JSON");
   CLI::Option* const logprobs =
-      app->add_flag("--logprobs", options->logprobs, "Also the log-probability of each token")
-          ->needs(json);
+      app->add_flag("--logprobs", options->logprobs,
+                    "Also the log-probability of each token; without --json a table of the tokens");
   app->add_option("--top-logprobs", options->top_logprobs,
                   "Also the N most likely tokens at each position")
-      ->needs(logprobs);
+      ->needs(logprobs)
+      ->needs(json);
   AddSeconds(app, "--deadline", &options->deadline_seconds,
              "Maximum duration of the call in seconds");
   app->add_flag_callback(
@@ -70,8 +71,8 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
-  for (const char* const name :
-       {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session", "--cache"}) {
+  for (const char* const name : {"--num-samples", "--max-tokens", "--stop", "--stop-token",
+                                 "--session", "--cache", "--logprobs"}) {
     app->get_option(name)->excludes(out);
   }
 }
@@ -93,6 +94,16 @@ void FinishGenerate(GenerateOptions* options) {
   }
 }
 
+CLI::Option* AddLimit(CLI::App* app, std::optional<int64_t>* limit) {
+  return app->add_option("--limit", *limit, "Score only the first N images, or tokens of the text")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+}
+
+CLI::Option* AddWindow(CLI::App* app, std::optional<int64_t>* window) {
+  return app->add_option("--window", *window, "Score windows of N tokens, each from an empty state")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+}
+
 void AddScore(CLI::App* app, ScoreOptions* options) {
   AddTarget(app, &options->target);
   CLI::Option_group* const input = app->add_option_group("Input", "What to score, one of");
@@ -101,11 +112,10 @@ void AddScore(CLI::App* app, ScoreOptions* options) {
           ->add_option("--input", options->input,
                        R"(File with lines {"tokens":[...]} or {"text":"..."}, and "id"; -: stdin)")
           ->check(PathGiven());
-  CLI::Option* const idx =
-      input
-          ->add_option("--idx", options->idx,
-                       "File of images in MNIST's IDX format, compressed with gzip or not")
-          ->check(PathGiven());
+  input
+      ->add_option("--idx", options->idx,
+                   "File of images in MNIST's IDX format, compressed with gzip or not")
+      ->check(PathGiven());
   CLI::Option* const text =
       input->add_option("--text", options->text, "Text file, scored as one sequence")
           ->check(PathGiven());
@@ -113,18 +123,15 @@ void AddScore(CLI::App* app, ScoreOptions* options) {
   app->add_flag("--keep-going", options->keep_going,
                 "Print an error for a line that is wrong, and go on; the exit code tells")
       ->needs(lines);
-  app->add_option("--limit", options->limit, "Score only the first N images")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->needs(idx);
+  AddLimit(app, &options->limit)->excludes(lines);
   app->add_option("--tail", options->tail,
                   "Score only the last fraction of the text, above 0 and at most 1")
       ->needs(text);
   AddIntegers<std::vector<int64_t>>(
       app, "--outputs", &options->outputs, int64_t{1} << 40,
       "Also print the raw outputs that predict these scored tokens: 0,1,...");
-  app->add_option("--window", options->window,
-                  "Score windows of N tokens, each from an empty state")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app->add_flag("--logprobs", options->logprobs, "Also the log-probability of each scored token");
+  AddWindow(app, &options->window);
   AddPriority(app, &options->priority);
 }
 
@@ -184,15 +191,18 @@ void AddLogLevel(CLI::App* app, LogLevelOptions* options) {
 }
 
 void AddQuantize(CLI::App* app, QuantizeOptions* options) {
-  app->add_option("DIR", options->model_dir, "Model directory")->required();
+  app->add_option("DIR", options->model_dir, "Model directory, not a GGUF file")->required();
   app->add_option("OUT", options->out, "New directory for the smaller model")->required();
   app->add_option("--weights", options->weights,
                   "int8 or int4; int4,head=f16 gives embedding and head another type")
       ->type_name("TYPE[,head=TYPE]")
       ->required();
-  app->add_option("--check", options->check,
-                  "Text file: also print how likely each of the two models finds it")
-      ->check(PathGiven());
+  CLI::Option* const check =
+      app->add_option("--check", options->check,
+                      "Text file: also print how likely each of the two models finds it")
+          ->check(PathGiven());
+  AddWindow(app, &options->check_window)->needs(check);
+  AddLimit(app, &options->check_limit)->needs(check)->description("Check only the first N tokens");
 }
 
 void AddHealth(CLI::App* app, HealthOptions* options) {
@@ -300,16 +310,6 @@ std::pair<const CLI::App*, std::string> ParserOf(const CLI::App& app,
   return {parser, name};
 }
 
-absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::string>& args,
-                                const CLI::Error& error) {
-  const auto [parser, name] = ParserOf(app, args);
-  const bool is_ours = dynamic_cast<const UsageError*>(&error) != nullptr;
-  // CLI11 checks --help only after it has called our parsers.
-  if (is_ours && parser->get_help_ptr()->count() > 0) return ShowText{HelpText(app)};
-  const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
-  auto [flag, more] = FindUnknownOption(*parser, args, FlagsOfOthers());
-  if (flag.empty()) return Usage(absl::StrCat(error.what(), is_ours ? "" : help));
-  // If no similar flag exists, the error about a missing option may help.
 // Flags of llama.cpp and of OpenAI's clients.
 const OtherNames& FlagsOfOthers() {
   static const auto* const others = new OtherNames{
@@ -323,6 +323,16 @@ const OtherNames& FlagsOfOthers() {
   return *others;
 }
 
+absl::StatusOr<Command> Refused(const CLI::App& app, const std::vector<std::string>& args,
+                                const CLI::Error& error) {
+  const auto [parser, name] = ParserOf(app, args);
+  const bool is_ours = dynamic_cast<const UsageError*>(&error) != nullptr;
+  // CLI11 checks --help only after it has called our parsers.
+  if (is_ours && parser->get_help_ptr()->count() > 0) return ShowText{HelpText(app)};
+  const std::string help = absl::StrCat("; see rivulet ", name, name.empty() ? "" : " ", "--help");
+  auto [flag, more] = FindUnknownOption(*parser, args, FlagsOfOthers());
+  if (flag.empty()) return Usage(absl::StrCat(error.what(), is_ours ? "" : help));
+  // If no similar flag exists, the error about a missing option may help.
   constexpr int kUnknown = static_cast<int>(CLI::ExitCodes::ExtrasError);
   if (more.empty() && error.get_exit_code() != kUnknown) more = absl::StrCat("; ", error.what());
   return Usage(absl::StrCat("unknown option ", flag, name.empty() ? "" : " of ", name, more, help));

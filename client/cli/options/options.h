@@ -114,9 +114,10 @@ struct ScoreOptions {
   std::string input;             // JSON lines, "-" for stdin
   std::string idx;               // images in MNIST's format
   std::string text;              // a text file, scored as one line
-  std::optional<int64_t> limit;  // images of `idx`
+  std::optional<int64_t> limit;  // images of `idx`, or scored tokens of `text`
   std::optional<double> tail;    // last fraction of `text`
   std::vector<int64_t> outputs;
+  bool logprobs = false;
   std::optional<int64_t> window;
   std::string priority;       // as in GenerateOptions
   bool keep_going = false;    // of `input`: an invalid line does not end the run
@@ -232,8 +233,9 @@ struct LoadOptions {
 
 struct QuantizeOptions {
   std::string model_dir, out;
-  std::string weights;  // model/weight_choice.h
-  std::string check;    // a text file; empty: none
+  std::string weights;                               // model/weight_choice.h
+  std::string check;                                 // a text file; empty: none
+  std::optional<int64_t> check_window, check_limit;  // as in ScoreOptions
 };
 
 enum class KeysAction : uint8_t { kNew, kList, kRevoke };

@@ -40,31 +40,41 @@ std::string ProgressLine(int64_t done, int64_t total, absl::string_view unit,
                       line);
 }
 
-Progress::Progress(int64_t total, absl::string_view unit)
-    : total_(total), unit_(unit), start_(absl::Now()) {
+Progress::Progress(int64_t total, absl::string_view unit, absl::Duration line_period)
+    : total_(total), unit_(unit), start_(absl::Now()), line_period_(line_period) {
   const char* const term = std::getenv("TERM");
   visible_ = isatty(STDERR_FILENO) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
   winsize size = {};
   if (visible_ && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     columns_ = size.ws_col;
   }
+  drawn_ = visible_ ? absl::InfinitePast() : start_;
 }
 
 Progress::~Progress() { Erase(); }
 
-bool Progress::due() const { return visible_ && absl::Now() - drawn_ >= absl::Milliseconds(100); }
+bool Progress::due() const {
+  return absl::Now() - drawn_ >= (visible_ ? absl::Milliseconds(100) : line_period_);
+}
 
 void Progress::Update(int64_t done, const std::vector<std::string>& above) {
   if (!due()) return;
+  drawn_ = absl::Now();
+  if (!visible_) {
+    constexpr int kNoBar = 0;
+    std::string line = ProgressLine(done, total_, unit_, drawn_ - start_, kNoBar);
+    for (const std::string& more : above) absl::StrAppend(&line, ", ", more);
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
   Erase();
   std::string text;
   for (const std::string& line : above) absl::StrAppend(&text, line, "\n");
-  absl::StrAppend(&text, ProgressLine(done, total_, unit_, absl::Now() - start_, columns_ - 1));
+  absl::StrAppend(&text, ProgressLine(done, total_, unit_, drawn_ - start_, columns_ - 1));
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
   lines_ = static_cast<int>(above.size());
   shown_ = true;
-  drawn_ = absl::Now();
 }
 
 void Progress::Erase() {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of the `rivulet` command: exit codes, one line on stderr on failure, results alone on stdout."""
 
+import json
 import math
 import os
 import pathlib
@@ -172,6 +173,20 @@ class GenerateTest(CommandTest):
         (free,) = self.tokens("--model", RFA, "--seed", "1", "--max-tokens", "50")
         (cut,) = self.tokens("--model", RFA, "--seed", "1", "--max-tokens", "50", "--stop-token", str(free[9]))
         self.assertEqual(cut, free[: free.index(free[9])])
+
+    def test_logprobs_without_json_are_a_table(self):
+        for model, prompt in ((SHAKESPEARE, ("--prompt", "ROMEO:")), (RFA, ())):
+            generate = ("generate", "--model", model, *prompt, "--seed", "1", "--max-tokens", "5", "--num-samples", "2", "--logprobs")
+            header, *rows = self.succeeds(rivulet(*generate)).out.splitlines()
+            parts = self.succeeds(rivulet(*generate, "--json")).lines()
+            self.assertEqual(header.split(), ["SAMPLE", "TOKEN", "LOGPROB"] + ["TEXT"] * bool(prompt))
+            cells = [row.split(maxsplit=3) for row in rows]
+            for sample in (0, 1):
+                mine, theirs = ([row for row in cells if row[0] == str(sample)], [part for part in parts if part["sample_index"] == sample])
+                for column, name in ((1, "tokens"), (2, "logprobs")):
+                    self.assertEqual([row[column] for row in mine], [f"{value:.{4 * (column - 1)}f}" for part in theirs for value in part.get(name, ())])
+                if prompt:
+                    self.assertEqual("".join(json.loads(row[3]) for row in mine), "".join(part.get("text", "") for part in theirs))
 
     def test_logprobs_are_given_for_each_token(self):
         result = self.succeeds(

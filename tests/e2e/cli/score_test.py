@@ -3,7 +3,9 @@
 
 import json
 import math
+import os
 import pathlib
+import pty
 import re
 import select
 import subprocess
@@ -34,7 +36,7 @@ class ScoreTest(CommandTest):
             self.assertEqual(lines[index], self.score(RFA, [sequences[index]])[0])
 
     def test_empty_sequences_score_nothing(self):
-        nothing = {"nll_nats": 0, "num_scored": 0, "outputs": []}
+        nothing = {"nll_nats": 0, "num_scored": 0}
         self.assertEqual(self.score(RFA, [[]]), [nothing])
         self.assertEqual(self.score(CONCAT, [[], [5]]), [nothing, nothing])
         self.assertEqual(self.score(RFA, [[5]])[0]["num_scored"], 1)
@@ -103,7 +105,7 @@ class ScoreTest(CommandTest):
         lines = '{"id":"a","tokens":[1,2]}\n{"tokens":[3],"id":7}\n{"tokens":[]}\n'
         result = self.succeeds(rivulet("score", "--model", RFA, "--input", "-", stdin=lines))
         first, second, nothing = result.lines()
-        self.assertEqual((first["id"], second["id"], set(nothing)), ("a", 7, {"nll_nats", "num_scored", "outputs"}))
+        self.assertEqual((first["id"], second["id"], set(nothing)), ("a", 7, {"nll_nats", "num_scored"}))
         self.assertAlmostEqual(first["perplexity"], math.exp(first["nll_nats"] / 2), delta=1e-9)
         mean = (first["nll_nats"] + second["nll_nats"]) / 3
         self.assertAlmostEqual(float(re.search(r"nats/token, perplexity ([\d.]+)", result.err)[1]), math.exp(mean), delta=1e-3)
@@ -182,6 +184,47 @@ class ScoreTest(CommandTest):
             (whole,) = self.succeeds(rivulet(*score, "--input", "-", stdin=line)).lines()
             self.assertEqual(pieces["num_scored"], whole["num_scored"])
             self.assertAlmostEqual(pieces["nll_nats"], whole["nll_nats"], delta=1e-6)
+            # Log-probabilities are those of all pieces.
+            (pieces,) = self.succeeds(rivulet(*score, "--text", text, "--logprobs")).lines()
+            (whole,) = self.succeeds(rivulet(*score, "--input", "-", "--logprobs", stdin=line)).lines()
+            self.assertEqual(pieces["logprobs"], whole["logprobs"])
+
+    def test_a_terminal_shows_the_tokens_that_are_scored(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "text.txt"
+            text.write_text("First Citizen: " * 200)
+            terminal, end = pty.openpty()
+            command = [BIN_DIR / "rivulet", "score", "--model", SHAKESPEARE, "--text", text, "--window", "100"]
+            subprocess.run(command, stdout=subprocess.DEVNULL, stderr=end, env={**os.environ, "TERM": "xterm"}, timeout=120, check=True)
+            shown = os.read(terminal, 1 << 16).decode()
+            os.close(end)
+            os.close(terminal)
+        self.assertRegex(shown, r"/3k tokens  [\d.k]+/s  \d+:\d\d left")
+
+    def test_logprobs_have_the_form_of_a_batch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            lines, out = pathlib.Path(folder, "in.jsonl"), pathlib.Path(folder, "out.jsonl")
+            lines.write_text(json.dumps({"score": [3, 1, 4], "logprobs": True}) + "\n")
+            self.succeeds(rivulet("batch", lines, out, "--model", RFA))
+            of_batch = json.loads(out.read_text())
+            del of_batch["line"]
+        (line, nothing) = self.score(RFA, [[3, 1, 4], []], "--logprobs")
+        self.assertEqual(list(line), ["nll_nats", "num_scored", "perplexity", "logprobs"])
+        self.assertEqual(line, of_batch)
+        self.assertAlmostEqual(-sum(line["logprobs"]), line["nll_nats"], delta=1e-5)
+        self.assertNotIn("logprobs", nothing)
+
+    def test_a_limit_scores_the_first_tokens_of_a_text(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "text.txt"
+            text.write_text("First Citizen: " * 10)
+            score = ("score", "--model", SHAKESPEARE, "--window", "7")
+            limited = self.succeeds(rivulet(*score, "--text", text, "--limit", "15"))
+            line = json.dumps({"text": "First Citizen: F"}) + "\n"  # without a bos the first token is not scored
+            self.assertEqual(limited.out, self.succeeds(rivulet(*score, "--input", "-", stdin=line)).out)
+            self.assertEqual(limited.lines()[0]["num_scored"], 15)
+            self.fails(rivulet(*score, "--text", text, "--limit", "151"), 2, f"--limit: 151; {text} holds 149 tokens to score")
+            self.fails(rivulet(*score, "--input", "-", "--limit", "1"), 2, "--input", "--limit")
 
 
 if __name__ == "__main__":

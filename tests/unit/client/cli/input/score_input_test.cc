@@ -33,6 +33,8 @@ class ScoreInputTest : public ::testing::Test {
   struct Read {
     std::vector<ScoreItem> items;
     absl::Status status;
+    int64_t text_bytes = 0;
+    std::optional<int64_t> total = {};
   };
   static Read ReadAll(const ScoreOptions& options, const v1::GetModelReply& model) {
     Read read;
@@ -57,6 +59,9 @@ class ScoreInputTest : public ::testing::Test {
       }
       read.items.push_back(**std::move(item));
     }
+    if (!input.ok()) return read;
+    read.text_bytes = (*input)->text_bytes();
+    read.total = (*input)->total();
     return read;
   }
   Read Lines(const std::string& bytes) {
@@ -164,6 +169,29 @@ TEST_F(ScoreInputTest, TakesTheTailOfATextInCodePoints) {
   EXPECT_EQ(text("abc", 1.0), "abc");
 }
 
+TEST_F(ScoreInputTest, LimitsTheScoredTokensOfAText) {
+  Write("abcdefghi");
+  ScoreOptions options;
+  options.text = path_;
+  options.limit = 3;
+  Read read = ReadAll(options, text_);  // without a bos the first token is not scored
+  ASSERT_EQ(read.items.size(), 1u) << read.status;
+  EXPECT_EQ(std::get<std::string>(read.items[0].content), "abcd");
+  EXPECT_EQ(std::pair(read.text_bytes, read.total),
+            std::pair(int64_t{3}, std::optional<int64_t>(3)));
+  text_.mutable_content()->mutable_text()->clear_alphabet();
+  read = ReadAll(options, text_);
+  ASSERT_EQ(read.items.size(), 1u) << read.status;
+  EXPECT_THAT(std::get<std::vector<int32_t>>(read.items[0].content),
+              ElementsAre('a', 'c', 'e', 'g'));
+  EXPECT_EQ(std::pair(read.text_bytes, read.total),
+            std::pair(int64_t{6}, std::optional<int64_t>(3)));
+  options.limit = 5;
+  EXPECT_THAT(Message(ReadAll(options, text_)), HasSubstr("holds 4 tokens to score"));
+  text_.mutable_architecture()->set_bos_token_id(0);
+  EXPECT_EQ(ReadAll(options, text_).text_bytes, 9);
+}
+
 // The pieces must be whole windows: what is scored in each from an empty state is what one request
 // would score.
 TEST_F(ScoreInputTest, CutsALongTextBetweenWindows) {
@@ -181,11 +209,11 @@ TEST_F(ScoreInputTest, CutsALongTextBetweenWindows) {
     if (!has_bos) text_.mutable_architecture()->clear_bos_token_id();
     const Read read = ReadAll(options, text_);
     ASSERT_TRUE(read.status.ok()) << read.status;
-    ASSERT_EQ(read.items.size(), 4u);
-    EXPECT_EQ(code_points(read.items[0]), has_bos ? 6000u : 6001u);
-    EXPECT_EQ(code_points(read.items[3]), 2000u);
-    EXPECT_TRUE(read.items[0].continues && read.items[2].continues);
-    EXPECT_FALSE(read.items[3].continues);
+    ASSERT_EQ(read.items.size(), 7u);
+    EXPECT_EQ(code_points(read.items[0]), has_bos ? 3000u : 3001u);
+    EXPECT_EQ(code_points(read.items[6]), 2000u);
+    EXPECT_TRUE(read.items[0].continues && read.items[5].continues);
+    EXPECT_FALSE(read.items[6].continues);
     std::string again;
     for (const ScoreItem& item : read.items) {
       const std::string& piece = std::get<std::string>(item.content);

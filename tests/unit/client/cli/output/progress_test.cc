@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/output/progress.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -36,6 +37,16 @@ TEST(ProgressTest, ShowsNothingUnlessStderrIsATerminal) {
     progress.Update(5, {"above"});
   }
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ProgressTest, PrintsALineOnceAPeriodWhereStderrIsNoTerminal) {
+  if (isatty(STDERR_FILENO) == 1) GTEST_SKIP() << "stderr is a terminal";
+  ::testing::internal::CaptureStderr();
+  Progress often(10, "items", absl::ZeroDuration()), seldom(10, "items", absl::Hours(1));
+  often.Update(5, {"2 errors"});
+  seldom.Update(5, {"2 errors"});
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::MatchesRegex("5/10 items  .* left, 2 errors\n"));
 }
 
 }  // namespace
