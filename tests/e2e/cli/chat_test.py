@@ -243,5 +243,23 @@ class TerminalTest(CommandTest):
         return [message["content"] for message in json.loads(path.read_text())["messages"] if message["role"] == "assistant"]
 
 
+class ZooTest(CommandTest):
+    """The bundled chat model, with its own tokenizer and chat template."""
+
+    QUESTIONS = (
+        "What news, my lord?", "Where is the king?", "I pray you, tell me what you think of love.", "Who comes here?", "Good morrow, cousin.",
+        "Is he dead?", "What shall we do tonight?", "Give me your hand.", "Why do you weep?", "Farewell, my friend.",
+    )  # fmt: skip
+
+    def test_nine_of_ten_answers_end_with_the_end_token(self):
+        most = 300
+        args = ("--system", "You are JULIET.", "--temperature", "0.8", "--seed", "1", "--max-tokens", most, "--stats")
+        chat = self.succeeds(rivulet("chat", "--model", ZOO / "shakespeare-chat", *args, stdin="".join(f"{line}\n" for line in self.QUESTIONS)))
+        sizes = [int(size) for size in re.findall(r"(\d+) tokens in", chat.err)]
+        self.assertEqual(len(sizes), len(self.QUESTIONS), chat)
+        self.assertGreaterEqual(sum(1 < size < most for size in sizes), 9, sizes)
+        self.assertNotRegex(chat.out, "<\\|im_|<think>", chat)
+
+
 if __name__ == "__main__":
     unittest.main()
