@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages that a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--unit | --tests]
-# Without an option: the packages for building the server and the command, and jinja2, with which the command renders chat
-# templates. --unit: also those for building all tests and running the unit tests. --tests: those for deploy/test.sh.
+# Without an option: the packages for building the server and the command, and Python, with which the command renders chat
+# templates and serves HTTP. --unit: also those for building all tests and running the unit tests. --tests: those for deploy/test.sh.
 # --tests also makes build/venv (tests/requirements.txt; if nvcc is installed, tests/requirements-cuda.txt too, and
 # build/gpu-peer from tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript
 # (client/typescript). Does nothing if everything is installed; otherwise needs root, or sudo.
@@ -13,11 +13,11 @@ packages=(
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
   libpcre2-dev libutf8proc-dev prometheus-cpp-dev libhiredis-dev
-  python3-jinja2
+  python3-jinja2 python3-venv
 )
 unit_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl python3)
 test_packages=(
-  clang-14 clang-format-14 libclang-rt-14-dev python3-venv shellcheck
+  clang-14 clang-format-14 libclang-rt-14-dev shellcheck
   git haproxy buildah debootstrap curl chromium prometheus redis-server logrotate qemu-user xz-utils
 )
 
