@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page of rivulet-gateway: used with Chromium in front of the real server, and compared with what gRPC gives.
-RIVULET_PAGE_SCREENSHOT=FILE: also writes the picture of the README."""
+RIVULET_PAGE_SCREENSHOT=FILE: also writes a picture of the page."""
 
 import contextlib
 import http.client
