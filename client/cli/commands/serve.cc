@@ -3,6 +3,7 @@
 // starts rivulet-server and the gateway.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -43,9 +44,9 @@ absl::StatusOr<std::string> RunCommand(const ServeOptions& options) {
   for (const std::string& python : Pythons()) {
     std::vector<std::string> words = {python, "-c", kHandOver, RIVULET_VERSION, server};
     words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
+    std::vector<char*> argv(words.size() + 1);  // the last one is null
+    std::transform(words.begin(), words.end(), argv.begin(),
+                   [](std::string& word) { return word.data(); });
     execvp(argv[0], argv.data());
     failure = errno;
   }

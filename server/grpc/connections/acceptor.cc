@@ -33,7 +33,7 @@ constexpr absl::Duration kPause = absl::Milliseconds(100);
 // How long a client may be silent before gRPC gets its connection, and may keep a connection open
 // on which HTTP/1.1 was answered. Clients of gRPC and HTTP send something at once.
 constexpr absl::Duration kWait = absl::Seconds(1);
-constexpr absl::Duration kBetweenLooks = absl::Milliseconds(100);
+constexpr absl::Duration kWaitingLooks = absl::Milliseconds(100);
 
 bool NoDescriptor(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -268,7 +268,7 @@ void Acceptor::End(int second) {
 
 void Acceptor::EndWaiting(absl::Time now) {
   if (now < next_look_) return;
-  next_look_ = now + kBetweenLooks;
+  next_look_ = now + kWaitingLooks;
   std::vector<std::pair<absl::Time, int>> over;
   for (const auto& [second, waiting] : waiting_) {
     if (waiting.until <= now) over.emplace_back(waiting.until, second);

@@ -17,8 +17,8 @@ namespace {
 // Whether `bytes` begin with a method of HTTP/1: letters and a space. The preface of HTTP/2 has the
 // same form. A client sends a method in one piece; pieces of one are left to gRPC.
 bool IsHttp1(absl::string_view bytes) {
-  const size_t letters =
-      std::find_if_not(bytes.begin(), bytes.end(), absl::ascii_isupper) - bytes.begin();
+  const auto letters = static_cast<size_t>(
+      std::find_if_not(bytes.begin(), bytes.end(), absl::ascii_isupper) - bytes.begin());
   return letters >= 3 && letters < bytes.size() && bytes[letters] == ' ' &&
          !absl::StartsWith(bytes, "PRI ");
 }
