@@ -116,15 +116,18 @@ async def compare(options, server_port, gateway, gateway_port):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--server", required=True, help="rivulet-server")
-    parser.add_argument("--model", required=True, help="directory of a model that takes text")
+    parser.add_argument("--model", required=True, help="model directory")
     parser.add_argument("--prompt", default="ROMEO:")
+    parser.add_argument("--prompt-tokens", type=lambda text: [int(one) for one in text.split(",")], help="ids in place of --prompt")
+    parser.add_argument("--weights", default="auto", help="of the server")
     parser.add_argument("--chat", action="store_true", help="completions and chats through the gateway")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=30, help="of one token, a round")
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=200, help="of a stream")
     options = parser.parse_args()
-    command = [options.server, "--model", options.model, "--listen", "127.0.0.1:0", "--threads", "1"]
+    command = [options.server, "--model", options.model, "--listen", "127.0.0.1:0", "--threads", "1", "--weights", options.weights]
+    options.prompt = options.prompt_tokens or options.prompt
     server, port = start(command, r'"event":"listening".*"port":(\d+)')
     try:
         command = [sys.executable, "-m", "rivulet.gateway.command", "--target", f"127.0.0.1:{port}", "--listen", "127.0.0.1:0"]
