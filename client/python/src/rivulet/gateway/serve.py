@@ -23,8 +23,8 @@ from rivulet.gateway.process.options import BAD_USAGE, UNAVAILABLE
 from rivulet.gateway.web.addresses import bind, host_port
 
 _HELP = """\
-Serves models on this machine: gRPC on --listen; OpenAI's API, the page and these
-docs on --http.
+Serves models on this machine: gRPC on --listen; OpenAI's API, the page and the
+documentation on --http.
 Usage: rivulet serve MODEL [MODEL...] [FLAGS]
 
 Example: rivulet serve model/zoo/shakespeare-chat --weights int8
