@@ -56,7 +56,18 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   return map;
 }
 
+// OK unless the directory has its weights only as the repository holds those of the bundled models.
+absl::Status CheckUnpacked(const std::string& directory) {
+  const std::string file = absl::StrCat(directory, "/", kOneFile);
+  if (Exists(file) || !Exists(file + ".xz")) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kNotFound,
+                   "model.safetensors is packed, as model.safetensors.xz; model/zoo/unpack.py "
+                   "unpacks the bundled models",
+                   {"NO_SUCH_FILE", "", {}});
+}
+
 absl::Status NoWeights(const std::string& directory) {
+  RIVULET_RETURN_IF_ERROR(CheckUnpacked(directory));
   if (Exists(directory + "/pytorch_model.bin") ||
       Exists(directory + "/pytorch_model.bin.index.json")) {
     return MakeError(absl::StatusCode::kNotFound,
@@ -91,6 +102,7 @@ absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open
     const std::string& directory, const std::string& shown, std::span<const TensorSpec> expected) {
   auto checkpoint = std::unique_ptr<CheckpointTensors>(new CheckpointTensors);
   checkpoint->shown_ = shown;
+  RIVULET_RETURN_IF_ERROR(Annotate(CheckUnpacked(directory), shown));
   RIVULET_RETURN_IF_ERROR(checkpoint->Add(
       WeightsFile::Open(absl::StrCat(directory, "/", kOneFile), expected), kOneFile));
   return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));

@@ -175,6 +175,13 @@ def gguf_of(architecture):
 class ForeignTest(DirectoryTest):
     COMMANDS = (("models",), ("generate", "--tokens", "1"), ("score", "--input", "-"), ("tokenize", "--text", "a"), ("bench",))
 
+    def test_packed_weights_of_the_zoo_are_named(self):
+        for name in ("shakespeare-rfa", "shakespeare-chat"):
+            place = self.copy(ZOO / name, name)
+            (place / "model.safetensors").unlink()
+            for command in (("models",), ("generate", "--prompt", "a")):
+                self.fails(rivulet(*command, "--model", place), 2, f"{place}: model.safetensors is packed", "model/zoo/unpack.py")
+
     def test_every_command_says_what_a_file_of_another_program_is(self):
         for name, content, what, remedy in (
             ("world.pth", b"PK\3\4" + bytes(22) + b"\x10\0\0\0archive/data.pkl", "a PyTorch checkpoint", "rivulet-convert"),
