@@ -144,7 +144,7 @@ class ServeTest(unittest.TestCase):
             stream.readline()
             served.process.send_signal(signal.SIGINT)
             time.sleep(0.2)
-            self.assertEqual(served.end(signal.SIGINT), 137)
+            self.assertEqual(served.end(signal.SIGINT), 130)
             self.gone(served.server, served.gateway)
 
     def test_tls_and_keys_of_both(self):
@@ -157,6 +157,7 @@ class ServeTest(unittest.TestCase):
         tls = ("--tls-cert", cert, "--tls-key", key)
         code, _, error = run(ZOO / "shakespeare-rfa", *tls)
         self.assertEqual((code, "--http-tls-ca" in error, error.count("\n")), (2, True, 1), error)
+        self.assertEqual(run(ZOO / "shakespeare-rfa", *tls, "--check-config"), (code, "", error))
         https = ("--http-tls-ca", authority.pem, "--http-https-cert", cert, f"--http-https-key={key}")
         with Serve(ZOO / "shakespeare-rfa", *tls, "--keys-file", keys, *https) as served:
             context = ssl.create_default_context(cafile=authority.pem)
@@ -180,7 +181,8 @@ class ServeTest(unittest.TestCase):
                 (rfa, "--http-target", "a:1"): (2, "rivulet serve: --http-target: "),
                 (rfa, "--port", "8000"): (2, "rivulet serve: --port: --http HOST:PORT is the address of the HTTP server"),
                 (rfa, "--slot", "1"): (2, "--slots"),
-                (): (2, "rivulet-server: "),
+                (): (2, "rivulet serve: no model is given"),
+                ("./nowhere",): (2, "rivulet serve: ./nowhere: there is no such directory or file"),
                 ("nowhere",): (2, "rivulet serve: nowhere: there is no such directory or file"),
             }
             for arguments, (expected, said) in cases.items():
@@ -317,7 +319,6 @@ class HubTest(unittest.TestCase):
         asked = []
         endpoint = self.enterContext(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub))
         threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-        self.addCleanup(endpoint.shutdown)
         # The package reads the variables when it is imported.
         program = "import sys; from rivulet.gateway.process import hub; print(hub.find(sys.argv[1], True))"
         variables = surroundings(HF_ENDPOINT=f"http://127.0.0.1:{endpoint.server_port}", HF_HUB_DISABLE_XET="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
@@ -337,6 +338,9 @@ class HubTest(unittest.TestCase):
         self.assertEqual(len(asked), before)  # what the cache has is not asked for
         self.assertEqual(found("o/n:x.gguf"), f"n={snapshot / 'x.gguf'}", asked)
         self.assertIn("rivulet.gateway.process.hub.NotFound: --download: o/other", found("o/other"))
+        endpoint.shutdown()
+        endpoint.server_close()
+        self.assertIn("rivulet.gateway.process.hub.NotFound: --download: o/away", found("o/away"))
 
 
 if __name__ == "__main__":

@@ -152,17 +152,19 @@ class _Children:
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
-        self._signals = 0
+        self._code = 0  # of a second signal
         self._started: list[asyncio.subprocess.Process] = []
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
 
-    def _stop(self) -> None:
-        self._signals += 1
-        self.stopping.set()
-        if self._signals > 1:  # somebody does not want to wait for running answers
-            for child in self._started:
-                _send(child, signal.SIGKILL)
+    def _stop(self, number: int) -> None:
+        if not self.stopping.is_set():
+            print("Ending, after the running answers. Ctrl-C again ends at once.", flush=True)
+            self.stopping.set()
+            return
+        for child in self._started:
+            _send(child, signal.SIGKILL)
+        self._code = 128 + number  # as a shell's
 
     async def _start(self, words: Sequence[str]) -> asyncio.subprocess.Process:
         parent = os.getpid()
@@ -200,7 +202,7 @@ class _Children:
                 wait.cancel()
         failed = not self.stopping.is_set()
         codes = [await self._end(child) for child in reversed(self._started)]
-        return max(codes) or int(failed)
+        return self._code or max(codes) or int(failed)
 
     async def _end(self, child: asyncio.subprocess.Process) -> int:
         """Lets the child end its answers. Its exit code; a signal's number behind 128, as in a shell."""
@@ -227,6 +229,8 @@ def _check(program: str, arguments: Sequence[str], given: argparse.Namespace) ->
     """Prints all errors. The exit code is the least one, as of rivulet-server --check-config."""
     shown = subprocess.run([program, *arguments, "--check-config"], stdout=subprocess.DEVNULL, check=False)
     faults = list(_faults(given))
+    if not shown.returncode:
+        faults += _tls_faults(_settings(program, arguments), given)
     for fault in faults:
         print("rivulet serve:", fault.message, file=sys.stderr)
     codes = [code for code in (shown.returncode, *(fault.code for fault in faults)) if code]
@@ -249,6 +253,11 @@ def _faults(given: argparse.Namespace) -> Iterator[options.Fault]:
         yield options.Fault(fault.code, _of_serve(fault.message))
 
 
+def _tls_faults(settings: dict[str, object], given: argparse.Namespace) -> Iterator[options.Fault]:
+    if settings["tls-cert"] and options.tls(given) is None:
+        yield options.Fault(BAD_USAGE, "--tls-cert: the gateway has to check this certificate: --http-tls-ca FILE names its CA certificates")
+
+
 def _models(names: Sequence[str], download: bool) -> Iterator[str]:
     for name in names:
         try:
@@ -266,15 +275,15 @@ def main(version: str, program: str, arguments: Sequence[str]) -> NoReturn:
     if words.alone & {"--help", "-h"}:
         print(_HELP, end="")
         sys.exit(0)
+    if not words.models and not any(word.startswith(("--model", "--config")) for word in words.server):
+        _fail(BAD_USAGE, "no model is given: rivulet serve MODEL; see rivulet serve --help")
     server = [*words.server, *_models(words.models, "--download" in words.alone)]
     given = options.parse(["--target", _UNKNOWN, *words.gateway])
     if "--check-config" in words.alone:
         _check(program, server, given)
     settings = _settings(program, server)
-    for fault in _faults(given):
+    for fault in (*_faults(given), *_tls_faults(settings, given)):
         _fail(*fault)
-    if settings["tls-cert"] and options.tls(given) is None:
-        _fail(BAD_USAGE, "--tls-cert: the gateway has to check this certificate: --http-tls-ca FILE names its CA certificates")
     grpc, http = _free(str(settings["listen"]), "--listen"), _free(given.listen, "--http")
     server = [program, *_without("--listen", server), "--listen", grpc]
     gateway = [sys.executable, "-m", "rivulet.gateway.command", *words.gateway, "--target", _join(*_local(grpc)), "--listen", http]

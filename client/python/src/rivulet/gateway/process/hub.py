@@ -5,8 +5,10 @@ models--OWNER--NAME/snapshots/COMMIT has its files. The package itself is needed
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ class Repository(NamedTuple):
 
     @staticmethod
     def of(text: str) -> Repository | None:
-        found = re.fullmatch(r"([\w.-]+)/([\w.-]+)(?:@([^:]+))?(?::(.+\.gguf))?", text)
+        found = re.fullmatch(r"(\w[\w.-]*)/(\w[\w.-]*)(?:@([^:]+))?(?::(.+\.gguf))?", text)
         return Repository(found[1], found[2], found[3] or "main", found[4] or "") if found else None
 
     def __str__(self) -> str:
@@ -106,11 +108,14 @@ def _download(repository: Repository) -> Path:
     try:
         import huggingface_hub
     except ImportError:
-        raise NotFound("--download needs the Python package huggingface_hub: pip install huggingface_hub") from None
+        raise NotFound(f"--download needs the Python package huggingface_hub: {sys.executable} -m pip install huggingface_hub") from None
     name = f"{repository.owner}/{repository.name}"
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every retry
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=repository.revision, allow_patterns=_wanted(huggingface_hub, repository)))
-    except (OSError, ValueError, huggingface_hub.errors.HfHubHTTPError) as error:
+    except NotFound:
+        raise
+    except Exception as error:  # of the package, of its HTTP client, or of the disk
         raise NotFound(f"--download: {repository}: {' '.join(str(error).split())}") from error
 
 
