@@ -28,7 +28,7 @@ from authority import Authority
 from command import BIN_DIR, ZOO, rivulet
 from gateway import PATIENCE, environment
 
-from rivulet import Client
+from rivulet import Client, __version__
 from rivulet.gateway import serve
 from rivulet.gateway.process import hub
 
@@ -178,10 +178,14 @@ class ServeTest(unittest.TestCase):
                 (rfa, "--listen", busy): (3, f"rivulet serve: --listen: cannot listen on {busy}: Address already in use"),
                 (rfa, "--http", "x"): (2, "rivulet serve: --http: must be HOST:PORT"),
                 (rfa, "--http-workers=0"): (2, "rivulet serve: --http-workers: must be a whole number"),
+                (rfa, "--http", "127.0.0.1:1", "--listen=127.0.0.1:1"): (2, "rivulet serve: --http: 127.0.0.1:1 is the address of --listen, too"),
+                (rfa, "--http-bogus"): (2, "rivulet serve: unrecognized arguments: --http-bogus"),
+                (rfa, "--http-https-cert", rfa): (2, "rivulet serve: --http-https-cert: needs --http-https-key too"),
                 (rfa, "--http-target", "a:1"): (2, "rivulet serve: --http-target: "),
                 (rfa, "--port", "8000"): (2, "rivulet serve: --port: --http HOST:PORT is the address of the HTTP server"),
                 (rfa, "--slot", "1"): (2, "--slots"),
                 (): (2, "rivulet serve: no model is given"),
+                ("-hf", "o/n"): (2, "rivulet serve: unknown option -hf: a model stands alone"),
                 ("./nowhere",): (2, "rivulet serve: ./nowhere: there is no such directory or file"),
                 ("nowhere",): (2, "rivulet serve: nowhere: there is no such directory or file"),
             }
@@ -212,6 +216,11 @@ class ServeTest(unittest.TestCase):
         with self.assertRaises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()) as error:
             serve.main("9.9.9", "/nowhere", [])
         self.assertEqual((ended.exception.code, "9.9.9" in error.getvalue()), (2, True), error.getvalue())
+
+    def test_the_settings_and_the_version_are_printed(self):
+        code, out, error = run(ZOO / "shakespeare-rfa", "--print-config", "--slots", "3")
+        self.assertEqual((code, json.loads(out)["slots"], error), (0, 3, ""))
+        self.assertEqual(run("--version"), (0, f"rivulet serve {__version__}\n", ""))
 
     def test_check_config_prints_all_errors(self):
         good = run(ZOO / "shakespeare-rfa", "--check-config", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")

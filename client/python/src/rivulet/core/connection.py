@@ -131,6 +131,8 @@ class ConnectOptions:
             ("grpc.min_reconnect_backoff_ms", int(self.connect_timeout * 1000)),
             # A connection that failed is tried again within a call's retries; gRPC's own first wait of 1 s would outlast them all.
             ("grpc.initial_reconnect_backoff_ms", 100),
+            # A gateway serves soon after its server is back; gRPC's own longest wait is two minutes.
+            ("grpc.max_reconnect_backoff_ms", 5_000),
             # A peer that has vanished is noticed within 80 s while a call runs; the server allows a ping every 30 s.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),

@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -40,11 +41,13 @@ MODEL                    Model directory or GGUF file; or OWNER/NAME[@REVISION][
 --FLAG ...               A flag of rivulet-server, such as --listen 127.0.0.1:50051 or
                          --slots 64; rivulet-server --help lists them
 --check-config           Print all errors of flags, files and models, and exit
+--print-config           Print the settings of the server that are in force, and exit
+--version                Print the version and exit
 --help                   Print this help and exit
 
 SIGTERM and Ctrl-C end the gateway, then the server; running answers may end first.
 """
-_ALONE = {"--check-config", "--download", "--help", "-h"}  # flags without a value
+_ALONE = {"--check-config", "--download", "--help", "-h", "--print-config", "--version"}  # flags without a value
 _SET_HERE = {
     "--http-check-config": "--check-config checks both programs",
     "--http-listen": "--http is the address of the HTTP server",
@@ -83,6 +86,8 @@ def divide(arguments: Sequence[str]) -> Arguments:
             found.models.append(word)
         elif word in _ALONE:
             found.alone.add(word)
+        elif not word.startswith("--"):
+            _fail(BAD_USAGE, f"unknown option {word}: a model stands alone, as in rivulet serve MODEL; see rivulet serve --help")
         elif name in _SET_HERE:
             _fail(BAD_USAGE, f"{name}: {_SET_HERE[name]}")
         else:
@@ -97,10 +102,11 @@ def divide(arguments: Sequence[str]) -> Arguments:
 
 def _of_serve(message: str) -> str:
     """An error of rivulet-gateway, with the names that its flags have here."""
-    flag, colon, rest = message.partition(":")
-    if not flag.startswith("--"):
-        return message.replace("rivulet-gateway --help", "rivulet serve --help")
-    return ("--http" if flag == "--listen" else "--http-" + flag[2:]) + colon + rest
+
+    def named(flag: re.Match[str]) -> str:
+        return {"help": "--help", "listen": "--http"}.get(flag[1], f"--http-{flag[1]}")
+
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", named, message.replace("rivulet-gateway --help", "rivulet serve --help"))
 
 
 def _local(address: str) -> tuple[str, int]:
@@ -230,7 +236,7 @@ def _check(program: str, arguments: Sequence[str], given: argparse.Namespace) ->
     shown = subprocess.run([program, *arguments, "--check-config"], stdout=subprocess.DEVNULL, check=False)
     faults = list(_faults(given))
     if not shown.returncode:
-        faults += _tls_faults(_settings(program, arguments), given)
+        faults += _faults_of_both(_settings(program, arguments), given)
     for fault in faults:
         print("rivulet serve:", fault.message, file=sys.stderr)
     codes = [code for code in (shown.returncode, *(fault.code for fault in faults)) if code]
@@ -253,9 +259,11 @@ def _faults(given: argparse.Namespace) -> Iterator[options.Fault]:
         yield options.Fault(fault.code, _of_serve(fault.message))
 
 
-def _tls_faults(settings: dict[str, object], given: argparse.Namespace) -> Iterator[options.Fault]:
+def _faults_of_both(settings: dict[str, object], given: argparse.Namespace) -> Iterator[options.Fault]:
     if settings["tls-cert"] and options.tls(given) is None:
         yield options.Fault(BAD_USAGE, "--tls-cert: the gateway has to check this certificate: --http-tls-ca FILE names its CA certificates")
+    if host_port(given.listen) is not None and host_port(given.listen) == host_port(str(settings["listen"])):
+        yield options.Fault(BAD_USAGE, f"--http: {given.listen} is the address of --listen, too")
 
 
 def _models(names: Sequence[str], download: bool) -> Iterator[str]:
@@ -275,6 +283,9 @@ def main(version: str, program: str, arguments: Sequence[str]) -> NoReturn:
     if words.alone & {"--help", "-h"}:
         print(_HELP, end="")
         sys.exit(0)
+    if "--version" in words.alone:
+        print(f"rivulet serve {__version__}")
+        sys.exit(0)
     if not words.models and not any(word.startswith(("--model", "--config")) for word in words.server):
         _fail(BAD_USAGE, "no model is given: rivulet serve MODEL; see rivulet serve --help")
     server = [*words.server, *_models(words.models, "--download" in words.alone)]
@@ -282,7 +293,10 @@ def main(version: str, program: str, arguments: Sequence[str]) -> NoReturn:
     if "--check-config" in words.alone:
         _check(program, server, given)
     settings = _settings(program, server)
-    for fault in (*_faults(given), *_tls_faults(settings, given)):
+    if "--print-config" in words.alone:
+        print(json.dumps(settings, indent=2))
+        sys.exit(0)
+    for fault in (*_faults(given), *_faults_of_both(settings, given)):
         _fail(*fault)
     grpc, http = _free(str(settings["listen"]), "--listen"), _free(given.listen, "--http")
     server = [program, *_without("--listen", server), "--listen", grpc]

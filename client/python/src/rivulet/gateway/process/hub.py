@@ -5,7 +5,6 @@ models--OWNER--NAME/snapshots/COMMIT has its files. The package itself is needed
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -105,12 +104,12 @@ def _only(repository: Repository, files: Sequence[str]) -> str:
 
 
 def _download(repository: Repository) -> Path:
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it logs every retry
     try:
         import huggingface_hub
     except ImportError:
         raise NotFound(f"--download needs the Python package huggingface_hub: {sys.executable} -m pip install huggingface_hub") from None
     name = f"{repository.owner}/{repository.name}"
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every retry
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=repository.revision, allow_patterns=_wanted(huggingface_hub, repository)))
     except NotFound:
