@@ -12,7 +12,6 @@
 # where build/venv, or the Python that RIVULET_PYTHON names, can build it; the kit has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-. deploy/client_wheel.sh
 
 models=false
 gpu_tests=false
@@ -100,13 +99,22 @@ if $models; then
   cp -r model/zoo "$bundle/models"
   rm "$bundle"/models/{unpack.py,*/*.xz}
 fi
-if ! $gpu_tests; then
-  client_wheel "${RIVULET_PYTHON:-build/venv/bin/python}" "$bundle" >/dev/null || {
-    status=$?
-    ((status == 2)) || exit "$status"
+# Builds the wheel of client/python into the bundle, and leaves nothing else behind; says so where the Python cannot.
+pack_client() {
+  local python=${RIVULET_PYTHON:-build/venv/bin/python}
+  if ! "$python" -I -c "import build, grpc_tools, hatchling, markdown_it" 2>/dev/null; then
+    echo "$python has not all of build, grpcio-tools, hatchling and markdown-it-py. To install them:" \
+      "python3 -m venv build/venv && build/venv/bin/pip install -c tests/requirements.txt build grpcio-tools hatchling markdown-it-py" >&2
     echo "bundle.sh: left out the HTTP gateway (rivulet_client-VERSION-py3-none-any.whl)" >&2
-  }
-fi
+    return 0
+  fi
+  if ! PYTHONDONTWRITEBYTECODE=1 "$python" -m build --wheel --no-isolation --outdir "$staging/client" client/python >"$staging/log" 2>&1; then
+    cat "$staging/log" >&2
+    return 1
+  fi
+  mv "$staging"/client/*.whl "$bundle/"
+}
+if ! $gpu_tests; then pack_client; fi
 
 # The programs look beside themselves first (RPATH $ORIGIN/../lib, CMakeLists.txt): nothing may come from elsewhere.
 outside=$(ldd "$bundle"/bin/* |

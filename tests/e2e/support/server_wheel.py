@@ -22,7 +22,7 @@ def sources_hash():
     """What the wheel is made of."""
     deploy = SOURCE_DIR / "deploy"
     state = hashlib.sha256()
-    for file in (BIN_DIR / "rivulet", BIN_DIR / "rivulet-server", deploy / "bundle.sh", deploy / "wheel.sh", deploy / "client_wheel.sh", *sorted(deploy.glob("wheel/**/*"))):
+    for file in (BIN_DIR / "rivulet", BIN_DIR / "rivulet-server", deploy / "bundle.sh", deploy / "wheel.sh", *sorted(deploy.glob("wheel/**/*"))):
         if file.is_file() and "__pycache__" not in file.parts:
             state.update(f"\n{file.name}\n".encode() + file.read_bytes())
     return state.hexdigest()[:16]
