@@ -22,7 +22,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-TEMPLATE = pathlib.Path(__file__).with_name("chat_template.jinja")
+TEMPLATE = pathlib.Path(__file__).parents[2] / "zoo/shakespeare-chat/chat_template.jinja"
 VOCABULARY = 1024
 ROW = 512  # tokens; also the window of the held-out loss
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
