@@ -165,7 +165,7 @@ class _Children:
 
     def _stop(self, number: int) -> None:
         if not self.stopping.is_set():
-            print("Ending, after the running answers. Ctrl-C again ends at once.", flush=True)
+            print("Waiting for the running answers to end. Press Ctrl-C again to stop at once.", flush=True)
             self.stopping.set()
             return
         for child in self._started:
