@@ -61,7 +61,7 @@ async def close_session(call: Call) -> Any:
 
 
 async def append(call: Call) -> Any:
-    """Feeds a prompt to a session."""
+    """Appends a prompt to a session."""
     body = call.body
     model, given, mark = _model(call), own_prompt(body.take("prompt", *PROMPT_TYPES)), body.text("mark")
     body.end()
