@@ -37,14 +37,6 @@ enum class CudaPrecision : uint8_t {
   kFloat32,
 };
 
-// How the steps of a run are launched. The bits are the same.
-enum class CudaPlan : uint8_t {
-  kAuto,     // up to latency_rows rows as one launch if weights are F16 and fit into the device's
-             // shared memory, else as graphs
-  kLatency,  // few rows as one launch; if that is impossible, creating the backend fails
-  kThroughput,  // as graphs
-};
-
 // The library for matrix products that are separate launches. Products with norms or activations,
 // and products of few rows, are parts of our own kernels.
 enum class CudaProductChoice : uint8_t {
@@ -73,9 +65,6 @@ struct CudaBackendOptions {
   bool overlap = true;  // programmatic dependent launch, where the device has it
   bool graphs = true;   // CUDA graphs; without them every kernel is launched by the host
   // Performance.
-  CudaPlan plan = CudaPlan::kAuto;
-  int latency_rows = 0;     // most rows of a run as one launch, at most 16; 0: none, with kLatency
-                            // 8. Graphs were faster at every number of rows (H200).
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run

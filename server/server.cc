@@ -50,9 +50,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.num_slots = config.slots;
   options.precision =
       config.precision == "float32" ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
-  options.plan = config.plan == "latency"      ? CudaPlan::kLatency
-                 : config.plan == "throughput" ? CudaPlan::kThroughput
-                                               : CudaPlan::kAuto;
   options.products = config.products == "own" ? CudaProductChoice::kOwn : CudaProductChoice::kAuto;
   options.device = config.device;
   options.max_context = config.max_context;

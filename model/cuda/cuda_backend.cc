@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_device.h"
-#include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_need.h"
@@ -39,7 +38,6 @@ struct OnDevice {
   CudaMemory block;               // holds the arrays of a run
   std::vector<CudaGraph> graphs;  // one step, by bucket
   CudaPrompts prompts;            // first steps of a single prompt
-  CudaLatency latency;            // steps of few rows
   CudaEvent end;                  // of the outstanding run
 };
 
@@ -154,7 +152,6 @@ class CudaBackend final : public Backend {
 
   absl::Status Prepare(const CudaBackendOptions& options);
   absl::Status PlanProducts(const CudaBackendOptions& options);
-  absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
   absl::Status WarmUp(int num_tokens);
   absl::Status QueueRun(const Run& run);
@@ -199,7 +196,6 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(WarmUp(options.library_rows));
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
-  RIVULET_RETURN_IF_ERROR(PlanSteps(options));
   RIVULET_ASSIGN_OR_RETURN(d.prompts,
                            CudaPrompts::Capture(steps_, d.queue, d.block.data(), limits_));
   return d.queue.AwaitAll();
@@ -213,22 +209,6 @@ absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
                                        d.network->library_weights(), d.queue));
   limits_.products = d.products.description();
   limits_.weight_bytes -= d.products.bytes_freed();
-  return absl::OkStatus();
-}
-
-// Plans the runs that are one launch.
-absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
-  OnDevice& d = *state_;
-  const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.outputs);
-  RIVULET_ASSIGN_OR_RETURN(d.latency,
-                           d.network->PlanLatency(sample, d.block, limits_, device_, d.queue));
-  const std::string& latency = d.latency.description();
-  limits_.plan = options.graphs ? "graphs" : "launches without graphs";
-  if (d.latency.rows() > 0) {
-    limits_.plan = latency;
-  } else if (!latency.empty()) {
-    absl::StrAppend(&limits_.plan, " (", latency, ")");
-  }
   return absl::OkStatus();
 }
 
@@ -311,12 +291,8 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(steps_.Count(d.queue.launch(), block, 1));
   if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
   const int steps = draws - (plan_.plain ? 0 : 1);  // equal steps
-  if (steps > 0 && plan_.rows <= d.latency.rows()) {
-    RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
-  } else {
-    for (int step = 0; step < steps; ++step) {
-      RIVULET_RETURN_IF_ERROR(d.graphs[bucket].Launch(d.queue.stream()));
-    }
+  for (int step = 0; step < steps; ++step) {
+    RIVULET_RETURN_IF_ERROR(d.graphs[bucket].Launch(d.queue.stream()));
   }
   RIVULET_RETURN_IF_ERROR(d.end.Record(d.queue.stream()));
   order_.Start(run_, plan_);

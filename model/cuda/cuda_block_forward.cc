@@ -268,7 +268,6 @@ absl::Status CudaBlockPass::Recur(const kernels::CudaRecurrenceArgs& args) const
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
     const Model& model, const CudaBackendOptions& options, const CudaShared& shared) {
   const ModelConfig& config = model.config();
-  RIVULET_RETURN_IF_ERROR(CheckCudaBlockOptions(config, options));
   RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config, options.cache));
   if (config.key_dim > kernels::kMaxCudaKeyDim) {
     return MakeError(absl::StatusCode::kUnimplemented,

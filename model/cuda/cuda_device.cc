@@ -145,10 +145,6 @@ absl::Status CudaEvent::Record(cudaStream_t stream) const {
   return CudaStatus(cudaEventRecord(event_, stream), "cudaEventRecord");
 }
 
-absl::Status CudaEvent::MakeWait(cudaStream_t stream) const {
-  return CudaStatus(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
-}
-
 absl::StatusOr<bool> CudaEvent::Passed() const {
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) return false;

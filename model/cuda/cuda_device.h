@@ -89,8 +89,6 @@ class CudaEvent {
   static absl::StatusOr<CudaEvent> Create();
 
   absl::Status Record(cudaStream_t stream) const;
-  // Work queued in `stream` from now on waits for the last Record.
-  absl::Status MakeWait(cudaStream_t stream) const;
   // Whether the device has passed the last Record; or the error of earlier work.
   absl::StatusOr<bool> Passed() const;
 

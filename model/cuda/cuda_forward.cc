@@ -37,12 +37,6 @@ void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
   args->ld_norm_out = ld_norm_out;
 }
 
-// Whether kernels/cuda/latency runs the model.
-bool HasStepKernel(const ModelConfig& config) {
-  const EncoderConfig& encoder = config.encoder();
-  return !encoder.softmax && !encoder.transform && encoder.position != PositionType::kRotary;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& model,
@@ -51,12 +45,6 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
   const ModelConfig& config = model.config();
   const bool softmax = config.encoder().softmax;
   RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config, options.cache));
-  if (options.plan == CudaPlan::kLatency && !HasStepKernel(config)) {
-    return CudaPlanUnsupported("latency",
-                               absl::StrCat(softmax ? "models of kind softmax"
-                                                    : "models with rotary positions or a transform",
-                                            " have no kernel of whole steps"));
-  }
   const char* const reason =
       softmax ? nullptr : kernels::CheckAttentionCuda(config.state_layout(), FeatureMapOf(config));
   if (reason != nullptr) {
@@ -69,11 +57,6 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
   return std::unique_ptr<CudaNetwork>(new CudaForward(model, std::move(host), options, shared));
 }
 
-size_t CudaForward::LatencyBytes(const BackendLimits& limits) const {
-  if (!HasStepKernel(config_)) return 0;
-  return CudaStepModel::Bytes(config_) + CudaLatency::Bytes(config_, limits, options_);
-}
-
 absl::Status CudaForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSoftmaxAttentionCuda());
@@ -84,15 +67,6 @@ absl::Status CudaForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareMixerRowsCuda());
   return absl::OkStatus();
-}
-
-absl::StatusOr<CudaLatency> CudaForward::PlanLatency(const kernels::CudaSampleArgs& sample,
-                                                     const CudaMemory& block,
-                                                     const BackendLimits& limits,
-                                                     const CudaDevice& device, CudaQueue& queue) {
-  if (!HasStepKernel(config_)) return CudaLatency();
-  RIVULET_ASSIGN_OR_RETURN(step_model_, CudaStepModel::Create(config_, weights_, slots_, queue));
-  return CudaLatency::Create(step_model_, sample, block, limits, device, options_, queue);
 }
 
 CudaProductPlaces CudaForward::Places(int max_tokens) const {

@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
-#include "model/cuda/cuda_step_model.h"
 #include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
@@ -30,16 +29,12 @@ class CudaForward final : public CudaNetwork {
 
   int numerics_version() const override { return 2; }
   CudaProductPlaces Places(int max_tokens) const override;
-  absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& sample,
-                                          const CudaMemory& block, const BackendLimits& limits,
-                                          const CudaDevice& device, CudaQueue& queue) override;
   absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const override;
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const override;
 
  private:
   using CudaNetwork::CudaNetwork;
   absl::Status Prepare() const override;
-  size_t LatencyBytes(const BackendLimits& limits) const override;
   bool Many(int rows) const { return rows >= options_.many_rows; }
   // Whether there are many rows, and products that take F16.
   bool Wide(int rows) const;
@@ -58,8 +53,6 @@ class CudaForward final : public CudaNetwork {
   }
   absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, const float* from,
                          float* to, int rows) const;
-
-  CudaStepModel step_model_;  // for kernels of whole steps
 };
 
 }  // namespace rivulet

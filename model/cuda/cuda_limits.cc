@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/latency/latency_cuda.h"
 #include "model/base/error.h"
 #include "model/loading/packed_weights.h"
 #include "model/slot_choice.h"
@@ -25,7 +24,6 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("many_rows", options.many_rows, 1, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("library_rows", options.library_rows, 1, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
-  RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
   RIVULET_RETURN_IF_ERROR(CheckMaxContext(options.max_context));
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
@@ -34,20 +32,8 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
                                    "; allowed: more than 0"));
 }
 
-absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options) {
-  if (options.plan != CudaPlan::kLatency) return absl::OkStatus();
-  return CudaPlanUnsupported(
-      "latency", absl::StrCat("models of kind ", config.kind(), " have no kernel of whole steps"));
-}
-
 WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options) {
   return options.weights.quantized() ? options.weights : WeightChoice(NumbersOnly(model));
-}
-
-absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) {
-  return InvalidField("PLAN_UNSUPPORTED", "plan",
-                      absl::StrCat("plan is \"", name, "\", but ", why,
-                                   "; set plan to \"auto\" or \"throughput\""));
 }
 
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
@@ -71,6 +57,7 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
                                ? WeightNumerics(ResolveHead(options.weights, config))
                            : options.precision == CudaPrecision::kFloat32 ? "float32"
                                                                           : "default";
+  limits.plan = options.graphs ? "graphs" : "launches without graphs";
   limits.numerics_id = absl::StrCat("cuda-", type, "-graph-sm", device.sm, "-", numerics_version);
   return limits;
 }

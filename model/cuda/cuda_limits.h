@@ -3,7 +3,6 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "model/backend.h"
 #include "model/backend_options.h"
 #include "model/config.h"
@@ -14,13 +13,9 @@ namespace rivulet {
 
 // OK, or INVALID_ARGUMENT naming the field and its range.
 absl::Status CheckCudaOptions(const CudaBackendOptions& options);
-// OK, or INVALID_ARGUMENT naming the option that models of the family do not have.
-absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options);
-// INVALID_ARGUMENT: plan `name`, which the options ask for, is impossible, and why.
-absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
 // The types in which the host reads the weights.
 WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options);
-// All limits except weight_bytes, plan and products. Without a number in the options, num_slots is
+// All limits except weight_bytes and products. Without a number in the options, num_slots is
 // the largest number and context the longest.
 // REQUIRES: checked options.
 // `numerics_version`: CudaNetwork's.

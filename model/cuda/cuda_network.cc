@@ -17,8 +17,7 @@ static CudaProductReads Reads(const CudaBackendOptions& options, const CudaLibra
 
 CudaNetwork::Bytes CudaNetwork::Measure(const BackendLimits& limits, const CudaLibrary& library) {
   return {CudaWeights::Bytes(config_, *host_, options_.precision, library.library != nullptr),
-          CudaScratch::Bytes(config_, host_->columns, Reads(options_, library), limits) +
-              LatencyBytes(limits)};
+          CudaScratch::Bytes(config_, host_->columns, Reads(options_, library), limits)};
 }
 
 absl::Status CudaNetwork::Load(const BackendLimits& limits, const CudaLibrary& library,

@@ -21,7 +21,6 @@
 #include "model/backend.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_products.h"
@@ -65,7 +64,7 @@ class CudaNetwork {
   virtual int numerics_version() const = 0;
   // Why no library may run products, even if one is installed; "": it may.
   virtual std::string WhyNoLibrary() const { return ""; }
-  // Device memory that Load and PlanLatency take. Call before Load.
+  // Device memory that Load takes. Call before Load.
   Bytes Measure(const BackendLimits& limits, const CudaLibrary& library);
 
   // Uploads the weights and takes the memory between launches. Call once, before the functions
@@ -77,14 +76,6 @@ class CudaNetwork {
   CudaLibraryWeights& library_weights() { return weights_.library; }
   // CudaWeights::initial_state.
   const float* initial_state() const { return weights_.initial_state; }
-  // The plan for runs of few rows. Its description is empty where the kind has none.
-  virtual absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& /*sample*/,
-                                                  const CudaMemory& /*block*/,
-                                                  const BackendLimits& /*limits*/,
-                                                  const CudaDevice& /*device*/,
-                                                  CudaQueue& /*queue*/) {
-    return CudaLatency();
-  }
 
   // All layers.
   virtual absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const = 0;
@@ -103,8 +94,6 @@ class CudaNetwork {
         host_(std::move(host)) {}
   // Prepares the network's kernels for launches.
   virtual absl::Status Prepare() const = 0;
-  // Bytes that PlanLatency takes.
-  virtual size_t LatencyBytes(const BackendLimits& /*limits*/) const { return 0; }
 
   const ModelConfig& config_;
   const StateParts parts_;

@@ -112,7 +112,6 @@ constexpr ErrorReason kReasons[] = {
     {"PAGE_SIZE_OUT_OF_RANGE", kInvalidArgument, kCall, "page_size is negative."},
     {"PAGE_TOKEN_MALFORMED", kInvalidArgument, kCall,
      "The text is not a page token of this server."},
-    {"PLAN_UNSUPPORTED", kInvalidArgument, kStart, "The device or model does not allow the plan."},
     {"POSITION_NEEDED", kAborted, kCall,
      "The client's library repeated a call that names no position."},
     {"POSITION_OR_MARK", kInvalidArgument, kCall,

@@ -38,8 +38,13 @@ absl::Status InvalidSetting(const Setting& setting, const std::string& held,
                       absl::StrCat(setting.name, " is ", held, "; ", allowed));
 }
 
-absl::Status RenamedSetting(absl::string_view name) {
-  return InvalidField("CONFIG_INVALID", name, absl::StrCat(name, ": ", kRenamedHelp));
+// The refusal of `name`, with or without "--", if it is one of kFormerSettings.
+absl::Status CheckFormer(absl::string_view name) {
+  for (const auto& [former, what] : kFormerSettings) {
+    if (absl::StripPrefix(name, "--") != former) continue;
+    return InvalidField("CONFIG_INVALID", name, absl::StrCat(name, ": ", what));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckRange(const Setting& setting, int value, absl::string_view or_what) {
@@ -172,7 +177,7 @@ struct Flags {
       "rivulet-server"};
   std::string config_file;
   bool print_config = false, check_config = false;
-  std::map<std::string, std::string> renamed;  // values of kRenamedSettings
+  std::map<std::string, std::string> former;  // values of kFormerSettings
 
   explicit Flags(ServerConfig* config) {
     for (const Setting& setting : Settings()) {
@@ -197,9 +202,9 @@ struct Flags {
           },
           setting.member);
     }
-    for (const char* name : kRenamedSettings) {
+    for (const auto& [name, what] : kFormerSettings) {
       // In group "", which --help does not show. The value is optional, so that none is demanded.
-      app.add_option(absl::StrCat("--", name), renamed[name])->expected(0, 1)->group("");
+      app.add_option(absl::StrCat("--", name), former[name])->expected(0, 1)->group("");
     }
     app.add_option("--config", config_file, "JSON file with the same names; flags win over it")
         ->type_name("FILE");
@@ -438,9 +443,7 @@ std::vector<absl::Status> ApplyJson(absl::string_view text, ServerConfig* config
   std::vector<absl::Status> faults;
   const auto apply = [config](const std::string& key, const JsonValue& value) -> absl::Status {
     const Setting* found = nullptr;
-    for (const char* name : kRenamedSettings) {
-      if (key == name) return RenamedSetting(key);
-    }
+    RIVULET_RETURN_IF_ERROR(CheckFormer(key));
     std::vector<std::string> names;
     for (const Setting& setting : Settings()) {
       if (key == setting.name) found = &setting;
@@ -484,9 +487,23 @@ namespace {
 
 absl::Status BadFlags(const CLI::App& app, const std::vector<std::string>& args,
                       const CLI::ParseError& error) {
-  const std::vector<std::string> listen = {"--listen HOST:PORT"};
-  const auto [flag, meant] =
-      FindUnknownOption(app, args, {{"-m", {"--model"}}, {"--port", listen}, {"--host", listen}});
+  const std::vector<std::string> listen = {"--listen HOST:PORT"}, slots = {"--slots"},
+                                 context = {"--max-context"}, gpu = {"--backend cuda"};
+  static const OtherNames* const others = new OtherNames{{"-m", {"--model"}},
+                                                         {"--port", listen},
+                                                         {"--host", listen},
+                                                         {"-c", context},
+                                                         {"--ctx-size", context},
+                                                         {"--max-model-len", context},
+                                                         {"-np", slots},
+                                                         {"--parallel", slots},
+                                                         {"--max-num-seqs", slots},
+                                                         {"-ngl", gpu},
+                                                         {"--n-gpu-layers", gpu},
+                                                         {"-t", {"--threads"}},
+                                                         {"--dtype", {"--weights"}},
+                                                         {"--api-key", {"--keys-file FILE"}}};
+  const auto [flag, meant] = FindUnknownOption(app, args, *others);
   const std::string wrong =
       flag.empty() ? std::string(error.what()) : absl::StrCat("unknown option ", flag, meant);
   return InvalidField("CONFIG_INVALID", "", absl::StrCat(wrong, " (see --help)"));
@@ -512,9 +529,7 @@ std::vector<std::vector<std::string>> SplitFlags(const CLI::App& app,
 // Checks one piece of SplitFlags by itself.
 absl::Status CheckFlag(const std::vector<std::string>& piece, CLI::App* app) {
   const std::string flag = piece[0].substr(0, piece[0].find('='));
-  for (const char* name : kRenamedSettings) {
-    if (flag == absl::StrCat("--", name)) return RenamedSetting(flag);
-  }
+  RIVULET_RETURN_IF_ERROR(CheckFormer(flag));
   try {
     app->parse(std::vector(piece.rbegin(), piece.rend()));
   } catch (const CLI::Success&) {  // --help

@@ -28,7 +28,6 @@ struct ServerConfig {
   std::string keys_file;         // JSON: the keys that clients may use; "" = clients need no key
   std::string backend = "auto";  // auto (cuda if there is a GPU, else cpu), cpu, cuda
   std::string precision = "default";  // of matrix products on CUDA: default, float32
-  std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
   std::string products = "auto";      // matrix products on CUDA: auto, own
   std::string weights = "auto";       // how the CPU backend keeps matrices: ParseWeightChoice
   // ... of single models: NAME=TYPE[,head=TYPE].

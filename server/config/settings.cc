@@ -149,12 +149,6 @@ std::vector<Setting> ServingSettings() {
       Choice("precision", "Matrix products on CUDA: default or float32", &C::precision,
              {"default", "float32"}),
       Choice(
-          "plan",
-          "Steps on CUDA: throughput (one CUDA graph per step), auto (the same), or latency (one "
-          "kernel launch for many steps of few sessions, which was slower on an H200; an error at "
-          "startup where it is not possible). The tokens are the same",
-          &C::plan, {"auto", "latency", "throughput"}),
-      Choice(
           "products",
           "Matrix products on CUDA: auto (cuBLASLt for large batches if it reproduces our kernels "
           "bit for bit, otherwise our kernels) or own (our kernels). The tokens are the same",

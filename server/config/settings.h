@@ -32,11 +32,12 @@ struct Setting {
 // All, in the order of --help.
 const std::vector<Setting>& Settings();
 
-// Names that settings had before. They are refused with kRenamedHelp until the release after 0.1.
-inline constexpr const char* kRenamedSettings[] = {"max-sessions", "max-client-sessions"};
-inline constexpr const char* kRenamedHelp =
-    "this setting was renamed; max-sessions is now slots, max-client-sessions is now "
-    "max-open-sessions";
+// Settings of before, as {name, what became of the setting}. They are refused with that until the
+// release after 0.1.
+inline constexpr const char* kFormerSettings[][2] = {
+    {"max-sessions", "this setting was renamed; it is now slots"},
+    {"max-client-sessions", "this setting was renamed; it is now max-open-sessions"},
+    {"plan", "this setting was removed; a step on CUDA is always one CUDA graph"}};
 
 // Choices that settings had before, as {setting, choice}. They are refused by name, too.
 inline constexpr const char* kRemovedChoices[][2] = {{"products", "cublaslt"}};

@@ -21,13 +21,6 @@ namespace {
 
 constexpr int kSkipped = 77;
 
-CudaPlan PlanOf(const std::string& name) {
-  if (name == "latency") return CudaPlan::kLatency;
-  if (name == "throughput") return CudaPlan::kThroughput;
-  if (name != "auto") Fail("--plan=auto|latency|throughput", 2);
-  return CudaPlan::kAuto;
-}
-
 CudaProductChoice ProductsOf(const std::string& name) {
   if (name == "own") return CudaProductChoice::kOwn;
   if (name != "auto") Fail("--products=auto|own", 2);
@@ -48,8 +41,6 @@ bool Apply(const char* argument, Choice* choice) {
     const bool full = std::strcmp(precision, "float32") == 0;
     if (!full && std::strcmp(precision, "default") != 0) Fail("--precision=default|float32", 2);
     choice->precision = full ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
-  } else if (const char* plan = FlagValue(argument, "--plan=")) {
-    choice->plan = PlanOf(plan);
   } else if (const char* kind = FlagValue(argument, "--products=")) {
     choice->products = ProductsOf(kind);
   } else if (const char* cache = FlagValue(argument, "--kv-cache=")) {
@@ -60,8 +51,6 @@ bool Apply(const char* argument, Choice* choice) {
     choice->graphs = IsOn("--graphs=", graphs);
   } else if (const char* overlap = FlagValue(argument, "--overlap=")) {
     choice->overlap = IsOn("--overlap=", overlap);
-  } else if (const char* rows = FlagValue(argument, "--latency-rows=")) {
-    choice->latency_rows = std::atoi(rows);
   } else if (const char* many_rows = FlagValue(argument, "--many-rows=")) {
     choice->many_rows = std::atoi(many_rows);
   } else if (const char* device = FlagValue(argument, "--device=")) {
@@ -168,11 +157,9 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.cache = choice.cache;
     options.max_context = choice.max_context;
     options.device = choice.device;
-    options.plan = choice.plan;
     options.products = choice.products;
     options.graphs = choice.graphs;
     options.overlap = choice.overlap;
-    options.latency_rows = choice.latency_rows;
     options.many_rows = choice.many_rows;
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);

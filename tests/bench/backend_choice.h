@@ -18,12 +18,10 @@ namespace rivulet::bench {
 struct Choice {
   bool cuda = false;                                      // --backend=cpu|cuda
   CudaPrecision precision = CudaPrecision::kDefault;      // --precision=default|float32, of CUDA
-  CudaPlan plan = CudaPlan::kAuto;                        // --plan=auto|latency|throughput
   CudaProductChoice products = CudaProductChoice::kAuto;  // --products=auto|own
   kernels::CacheType cache = kernels::CacheType::kF32;    // --kv-cache=f32|f16|bf16
   bool graphs = true;                                     // --graphs=on|off, of CUDA
   bool overlap = true;                                    // --overlap=on|off, of CUDA
-  int latency_rows = CudaBackendOptions().latency_rows;   // --latency-rows=N, of CUDA
   int many_rows = CudaBackendOptions().many_rows;         // --many-rows=N, of CUDA
   int device = 0;                                         // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device

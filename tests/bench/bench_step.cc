@@ -346,23 +346,15 @@ void RequireSameStates(Backend* tested, Backend* reference, int rows) {
   }
 }
 
-// `soak` steps and more on the backend that the flags choose, beside the same on graphs: tokens,
-// log-probabilities and, at the end of every sequence, states must have the same bits. Counter:
-// steps.
+// `soak` steps and more on two backends that the flags choose: tokens, log-probabilities and, at
+// the end of every sequence, states must have the same bits. Counter: steps.
 void BM_Soak(benchmark::State& state, Subjects* subjects, const std::string& name,
              const WeightChoice& precision, int soak) {
   constexpr int64_t kMostTokens = 1024;  // of a sequence
   const int rows = int(state.range(0));
-  Choice graphs = subjects->choice();
   const ModelConfig& config = subjects->model(name)->config();
   Backend* const tested = BackendOf(subjects, name, precision, state, 1);
-  int most = 0;  // rows of one launch: more would go as graphs
-  (void)std::sscanf(tested->limits().plan.c_str(), "runs of up to %d", &most);
-  if (graphs.plan == CudaPlan::kLatency && rows > most) {
-    bench::Fail(absl::StrCat("--plan=latency takes ", most, " rows, not ", rows), 2);
-  }
-  graphs.plan = CudaPlan::kThroughput;
-  const auto reference = NewBackend(graphs, subjects->model(name), rows, precision, 0);
+  const auto reference = NewBackend(subjects->choice(), subjects->model(name), rows, precision, 0);
   const int steps = tested->limits().preferred_steps;
   const int64_t last = std::min(config.max_tokens().value_or(kMostTokens), kMostTokens) - steps;
   Generation a(tested, config, rows, steps), b(reference.get(), config, rows, steps);

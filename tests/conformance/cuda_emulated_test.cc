@@ -396,7 +396,6 @@ TEST_F(CudaEmulatedTest, HeadOutputsAreMadeForAllRowsOfAStepAtOnceWhereTheyFit) 
   const auto kernels_of_step = [&](int given) {
     CudaBackendOptions options = Options();
     options.head_rows = given;
-    options.latency_rows = 0;
     auto backend = New(options);
     EXPECT_EQ(backend->limits().head_rows, given > 0 ? given : options.max_tokens);
     const std::vector<int32_t> token = {1};

@@ -263,34 +263,12 @@ TEST_P(CudaFamilyMirrorTest, RandomOperationsGiveTheSameRecordsAndStatesAsOnTheC
 INSTANTIATE_TEST_SUITE_P(All, CudaFamilyMirrorTest, ::testing::ValuesIn(FamilyDirectories()),
                          [](const auto& param) { return TestName(param.param, "mirror"); });
 
-TEST(CudaFamilyOptionsTest, TheseModelsHaveNoKernelOfWholeSteps) {
-  for (const auto& [directory, kind] : {std::pair{"softmax/full", "softmax"},
-                                        {"softmax/window4", "softmax"},
-                                        {"hybrid/granite-nope", "granitemoehybrid"},
-                                        {"hybrid/qwen35-text", "qwen3_5_text"},
-                                        {"hybrid/lfm2-bf16", "lfm2"},
-                                        {"hybrid/falcon-h1-bf16", "falcon_h1"},
-                                        {"molformer/gp-molformer", "rotary positions"}}) {
-    CudaBackendOptions options;
-    options.plan = CudaPlan::kLatency;
-    const auto model = Loaded(SourcePath("tests/conformance/") + directory);
-    ASSERT_NE(model, nullptr);
-    const absl::Status status = CreateCudaBackend(model, options).status();
-    EXPECT_EQ(GetErrorDetail(status).reason, "PLAN_UNSUPPORTED") << directory;
-    EXPECT_EQ(GetErrorDetail(status).field, "plan") << directory;
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(kind)) << directory;
-  }
-}
-
 TEST(CudaFamilyOptionsTest, WhatTheseModelsDoNotHaveIsRefusedByName) {
   const std::shared_ptr<const Model> model = Loaded(FamilyDirectories().front());
   ASSERT_NE(model, nullptr);
   CudaBackendOptions options;
   options.num_slots = 2;
   options.max_tokens = 32;
-  options.plan = CudaPlan::kLatency;
-  EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).reason, "PLAN_UNSUPPORTED");
-  options.plan = CudaPlan::kAuto;
   options.weights = WeightPrecision::kInt4;
   EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).field, "weights");
   options.weights = {};

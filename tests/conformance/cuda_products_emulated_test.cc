@@ -72,7 +72,6 @@ class CudaProductsTest : public ::testing::Test {
     options.library = kLibrary;
     options.max_tokens = 40;
     options.many_rows = options.library_rows = 3;
-    options.latency_rows = 1;
     options.patience = Patience();
     return options;
   }

@@ -20,13 +20,12 @@ from results import NOT_DONE, Outcome, Results, json_lines, read_lines
 
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT, BENCH_LIMIT, PROFILE_LIMIT = 20, 60, 10, 60, 30  # seconds of one program
 # Tests of the whole backend, the most telling first, and the tests of kernels without which they say nothing.
-BACKEND_TESTS = tuple(f"gpu_{name}_test" for name in ("backend_golden", "backend_bits", "cuda_family", "cuda_latency", "cuda_against_cpu", "backend_contract",
+BACKEND_TESTS = tuple(f"gpu_{name}_test" for name in ("backend_golden", "backend_bits", "cuda_family", "cuda_against_cpu", "backend_contract",
                                                       "engine_state", "engine_session_state"))  # fmt: skip
 BACKEND_NEEDS = tuple(f"gpu_cuda_{name}_test" for name in ("embed", "layer_norm", "slot", "gemm", "linear_attention", "sample"))
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions, which RIVULET_TESTS_CUDA_OFF names
 # Models: rows of a step, tokens of a prompt (0: none).
 OWN = (("mnist-linear", (1, 64, 1024), 784), ("rwkv7-0.4b", (1, 64, 1024), 4096), ("mamba2-130m", (1, 64, 1024), 4096), ("granite-350m", (1, 64, 1024), 0))
-LATENCY = (("mnist-linear", (1, 16)),)  # as plan latency steps them
 # The step by hand in PyTorch, in CUDA graphs; fla: the state update alone by flash-linear-attention, in all layers together.
 PEERS = ("mnist-linear:f16,tf32:1,64,1024", "rwkv7-0.4b:f16:1,64,1024", "mamba2-130m:f16:1,64,1024",
          "fla.rwkv7:f16:1,64,1024", "fla.gated-delta:f16:1,64,1024", "fla.rwkv7-prompt:f16:4096")  # fmt: skip
@@ -41,9 +40,9 @@ SWITCHED = (("without overlap", ("--overlap=off",), (("mnist-linear", (64,)), ("
             ("with int8 weights", ("--weights=int8",), (("rwkv7-0.4b", (1, 64)),)))  # fmt: skip
 MEMCHECK = (("slot", "*"), ("embed", "*"), ("gemm", "*NormAndGather*"), ("recurrence", "*EveryShape*"), ("linear_attention", "*EveryShape*"),
             ("softmax_attention", "*"), ("layer_norm", "*"), ("sample_steps", "*"))  # fmt: skip
-# Model, rows, steps, plan: beside graphs of the same, or a second run of them.
-SHORT_SOAK = (("mnist-linear", 1, 20_000, "latency"), ("mnist-linear", 16, 10_000, "latency"))
-SOAK = (*(("mnist-linear", rows, 10_000, "latency") for rows in (2, 8, 13)), ("rwkv7-0.4b", 32, 500, "throughput"), ("mamba2-130m", 32, 1_000, "throughput"))  # fmt: skip
+# Model, rows, steps: beside a second run of the same.
+SHORT_SOAK = (("mnist-linear", 1, 20_000), ("mnist-linear", 16, 10_000))
+SOAK = (*(("mnist-linear", rows, 10_000) for rows in (2, 8, 13)), ("rwkv7-0.4b", 32, 500), ("mamba2-130m", 32, 1_000))
 IDS = ("model/zoo/mnist-linear", "tests/conformance/family/mamba2")
 STREAMS = (1, 64, 1024)
 LOAD_SECONDS = (1, 4)  # of warm-up, of measuring
@@ -179,8 +178,6 @@ def failed_programs(lines: list[dict]) -> set[str]:
 
 def own(kit: Kit) -> None:
     """Steps and prompts with our own kernels."""
-    for model, rows in LATENCY:
-        bench(kit, model, rows, plan="latency")
     for model, rows, prompt in OWN:
         bench(kit, model, rows, prompt)
 
@@ -209,20 +206,17 @@ def soak(kit: Kit) -> None:
 
 
 def soak_of(kit: Kit, parts: tuple) -> None:
-    for model, rows, steps, plan in parts:
-        bench(kit, model, (rows,), plan=plan, what="soaked", flags=(f"--soak={steps}",))
+    for model, rows, steps in parts:
+        bench(kit, model, (rows,), what="soaked", flags=(f"--soak={steps}",))
 
 
-def bench(kit: Kit, model: str, rows, prompt: int = 0, products: str = "own", plan: str = "throughput", what: str = "", flags=()) -> None:
+def bench(kit: Kit, model: str, rows, prompt: int = 0, products: str = "own", what: str = "", flags=()) -> None:
     """Steps and prompts of one model, in one process, which makes and loads it once. What was measured before a hang or a crash is kept.
     `what`: the words for `flags` of bench_step, with which it measures something else."""
     counts = ",".join(map(str, rows))
-    name = " ".join(filter(None, (model, counts, f"prompt of {prompt}" if prompt else "", plan if plan != "throughput" else "",
-                                  products if products != "own" else "", what)))  # fmt: skip
+    name = " ".join(filter(None, (model, counts, f"prompt of {prompt}" if prompt else "", products if products != "own" else "", what)))
     command = [kit.programs["bench_step"], *kit.device(), f"--copy-gb-per-s={kit.copy_rate}", "--benchmark_format=json", *RUNS, f"--model={model}",
-               f"--plan={plan}", f"--products={products}", f"--rows={counts or 1}", f"--prompt={prompt}", *flags]  # fmt: skip
-    if plan == "latency":
-        command.append(f"--latency-rows={max(rows)}")
+               f"--products={products}", f"--rows={counts or 1}", f"--prompt={prompt}", *flags]  # fmt: skip
     command += [] if rows else ["--benchmark_filter=BM_Prefill"]
     outcome = kit.keep(name, kit.results.attempt(command, BENCH_LIMIT), **({"program": "bench_step"} if what == "soaked" else {}))
     measured = benchmarks(outcome.output)
@@ -230,7 +224,7 @@ def bench(kit: Kit, model: str, rows, prompt: int = 0, products: str = "own", pl
         kit.results.record(name, Outcome("failed", f"not all figures in: {outcome.output[-500:]}"))
     for one in measured:
         keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "steps", "real_time", "time_unit", "label")
-        of = " ".join(filter(None, (model, subject(one["name"]), plan if plan != "throughput" else "", what)))
+        of = " ".join(filter(None, (model, subject(one["name"]), what)))
         kit.results.figure(one["name"], of=of, products=products, **{key: one[key] for key in keep if key in one})
 
 
@@ -317,7 +311,7 @@ def ncu(kit: Kit, name: str, flags: list, model: str, rows: int, prompt: int = 0
         kit.skip(name, "ncu is not installed")
         return []
     command = [tool, "--clock-control", "none", "--graph-profiling", "node", "--profile-from-start", "off", "--apply-rules", "no", "--print-units", "base", "--csv", *flags]
-    command += [kit.programs["bench_step"], *kit.device(), f"--model={model}", f"--rows={rows}", f"--prompt={prompt}", "--products=own", "--plan=throughput"]
+    command += [kit.programs["bench_step"], *kit.device(), f"--model={model}", f"--rows={rows}", f"--prompt={prompt}", "--products=own"]
     command += ["--profile", *(["--benchmark_filter=BM_ProfiledPrompt"] if prompt else [])]
     while True:
         outcome = kit.results.attempt([*command, f"--graphs={'on' if kit.graphs else 'off'}"], PROFILE_LIMIT, PATIENT)

@@ -104,10 +104,10 @@ def steps(report: Report, before: Report) -> str:
             continue
         us, old_us, least = time(values), time(earlier.get((what, products), {})), limit(values, report.device)
         rows.append([what, number(us), number(least), share(least / us if least and us else None), share(values.get("share")),
-                     number(peers.get(what.removesuffix(" latency"))),
+                     number(peers.get(what)),
                      number(time(now.get((what, "auto"), {}))), number(values.get("tok/s", 0) / 1000), number(limits.RECORDS[what] / 1000) if what in limits.RECORDS else "",
                      f"{us / old_us:.2f}" if us and old_us else ""])  # fmt: skip
-    header = ["model, rows, plan", "us", "limit, us", "share of the limit", "share of the copy rate", "fastest peer, us", "auto, us",
+    header = ["model, rows", "us", "limit, us", "share of the limit", "share of the copy rate", "fastest peer, us", "auto, us",
               "thousand tok/s", "published, thousand tok/s", "time / before"]  # fmt: skip
     ran: dict[str, list[str]] = {}
     for (what, products), values in now.items():
@@ -161,7 +161,7 @@ def soak(report: Report) -> str:
     wanted = [*phases.SHORT_SOAK, *phases.SOAK]
     done = [values for _, values in report.figures("short soak", "soak") if "steps" in values]
     parts = ", ".join(f"{values['of'].removesuffix(' soaked')} rows {values['steps']:,.0f}" for values in done) or "none"
-    text = f"- {sum(values['steps'] for values in done):,.0f} of {sum(steps for _, _, steps, _ in wanted):,} steps had the bits of a second run on graphs ({parts})\n"
+    text = f"- {sum(values['steps'] for values in done):,.0f} of {sum(steps for _, _, steps in wanted):,} steps had the bits of a second run ({parts})\n"
     return text + "".join(f"- {name}: `{values['numerics_id']}`, {values['products']}\n" for name, values in report.figures("ids"))
 
 

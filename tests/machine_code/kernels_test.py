@@ -36,7 +36,6 @@ MOST_TEXT_KIB = {
     "GenericAttention": 44,
     "JoinBlocks": 24,
     "KeepRows": 14,
-    "Latency": 208,
     "LayerNorm": 13,
     "LongAttention": 56,
     "LowerBoundKeys": 7,
@@ -78,8 +77,7 @@ EARLY_LOADS = {
     r"WideGemm<WideShape<., ., ., ., (8|12)": {"LDGSTS.E.BYPASS.128": (14, 33), "LDG.E.STRONG.GPU": (2, 4)},
 }
 # Kernels that load by ld.global.nc, which the compiler may move before the wait: weights, omega, tables of sines. No other.
-CONSTANT_LOADS = {"Attention", "AttentionFeatures", "Embed", "GenericAttention", "Latency", "NormTokenShift", "RotateHeads"}
-NO_WAIT = {"Latency"}  # a cooperative launch has no predecessor that still runs
+CONSTANT_LOADS = {"Attention", "AttentionFeatures", "Embed", "GenericAttention", "NormTokenShift", "RotateHeads"}
 WAIT = "ACQBULK"  # griddepcontrol.wait, from sm_90 on
 # How instructions begin that touch memory, and those among them that touch parameters, shared memory or nothing.
 MEMORY = ("ATOM", "CCTL", "LD", "MEMBAR", "RED", "ST", "SULD", "SUST", "TEX", "TLD", "UBLK", "ULD", "URED", "UST", "UTMA")
@@ -110,7 +108,7 @@ class KernelsTest(unittest.TestCase):
 
     def waiting(self):
         """Kernels that may overlap their predecessor."""
-        return [k for k in library.kernels if k.arch >= 90 and k.family() not in NO_WAIT]
+        return [k for k in library.kernels if k.arch >= 90]
 
     def test_before_the_wait_kernels_load_what_is_listed_and_do_nothing_else_to_memory(self):
         for kernel in self.waiting():
@@ -194,7 +192,7 @@ class KernelsTest(unittest.TestCase):
     def test_filters_add_to_their_bins_with_one_instruction(self):
         # Of a float or of 64 bits it would be a loop that compares and swaps.
         for kernel in library.kernels:
-            if kernel.family() in {"Sample", "SampleLong", "Latency"}:
+            if kernel.family() in {"Sample", "SampleLong"}:
                 atomics = {o for o in library.opcodes(kernel) if o.startswith("ATOM")}
                 with self.subTest(kernel=kernel.name, arch=kernel.arch):
                     self.assertEqual(atomics, {"ATOMS.ADD", "ATOMS.POPC.INC.32"})
@@ -202,7 +200,7 @@ class KernelsTest(unittest.TestCase):
     def test_records_wait_for_no_full_fence(self):
         # The one fence belongs to the release store of records with a log-probability.
         for kernel in library.kernels:
-            if kernel.family() not in {"Sample", "SampleLong", "Latency"}:
+            if kernel.family() not in {"Sample", "SampleLong"}:
                 continue
             fences = [o for o in library.opcodes(kernel) if o.startswith(("MEMBAR", "CCTL"))]
             with self.subTest(kernel=kernel.name, arch=kernel.arch):

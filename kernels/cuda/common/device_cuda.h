@@ -56,7 +56,7 @@ inline cudaError_t FirstError(std::initializer_list<cudaError_t> errors) {
   return cudaSuccess;
 }
 
-// All launches except cooperative ones. `shared_bytes` is the dynamic shared memory of a block.
+// All launches. `shared_bytes` is the dynamic shared memory of a block.
 template <class... P, class... A>
 cudaError_t LaunchGrid(const CudaLaunch& launch, void (*kernel)(P...), dim3 grid, int threads,
                        size_t shared_bytes, const A&... args) {
@@ -107,30 +107,6 @@ __device__ __forceinline__ void* SharedMemory() {
 #else
   extern __shared__ __align__(16) unsigned char rivulet_shared[];
   return rivulet_shared;
-#endif
-}
-
-// For threads that poll for another block of a cooperative launch: the number of polls between two
-// looks at the clock, a pause between polls, and the clock.
-#if defined(RIVULET_CUDA_EMULATED)
-inline constexpr unsigned kLooksAClock = 1;
-#else
-inline constexpr unsigned kLooksAClock = 1024;
-#endif
-__device__ __forceinline__ void SpinPause() {
-#if defined(RIVULET_CUDA_EMULATED)
-  cuda_emulator::Pause();
-#endif
-}
-__device__ __forceinline__ uint64_t DeviceNanoseconds() {
-#if defined(__CUDA_ARCH__)
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-#elif defined(RIVULET_CUDA_EMULATED)
-  return cuda_emulator::Nanoseconds();
-#else
-  return 0;
 #endif
 }
 

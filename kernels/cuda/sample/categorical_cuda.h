@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of token models (categorical.h), one block per row. Included by sample_row_cuda.h and
-// latency_plan_cuda.cu only. The whole block calls every function; all threads get the same result.
+// The head of token models (categorical.h), one block per row. Included by sample_row_cuda.h only.
+// The whole block calls every function; all threads get the same result.
 #pragma once
 
 #include <cfloat>

@@ -14,14 +14,14 @@ int threads_for_test = 0;
 
 __global__ void __launch_bounds__(kShortRowThreads, 5) Sample(CudaSampleArgs p) {
   WaitForPredecessor();
-  SampleRow<1>(p, static_cast<int>(blockIdx.x), [](bool, int32_t) {});
+  SampleRow<1>(p, static_cast<int>(blockIdx.x));
 }
 
 // At least one block per multiprocessor: by default the compiler would spill registers to fit two.
 __global__ void __launch_bounds__(kMostRowThreads, 1) SampleLong(CudaSampleArgs p) {
   p.mixture.mixtures = 0;  // so that the compiler leaves out the code for mixtures
   WaitForPredecessor();
-  SampleRow<kLongAhead>(p, static_cast<int>(blockIdx.x), [](bool, int32_t) {});
+  SampleRow<kLongAhead>(p, static_cast<int>(blockIdx.x));
 }
 
 __global__ void __launch_bounds__(kCountThreads) CountTokens(CudaCountArgs p) {

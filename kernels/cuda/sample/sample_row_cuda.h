@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block turns one row of head outputs into records (sample_cuda.h): the body of Sample(), and the
-// end of a step of Latency(). Included by .cu files only.
+// A block turns one row of head outputs into records (sample_cuda.h): the body of Sample().
+// Included by .cu files only.
 #pragma once
 
 #include <cmath>
@@ -146,8 +146,8 @@ __device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork&
 // Does all work of row `row` of `p`, with kAhead loads per thread in flight. After a draw and
 // before its record is written, thread 0 calls on_draw(goes_on, token); goes_on: the row feeds
 // `token` next.
-template <int kAhead, class OnDraw>
-__device__ void SampleRow(const CudaSampleArgs& p, int row, const OnDraw& on_draw) {
+template <int kAhead>
+__device__ void SampleRow(const CudaSampleArgs& p, int row) {
   const bool draws = p.work[row].draws_left > 0, scores = p.work[row].target >= 0;
   if (!draws && !scores) return;  // the whole block
   if (RowThread() == 0) {
@@ -178,7 +178,6 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, const OnDraw& on_dra
       if (IsStop(sampler, token)) flags |= kRecordStopped;
     }
     const bool goes_on = draw != 0 && flags == 0 && work.draws_left > 1;
-    if (draw != 0 && RowThread() == 0) on_draw(goes_on, token);
     CudaRecord* const record = p.records + (draw != 0 ? work.draw_record : work.target_record);
     if (finite && (draw == 0 || sampler.want_logprobs != 0)) {
       flags |= kRecordLogprob;

@@ -133,9 +133,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(r.options.shared_bytes);
       return cudaSuccess;
-    case cudaDevAttrCooperativeLaunch:
-      *value = r.options.cooperative ? 1 : 0;
-      return cudaSuccess;
   }
   return r.Remember(cudaErrorInvalidValue);
 }
@@ -237,15 +234,6 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   if (value < 0 || static_cast<size_t>(value) > r.options.shared_bytes)
     return r.Remember(cudaErrorInvalidValue);
   r.shared_limits[function] = value;
-  return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads,
-                                                          size_t shared_bytes) {
-  RIVULET_ENTER("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-  if (threads < 1 || threads > 1024) return r.Remember(cudaErrorInvalidValue);
-  *blocks = rivulet::cuda_emulator::BlocksPerMultiprocessor(
-      r.options, static_cast<uint64_t>(threads), shared_bytes);
   return cudaSuccess;
 }
 

@@ -53,12 +53,6 @@ constexpr uint64_t kEarlyThreads = 256;
 Work* work = nullptr;                       // that runs
 std::vector<std::unique_ptr<Block>> spare;  // with their stacks, for later launches
 
-// The device's clock goes on with every round in which paused threads look again; where none finds
-// anything new, in ever longer steps, since only time can help them then.
-constexpr uint64_t kRoundNanoseconds = 1000;
-uint64_t nanoseconds = 0, stalled_step = kRoundNanoseconds;
-bool progress = false;  // since the last round
-
 void ThreadMain() {
   work->launch->body();
   Thread& me = *block->current;
@@ -75,7 +69,7 @@ void ThreadMain() {
   int used = 0, listed = 0;
   for (int i = 0; i < block->count && listed < 4; ++i) {
     const Thread& t = *block->threads[static_cast<size_t>(i)];
-    if (t.state == State::kDone || t.state == State::kPaused) continue;
+    if (t.state == State::kDone) continue;
     bool repeated = false;  // one line for each place
     for (int j = 0; j < i && !repeated; ++j) {
       const Thread& o = *block->threads[static_cast<size_t>(j)];
@@ -130,11 +124,10 @@ void CheckShared(size_t bytes) {
   }
 }
 
-// The next block; none where that is the lost one.
-void BeginBlock(int lost_block) {
+// The next block.
+void BeginBlock() {
   const Launch& launch = *work->launch;
   const uint64_t b = (work->next++ * work->stride + work->offset) % work->count;
-  if (static_cast<int64_t>(b) == lost_block) return;
   if (spare.empty()) spare.push_back(std::make_unique<Block>());
   work->blocks.push_back(std::move(spare.back()));
   spare.pop_back();
@@ -155,7 +148,6 @@ void BeginBlock(int lost_block) {
     block->warps[static_cast<size_t>(i)] = {.gone = lanes == kWarp ? 0 : ~0u << lanes,
                                             .lanes = lanes};
   }
-  block->paused.clear();
   block->parts.clear();
   block->ready_warps = 0;
   block->warp = 0;
@@ -178,22 +170,6 @@ void End() {
         block->count);
   }
   CheckShared(work->launch->shared_bytes);
-}
-
-// Lets paused threads look again. False where there are none.
-bool NextRound() {
-  bool any = false;
-  for (const auto& b : work->blocks) {
-    block = b.get();
-    for (const int index : block->paused) Wake(*block->threads[static_cast<size_t>(index)]);
-    any = any || !block->paused.empty();
-    block->paused.clear();
-  }
-  if (!any) return false;
-  stalled_step = progress ? kRoundNanoseconds : 2 * stalled_step;
-  nanoseconds += stalled_step;
-  progress = false;
-  return true;
 }
 
 // Makes `block` the one that runs next: the last as long as it can; shuffled, unless that one runs
@@ -227,7 +203,6 @@ void RunBlocks() {
     Thread* const next = Next();
     if (next == nullptr) {
       if (work->early) return;
-      if (NextRound()) continue;
       for (const auto& b : work->blocks) {
         block = b.get();
         if (block->live > 0) DieStuck();
@@ -261,7 +236,6 @@ void WaitForPredecessor() {
 
 void RunOthers() {
   Thread& me = *block->current;
-  progress = progress || me.state != State::kPaused;
   if (block->live == 0) me.fiber.Yield();  // to RunBlocks(), which ends the block
   Block* const mine = block;
   Thread* const next = Next();
@@ -275,13 +249,6 @@ void RunOthers() {
 }
 
 void* SharedMemory() { return block->shared_begin; }
-
-void Pause() {
-  block->paused.push_back(block->current->index);
-  Wait(State::kPaused, "a pause", {});
-}
-
-uint64_t Nanoseconds() { return nanoseconds; }
 
 std::shared_ptr<Work> NewWork(std::shared_ptr<const Launch> launch, uint64_t seed) {
   auto made = std::make_shared<Work>();
@@ -302,14 +269,14 @@ void RunEarly(Work& early) {
   Enter(early);
   const dim3 b = blockDim;
   const uint64_t fit = std::max<uint64_t>(1, kEarlyThreads / (uint64_t{b.x} * b.y * b.z));
-  while (work->next < std::min(fit, work->count)) BeginBlock(-1);
+  while (work->next < std::min(fit, work->count)) BeginBlock();
   work->early = true;
   RunBlocks();
   work->early = false;
   Leave();
 }
 
-void RunKernel(Work& begun, int lost_block) {
+void RunKernel(Work& begun) {
   Enter(begun);
   for (const auto& b : work->blocks) {
     block = b.get();
@@ -319,8 +286,7 @@ void RunKernel(Work& begun, int lost_block) {
     }
   }
   while (work->next < work->count || !work->blocks.empty()) {
-    const bool all = work->launch->cooperative;
-    while (work->next < work->count && (all || work->blocks.empty())) BeginBlock(lost_block);
+    if (work->blocks.empty()) BeginBlock();
     RunBlocks();
     for (auto& b : work->blocks) spare.push_back(std::move(b));
     work->blocks.clear();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the emulator runs a kernel: blocks one after another, or all blocks of a cooperative launch
-// at once. Each thread of a block is a fiber that runs until its next barrier, warp exchange or
-// pause. A seed gives the order of blocks and of ready threads (cuda_emulator.h). If threads wait
-// for threads that cannot come, the process aborts with a message. If a kernel may overlap, its
-// part before the wait for the predecessor runs before the predecessor, so that early loads read
-// old data. Thread: one kernel at a time, under the runtime's lock.
+// How the emulator runs a kernel: blocks one after another. Each thread of a block is a fiber that
+// runs until its next barrier or warp exchange. A seed gives the order of blocks and of ready
+// threads (cuda_emulator.h). If threads wait for threads that cannot come, the process aborts with
+// a message. If a kernel may overlap, its part before the wait for the predecessor runs before the
+// predecessor, so that early loads read old data. Thread: one kernel at a time, under the runtime's
+// lock.
 #pragma once
 
 #include <cstddef>
@@ -33,18 +33,13 @@ void WarpCollective(const char* op, unsigned mask, const void* payload, size_t b
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site);
 unsigned Ballot(unsigned mask, bool predicate, Site site);
 void WaitForPredecessor();  // with overlap every thread must call it
-// For threads that wait for other blocks: lets all other threads run, then returns.
-void Pause();
-// A clock for these threads; it advances fast if only paused threads are left.
-uint64_t Nanoseconds();
-void* SharedMemory();  // the block's dynamic shared memory; poisoned, between guard zones
+void* SharedMemory();       // the block's dynamic shared memory; poisoned, between guard zones
 
 // One launch.
 struct Launch {
   dim3 grid, block;
   size_t shared_bytes = 0;
   bool overlap = false;  // may start before its predecessor ends
-  bool cooperative = false;
   const void* kernel = nullptr;
   std::function<void()> body;  // runs one thread
 };
@@ -54,8 +49,8 @@ std::shared_ptr<Work> NewWork(std::shared_ptr<const Launch> launch, uint64_t see
 // Runs some of its blocks up to their wait for the predecessor. REQUIRES: the predecessor has not
 // run.
 void RunEarly(Work& early);
-// Runs all the rest, once. `lost_block`: a block that never runs; -1: none.
-void RunKernel(Work& begun, int lost_block);
+// Runs all the rest, once.
+void RunKernel(Work& begun);
 
 // The name of a kernel, without template arguments. Valid until the next call.
 const char* KernelName(const void* kernel);

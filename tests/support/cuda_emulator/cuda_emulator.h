@@ -24,7 +24,6 @@ struct Options {
   int major = 9, minor = 0, multiprocessors = 4;
   size_t memory_bytes = size_t{1} << 30;  // of each device
   size_t shared_bytes = 227 << 10;        // most that one block can have
-  bool cooperative = true;                // launches whose blocks all run at once
   // Order of threads and blocks: 0 = by index, else shuffled by this seed, differently each launch.
   uint64_t seed = 1;
   int items_per_query = 3;  // items that a query lets a stream do
@@ -44,9 +43,6 @@ void FailKernel(int n, cudaError_t error = cudaErrorIllegalAddress);
 // The n-th kernel that runs from now on never ends: queries answer cudaErrorNotReady for ever, and
 // a call that would block for ever aborts.
 void HangKernel(int n);
-
-// Block `block` of the n-th cooperative kernel that runs from now on never runs.
-void LoseBlock(int n, int block);
 
 // Lets every stream do up to `items` items, as a GPU does on its own. Returns whether any did one.
 bool Advance(int items);

@@ -13,7 +13,7 @@
 namespace rivulet::cuda_emulator {
 
 inline constexpr int kWarp = 32, kMostWarps = 32;
-enum class State : uint8_t { kReady, kAtBarrier, kAtPart, kAtWarp, kAtPredecessor, kPaused, kDone };
+enum class State : uint8_t { kReady, kAtBarrier, kAtPart, kAtWarp, kAtPredecessor, kDone };
 
 // A copy of cp.async (copies.h).
 struct Copy {
@@ -57,7 +57,6 @@ struct Block {
   std::vector<Part> parts;  // parts of the block with their own barriers
   int waited = 0;           // threads that have waited for the predecessor
   std::array<Warp, kMostWarps> warps;
-  std::vector<int> paused;
   unsigned ready_warps = 0;     // warps with threads that are ready, as bits
   int num_warps = 0, warp = 0;  // warp: ran last
   bool one_ahead = false;       // this block lets a warp run as far as it can

@@ -161,7 +161,7 @@ void Reset(const Options& options) {
   r.device = 0;
   r.sticky = r.last = cudaSuccess;
   r.call_fault = r.kernel_fault = {};
-  r.hang_countdown = r.lost_countdown = 0;
+  r.hang_countdown = 0;
   r.launch_seed = options.seed;
   for (Stream* s : r.streams) {
     s->hung = false;
@@ -189,13 +189,6 @@ void HangKernel(int n) {
   r.hang_countdown = n;
 }
 
-void LoseBlock(int n, int block) {
-  Runtime& r = Runtime::Get();
-  const Lock lock(r.mutex);
-  r.lost_countdown = n;
-  r.lost_block = block;
-}
-
 bool Advance(int items) {
   Runtime& r = Runtime::Get();
   const Lock lock(r.mutex);
@@ -210,14 +203,6 @@ Counters Count() {
   Counters c = r.counters;
   for (int d = 0; d < r.options.num_devices; ++d) c.device_bytes += r.memory.allocated(d);
   return c;
-}
-
-int BlocksPerMultiprocessor(const Options& options, uint64_t threads, size_t shared_bytes) {
-  constexpr uint64_t kMostThreads = 2048, kMostBlocks = 32;
-  constexpr size_t kReserved = 1 << 10;  // of every block's shared memory
-  if (threads == 0 || shared_bytes > options.shared_bytes) return 0;
-  const uint64_t by_shared = (options.shared_bytes + kReserved) / (shared_bytes + kReserved);
-  return static_cast<int>(std::min({kMostThreads / threads, kMostBlocks, by_shared}));
 }
 
 namespace {
@@ -261,22 +246,14 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   const size_t shared_limit = it == r.shared_limits.end() ? 48 << 10 : size_t(it->second);
   if (!grid_fits || !block_fits) return r.Remember(cudaErrorInvalidConfiguration);
   if (config.dynamicSmemBytes > shared_limit) return r.Remember(cudaErrorInvalidValue);
-  bool overlap = false, cooperative = false;
+  bool overlap = false;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& a = config.attrs[i];
-    cooperative |= a.id == cudaLaunchAttributeCooperative && a.val.cooperative != 0;
     overlap |= a.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                a.val.programmaticStreamSerializationAllowed != 0;
   }
   // Needs compute capability 9.
   if (overlap && r.options.major < 9) return r.Remember(cudaErrorNotSupported);
-  if (cooperative) {
-    if (!r.options.cooperative) return r.Remember(cudaErrorNotSupported);
-    const int64_t fit = int64_t{BlocksPerMultiprocessor(r.options, uint64_t{b.x} * b.y * b.z,
-                                                        config.dynamicSmemBytes)} *
-                        r.options.multiprocessors;
-    if (int64_t{g.x} * g.y * g.z > fit) return r.Remember(cudaErrorCooperativeLaunchTooLarge);
-  }
   const auto carveout = r.carveouts.find(function);
   if (carveout == r.carveouts.end() || carveout->second != cudaSharedmemCarveoutMaxShared) {
     ++r.counters.kernels_without_preference;
@@ -285,7 +262,7 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   NoteLaunch(function, config.dynamicSmemBytes);
   Item item;
   item.launch = std::make_shared<const Launch>(
-      Launch{g, b, config.dynamicSmemBytes, overlap, cooperative, function, std::move(body)});
+      Launch{g, b, config.dynamicSmemBytes, overlap, function, std::move(body)});
   return r.Queue(config.stream, std::move(item));
 }
 
@@ -306,9 +283,8 @@ void Runtime::RunLaunch(Stream* stream, const Item& item) {
   }
   const Launch& launch = *item.launch;
   counters.blocks += int64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
-  const bool lost = launch.cooperative && Counts(&lost_countdown);
   if (profiling) NoteProfiled(launch.kernel);
-  RunKernel(*work, lost ? lost_block : -1);
+  RunKernel(*work);
 }
 
 }  // namespace rivulet::cuda_emulator

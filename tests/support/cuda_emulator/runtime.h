@@ -84,7 +84,7 @@ class Runtime {
   int device = 0;
   cudaError_t sticky = cudaSuccess, last = cudaSuccess;
   Fault call_fault, kernel_fault;
-  int hang_countdown = 0, lost_countdown = 0, lost_block = -1;
+  int hang_countdown = 0;
   std::set<Stream*> streams;
   std::map<const void*, int> shared_limits;  // of functions, where raised
   std::map<const void*, int> carveouts;      // of functions: percent of shared memory, where set
@@ -97,9 +97,6 @@ class Runtime {
   bool RunItem(Stream* stream);
   void RunLaunch(Stream* stream, const Item& item);
 };
-
-// Number of blocks of this size and shared memory that are resident at once.
-int BlocksPerMultiprocessor(const Options& options, uint64_t threads, size_t shared_bytes);
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 

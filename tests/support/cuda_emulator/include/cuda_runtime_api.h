@@ -18,7 +18,6 @@ enum cudaError_t : int {
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchFailure = 719,
-  cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
@@ -61,7 +60,6 @@ enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
-  cudaDevAttrCooperativeLaunch = 95,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 enum cudaFuncAttribute {
@@ -78,12 +76,10 @@ struct cudaDeviceProp {
 };
 
 enum cudaLaunchAttributeID {
-  cudaLaunchAttributeCooperative = 2,
   cudaLaunchAttributeProgrammaticStreamSerialization = 6,
 };
 union cudaLaunchAttributeValue {
   char pad[64];
-  int cooperative;
   int programmaticStreamSerializationAllowed;
 };
 struct cudaLaunchAttribute {
@@ -171,12 +167,4 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
 template <class R, class... P>
 cudaError_t cudaFuncSetAttribute(R (*function)(P...), cudaFuncAttribute attribute, int value) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(function), attribute, value);
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function,
-                                                          int threads, size_t shared_bytes);
-template <class R, class... P>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, R (*function)(P...),
-                                                          int threads, size_t shared_bytes) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      blocks, reinterpret_cast<const void*>(function), threads, shared_bytes);
 }
