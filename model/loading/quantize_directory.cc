@@ -185,14 +185,14 @@ absl::StatusOr<std::string> BytesOf(const Model& model, const Output& output) {
 }
 
 bool IsWeights(const std::string& name) {
-  for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".gguf", ".pth",
-                             ".pt", ".onnx", ".h5"}) {
+  for (const char* ending : {".safetensors", ".safetensors.index.json", ".safetensors.xz", ".bin",
+                             ".gguf", ".pth", ".pt", ".onnx", ".h5", ".log"}) {
     if (absl::EndsWith(name, ending)) return true;
   }
   return name == "golden.json";  // outputs of the original weights
 }
 
-// Copies everything except weights: configuration, tokenizer, templates.
+// Copies everything except weights and logs: configuration, tokenizer, templates.
 absl::Status CopyOthers(const fs::path& from, const fs::path& out) {
   std::error_code listed;
   fs::directory_iterator entry(from, listed);

@@ -203,8 +203,13 @@ class Scoring {
   }
 
   // `status` with the place in the input.
-  static absl::Status Explain(const absl::Status& status, const Pending& pending) {
-    return absl::Status(status.code(), absl::StrCat(pending.where, ": ", Description(status)));
+  absl::Status Explain(const absl::Status& status, const Pending& pending) const {
+    const bool is_long = GetErrorInfo(status).reason == "TOO_MANY_TOKENS";
+    return absl::Status(status.code(),
+                        absl::StrCat(pending.where, ": ", Description(status),
+                                     is_long && !options_.window.has_value()
+                                         ? " --window N scores it in windows of N tokens."
+                                         : ""));
   }
 
   const Client& client_;

@@ -25,7 +25,8 @@ sys.path = [place for place in sys.path if place]
 try:
     from rivulet.gateway import serve
 except ImportError as error:
-    sys.exit(print(f"rivulet serve: {error}: {sys.executable} lacks the package rivulet-client[gateway]; "
+    other = '; its package rivulet is that of PyPI, another project' if error.name == 'rivulet.gateway' else ''
+    sys.exit(print(f"rivulet serve: {error}: {sys.executable} lacks the package rivulet-client[gateway]{other}; "
                    "install its wheel there, or set RIVULET_PYTHON to a Python that has it", file=sys.stderr) or 2)
 serve.main(sys.argv[1], sys.argv[2], sys.argv[3:])
 )";

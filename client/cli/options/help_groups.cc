@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/help_groups.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
 namespace rivulet {
@@ -31,7 +33,8 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Length", {"--max-tokens", "--stop", "--stop-token", "--ignore-eos"}},
       {"Output",
        {"--json", "--logprobs", "--top-logprobs", "--out", "--columns", "--picture", "--outputs",
-        "--show-prompt", "--stats", "--unordered", "--progress"}},
+        "--count", "--show-prompt", "--stats", "--unordered", "--progress"}},
+      {"Call", {"--tenant", "--priority", "--deadline", "--no-resume"}},
       {"Load",
        {"--kind", "--rate", "--concurrency", "--think-ms", "--arrivals", "--max-in-flight",
         "--requests", "--duration", "--warmup", "--warmup-requests", "--connections"}},
@@ -40,6 +43,27 @@ const std::vector<HelpGroup>& HelpGroups() {
         "--sessions"}},
   };
   return *groups;
+}
+
+// What follows "rivulet " in an example of each command.
+const std::map<std::string, const char*>& Examples() {
+  static const auto* examples = new std::map<std::string, const char*>{
+      {"generate", "generate --model DIR --prompt \"Once upon a time\" --max-tokens 100 --seed 1"},
+      {"chat", "chat --model DIR --system \"You are a pirate.\""},
+      {"batch", "batch --model DIR requests.jsonl answers.jsonl"},
+      {"score", "score --model DIR --text book.txt --window 512"},
+      {"tokenize", "tokenize --model DIR --text \"To be\""},
+      {"detokenize", "detokenize --model DIR --tokens 12,7"},
+      {"bench", "bench --model DIR --concurrency 32 --duration 60"},
+      {"models", "models --target 127.0.0.1:50051"},
+      {"sessions", "sessions open --target 127.0.0.1:50051 --seed 7"},
+      {"load", "load --target 127.0.0.1:50051"},
+      {"keys", "keys new alice --keys-file keys.json --tenant team-a"},
+      {"quantize", "quantize DIR OUT --weights int8 --check book.txt --window 512"},
+      {"log-level", "log-level debug --target 127.0.0.1:50052"},
+      {"health", "health --target 127.0.0.1:50051"},
+  };
+  return *examples;
 }
 
 }  // namespace
@@ -55,7 +79,16 @@ void GroupFlags(CLI::App* app) {
 }
 
 std::string HelpText(const CLI::App& app) {
-  return absl::StrReplaceAll(app.help(), {{"\n\n\n", "\n\n"}});
+  std::string text = absl::StrReplaceAll(app.help(), {{"\n\n\n", "\n\n"}});
+  const auto is_command = [](const CLI::App* sub) {
+    return sub->parsed() && !sub->get_name().empty();
+  };
+  for (const CLI::App* const command : app.get_subcommands(is_command)) {
+    const auto example = Examples().find(command->get_name());
+    if (example == Examples().end()) continue;
+    text.insert(text.find('\n') + 1, absl::StrCat("Example: rivulet ", example->second, "\n"));
+  }
+  return text;
 }
 
 }  // namespace rivulet

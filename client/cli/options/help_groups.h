@@ -11,7 +11,8 @@ namespace rivulet {
 // Moves the flags of `app` and of its commands to their groups; others stay among the Options.
 void GroupFlags(CLI::App* app);
 
-// The text of --help; CLI11 leaves too many empty lines between groups.
+// The text of --help of the command that `app` has parsed, with an example on top. CLI11 leaves too
+// many empty lines between groups.
 std::string HelpText(const CLI::App& app);
 
 }  // namespace rivulet

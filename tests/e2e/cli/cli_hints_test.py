@@ -99,9 +99,9 @@ class CommandHintsTest(CommandTest):
 
 
     def test_flags_of_other_programs_are_called_by_our_names(self):
-        for flag, meant in (("-m", "--model"), ("-p", "--prompt"), ("-n", "--num-samples, --count or --max-tokens"), ("--port", "--target HOST:PORT")):
+        for flag, meant in (("-m", "--model"), ("-p", "--prompt"), ("-n", "--num-samples, --count or --max-tokens"), ("--temp", "--temperature"), ("--port", "--target HOST:PORT")):
             self.fails(rivulet("generate", "--target", NOBODY, flag, "x"), 2, f"unknown option {flag} of generate; did you mean {meant}?")
-        for flag, meant in (("-m", "--model"), ("--port", "--listen HOST:PORT"), ("--host", "--listen HOST:PORT")):
+        for flag, meant in (("-m", "--model"), ("--port", "--listen HOST:PORT"), ("-ngl", "--backend cuda"), ("--api-key", "--keys-file FILE")):
             self.assertEqual(server(flag, "x"), (2, "", f"rivulet-server: unknown option {flag}; did you mean {meant}? (see --help)\n"))
 
 
@@ -110,12 +110,6 @@ class ServerHintsTest(unittest.TestCase):
         code, out, err = server("--print-config", "--slots", "9")
         self.assertEqual((code, err), (0, ""))
         self.assertEqual((json.loads(out)["slots"], json.loads(out)["model"]), (9, []))
-
-    def test_old_names_of_settings_are_refused_in_one_line(self):
-        for name in ("--max-sessions", "--max-client-sessions"):
-            code, out, err = server("--model", RFA, name, "4")
-            self.assertEqual((code, out, err.count("\n")), (2, "", 1))
-            self.assertIn(f"{name}: this setting was renamed; max-sessions is now slots, max-client-sessions is now max-open-sessions", err)
 
     def test_a_key_file_that_is_none_is_named(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -154,6 +154,13 @@ class FlagsTest(unittest.TestCase):
         grouped = re.findall(r'"(--[a-z-]+)"', (SOURCE_DIR / "client/cli/options/help_groups.cc").read_text())
         self.assertEqual(set(grouped) - {one.shown.split()[0] for command in commands() for one in command.arguments if one.group}, set())
 
+    def test_every_command_has_an_example_of_its_flags(self):
+        for family in families(commands()):
+            with self.subTest(family):
+                example = re.match(rf".*\nExample: rivulet ({family}\b.*)\nUsage: ", rivulet(family, "--help").out).group(1)
+                shown = {one.shown.split()[0] for command in commands(family) for one in command.arguments}
+                self.assertEqual(set(re.findall(r"--[a-z-]+", example)) - shown, set())
+
     def test_the_docs_list_the_flags_of_all_commands(self):
         found = commands()
         self.assertIn("sessions append", [command.name for command in found])

@@ -71,7 +71,7 @@ class ScoreTest(CommandTest):
     def test_a_window_lifts_the_limit_on_positions(self):
         long = [1] * 200
         result = rivulet("score", "--model", CONCAT, "--input", "-", stdin=token_lines([long]))
-        self.fails(result, 2, "-:1")
+        self.fails(result, 2, "-:1", "--window N scores it in windows of N tokens")
         (line,) = self.score(CONCAT, [long], "--window", "48")
         self.assertEqual(line["num_scored"], 199)
 
