@@ -273,7 +273,7 @@ class DrawTest(unittest.TestCase):
 
     def test_without_pillow_a_png_says_what_to_install(self):
         with mock.patch.dict(sys.modules, {"PIL": None}):
-            with self.assertRaisesRegex(ImportError, r"rivulet-client\[png\]"):
+            with self.assertRaisesRegex(ImportError, "pip install pillow"):
                 rivulet.draw.png(np.zeros((1, 2, 2), np.uint8))
 
 

@@ -229,10 +229,14 @@ class StartAndEndTest(unittest.TestCase):
             server.generate = generate
             with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0, timeout=PATIENCE) as client:
                 stream = client.completions.create(model="m", prompt="a", stream=True)
-                next(iter(stream))
+                chunks = iter(stream)
+                next(chunks)
                 code, log = gateway.stop()
                 self.assertTrue(ended.wait(PATIENCE))
-        self.assertEqual(code, 0, log)
+                with self.assertRaisesRegex(openai.APIError, "the gateway stops") as raised:
+                    next(chunks)
+                self.assertEqual(raised.exception.code, "GATEWAY_STOPPED")
+        self.assertEqual((code, "Traceback" in log), (0, False), log)
 
     @unittest.skipUnless(OPENSSL, "openssl is absent")
     def test_tls_to_the_server(self):
@@ -326,7 +330,7 @@ class CheckConfigTest(unittest.TestCase):
                 script = f"import sys; sys.modules[{package!r}] = None; from rivulet.gateway.command import main; main()"
                 code, out, err = rivulet_wheel.run("-c", script, "--check-config", "--target", "a:1", "--workers", "0", "--chat-template", "/dev/null")
                 self.assertEqual((code, out), (2, ""))
-                self.assertRegex(err, rf"^rivulet-gateway: --workers: .*\nrivulet-gateway: {package}[.a-z]* is not installed: pip install .*\n$")
+                self.assertRegex(err, rf"^rivulet-gateway: --workers: .*\nrivulet-gateway: {package}[.a-z]* is not installed: install the wheel .*\n$")
 
     @unittest.skipUnless(OPENSSL, "openssl is absent")
     def test_certificates(self):

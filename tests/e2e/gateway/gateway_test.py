@@ -134,10 +134,12 @@ class ModelsTest(GatewayTest):
     def test_what_has_no_route_is_told_so(self):
         for method, path, status, code in (
             ("GET", "/v1/absent", 404, "ROUTE_NOT_FOUND"), ("GET", "/v1/completions", 405, "METHOD_NOT_ALLOWED"),
+            ("POST", "/chat/completions", 404, "ROUTE_NOT_FOUND"),
         ):  # fmt: skip
             got, _, answer = self.fetch(method, path)
             self.assertEqual((got, answer["error"]["code"]), (status, code))
             self.assertIn(f"{method} {path}", answer["error"]["message"])
+        self.assertIn("there is /v1/chat/completions: a client's base URL ends with /v1", answer["error"]["message"])
 
 
 class CompletionTest(GatewayTest):

@@ -122,20 +122,27 @@ class ServeTest(unittest.TestCase):
                 self.assertEqual([event for event in events if event in ("listening", "stopped", "draining")],
                                  ["listening", "listening", "stopped", "draining", "stopped"])  # fmt: skip
 
-    def test_the_end_of_one_ends_the_other_and_is_an_error(self):
-        for victim, expected in (("server", 137), ("gateway", 137)):
-            with self.subTest(victim=victim), Serve(ZOO / "shakespeare-rfa") as served:
-                os.kill(getattr(served, victim), signal.SIGKILL)
+    def test_the_end_of_one_drains_the_other_and_is_an_error(self):
+        for victim, number, expected in (("server", signal.SIGKILL, 137), ("gateway", signal.SIGKILL, 137), ("gateway", signal.SIGTERM, 1)):
+            serve_one = Serve(ZOO / "shakespeare-rfa", "--threads", "1")
+            with self.subTest(victim=victim, number=number), serve_one as served, Client(served.target) as client:
+                reply = iter(client.generate("ROMEO:", max_tokens=1500, seed=1))
+                tokens = len(next(reply).tokens)
+                os.kill(getattr(served, victim), number)
+                if victim == "gateway":
+                    self.assertEqual(tokens + sum(len(part.tokens) for part in reply), 1500)
                 self.assertEqual(served.process.wait(PATIENCE), expected, served.log())
                 self.gone(served.server, served.gateway)
                 self.assertIn('"event":"stopped"', served.log())  # of the other one
 
     def test_kill_9_leaves_no_process(self):
         with Serve(ZOO / "shakespeare-rfa", "--http-workers", "2") as served:
-            workers = children(served.gateway)
-            self.assertEqual(len(workers), 2)
+            with urllib.request.urlopen(completion(served)):
+                workers = children(served.gateway)
+            helpers = [pid for worker in workers for pid in children(worker)]
+            self.assertEqual((len(workers), len(helpers)), (2, 4))
             self.assertEqual(served.end(signal.SIGKILL), -9)
-            self.gone(served.server, served.gateway, *workers)
+            self.gone(served.server, served.gateway, *workers, *helpers)
 
     def test_a_second_signal_ends_it_at_once(self):
         with Serve(ZOO / "shakespeare-rfa", "--threads", "1") as served, urllib.request.urlopen(
@@ -184,6 +191,7 @@ class ServeTest(unittest.TestCase):
                 (rfa, "--http-target", "a:1"): (2, "rivulet serve: --http-target: "),
                 (rfa, "--port", "8000"): (2, "rivulet serve: --port: --http HOST:PORT is the address of the HTTP server"),
                 (rfa, "--slot", "1"): (2, "--slots"),
+                (rfa, "-c", "4096"): (2, "rivulet-server: unknown option -c; did you mean --max-context?"),
                 (): (2, "rivulet serve: no model is given"),
                 ("-hf", "o/n"): (2, "rivulet serve: unknown option -hf: a model stands alone"),
                 ("./nowhere",): (2, "rivulet serve: ./nowhere: there is no such directory or file"),
@@ -277,7 +285,7 @@ class HubTest(unittest.TestCase):
         self.assertEqual(hub.find("o/one", False), f"one={one / 'y.gguf'}")
         self.refused("o/none", "o/none", "--download")
         self.repository("o/empty", "README.md")
-        self.refused("o/empty", "neither")
+        self.refused("o/empty", "no .safetensors and no .gguf file")
 
     def test_where_the_cache_is(self):
         for names, expected in (

@@ -51,7 +51,7 @@ def png(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("PNG needs Pillow: pip install 'rivulet-client[png]'") from error
+        raise ImportError("PNG needs Pillow: pip install pillow") from error
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG")
     return file.getvalue()

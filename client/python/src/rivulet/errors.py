@@ -232,7 +232,7 @@ def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletErr
             f"the request is larger than the server takes at once (its setting max-message-mib): {message}", "MESSAGE_TOO_LARGE"
         )
     if not details.details and code == Code.UNAVAILABLE and _CONNECTION_CLOSED.match(message):
-        message += " (does the server speak TLS? then the client needs tls, with a certificate if the server asks for one)"
+        message += " (does the server speak TLS? then give the client tls, or rivulet-gateway --tls-ca, with a certificate if the server asks for one)"
     reason, field, retry_delay, request_id = "", "", None, ""
     metadata: dict[str, str] = {}
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()

@@ -72,6 +72,8 @@ class Settings:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     said = {404: "there is no such route", 405: "the route does not have this method"}.get(error.status_code, error.detail)
+    if f"/v1{request.url.path}" in PATHS:
+        said += f"; there is /v1{request.url.path}: a client's base URL ends with /v1"
     code = {404: "ROUTE_NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code)
     return answer_of(Problem(error.status_code, f"{request.method} {request.url.path}: {said}", code, None, error.headers))
 

@@ -32,7 +32,7 @@ Example: rivulet serve model/zoo/shakespeare-chat --weights int8
 
 MODEL                    Model directory or GGUF file; or OWNER/NAME[@REVISION][:FILE],
                          a repository in the cache of Hugging Face, where FILE names
-                         one of several GGUF files
+                         one of several GGUF files. NAME=DIR names the model
 --http HOST:PORT         Address of the HTTP server (default: 127.0.0.1:8000); port 0: a free one
 --download               Download a MODEL that the cache of Hugging Face does not have;
                          needs the Python package huggingface_hub
@@ -86,7 +86,7 @@ def divide(arguments: Sequence[str]) -> Arguments:
             found.models.append(word)
         elif word in _ALONE:
             found.alone.add(word)
-        elif not word.startswith("--"):
+        elif name in ("-m", "-hf", "--hf-repo"):
             _fail(BAD_USAGE, f"unknown option {word}: a model stands alone, as in rivulet serve MODEL; see rivulet serve --help")
         elif name in _SET_HERE:
             _fail(BAD_USAGE, f"{name}: {_SET_HERE[name]}")

@@ -165,7 +165,7 @@ def _packages() -> Iterator[Fault]:
         from rivulet.gateway import app  # noqa: F401
         from rivulet.gateway.web import protocol  # noqa: F401
     except ImportError as error:
-        yield Fault(BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
+        yield Fault(BAD_USAGE, f"{error.name} is not installed: install the wheel of rivulet-client with the extra gateway")
 
 
 def _chat_template(given: argparse.Namespace) -> Iterator[Fault]:

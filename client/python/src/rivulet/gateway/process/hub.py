@@ -54,11 +54,16 @@ def find(text: str, download: bool) -> str:
     if repository is None:
         raise NotFound(f"{text}: there is no such directory or file, and it is not OWNER/NAME[@REVISION][:FILE.gguf] of Hugging Face")
     snapshot = _snapshot(repository)
-    if download and (snapshot is None or not _has(snapshot, repository)):
+    models = _models(snapshot, repository) if snapshot else []
+    if download and not models:
         snapshot = _download(repository)
+        models = _models(snapshot, repository)
     if snapshot is None:
         raise NotFound(f"{repository} is neither a path nor in the cache of Hugging Face, {cache()}; --download downloads it")
-    return f"{repository.name}={_model(snapshot, repository)}"
+    if not models:
+        what = repository.file or ".safetensors and no .gguf file"
+        raise NotFound(f"{repository}: the cache of Hugging Face has no {what} of it in {snapshot}; --download downloads it")
+    return f"{repository.name}={snapshot / _only(repository, models)}"
 
 
 def _snapshot(repository: Repository) -> Path | None:
@@ -71,28 +76,19 @@ def _snapshot(repository: Repository) -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
-def _has(snapshot: Path, repository: Repository) -> bool:
-    """Whether the file, or any weights, are there. A directory that lacks some of its files is the server's to find."""
-    return (snapshot / repository.file).is_file() if repository.file else any(snapshot.glob("*.safetensors")) or bool(_ggufs(_names(snapshot)))
-
-
-def _names(snapshot: Path) -> list[str]:
-    return [str(path.relative_to(snapshot)) for path in snapshot.rglob("*.gguf")]
+def _models(snapshot: Path, repository: Repository) -> list[str]:
+    """What may be meant, below the snapshot: the file that is named, or the directory itself, or all GGUF files. A directory that lacks
+    some of its files is the server's to find."""
+    if repository.file:
+        return [repository.file] if (snapshot / repository.file).is_file() else []
+    if any(snapshot.glob("*.safetensors")):
+        return ["."]
+    return _ggufs([str(path.relative_to(snapshot)) for path in snapshot.rglob("*.gguf")])
 
 
 def _ggufs(names: Sequence[str]) -> list[str]:
     """The GGUF files, of a model in parts the first one."""
     return sorted(name for name in names if name.endswith(".gguf") and (not (part := _PART.search(name)) or int(part[1]) == 1))
-
-
-def _model(snapshot: Path, repository: Repository) -> Path:
-    if repository.file:
-        if not (snapshot / repository.file).is_file():
-            raise NotFound(f"{repository}: the cache of Hugging Face has no {repository.file} of it in {snapshot}; --download downloads it")
-        return snapshot / repository.file
-    if any(snapshot.glob("*.safetensors")):
-        return snapshot
-    return snapshot / _only(repository, _ggufs(_names(snapshot)))
 
 
 def _only(repository: Repository, files: Sequence[str]) -> str:

@@ -152,9 +152,13 @@ async def unless_gone(work: Coroutine[Any, Any, T], receive: Callable[[], Awaita
     raise ClientGone
 
 
+# uvicorn cancels what still runs at the end of --drain-seconds.
+_STOPPED = Problem(503, "the gateway stops, and the answer did not end within --drain-seconds", "GATEWAY_STOPPED")
+
+
 class EventStream:
     """An answer as server-sent events; the first event is ready. When the client leaves, the events and their calls to the
-    server end. An error of the server is the last event."""
+    server end. An error of the server is the last event, and so is the gateway's end."""
 
     def __init__(self, first: bytes, events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -> None:
         self._first = first
@@ -166,6 +170,8 @@ class EventStream:
             await unless_gone(self._send(send), receive)
         except (ClientGone, OSError):
             pass
+        except asyncio.CancelledError:
+            await self._last(send, _STOPPED)
         finally:
             await self._events.aclose()
 
@@ -181,9 +187,12 @@ class EventStream:
             async for one in self._events:
                 await send({"type": "http.response.body", "body": one, "more_body": True})
         except RivuletError as error:
-            last = event(of_error(error, self._names).body())
-            await send({"type": "http.response.body", "body": last, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._last(send, of_error(error, self._names))
+        else:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _last(self, send: Callable[[Any], Awaitable[None]], problem: Problem) -> None:
+        await send({"type": "http.response.body", "body": event(problem.body()), "more_body": False})
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # json.dumps() would make one each time
@@ -233,6 +242,8 @@ def endpoint(handler: Handler, path: str) -> Callable[[Request], Awaitable[Any]]
             return answer_of(of_error(error, names))
         except (ClientGone, ClientDisconnect):
             return Response(status_code=499)
+        except asyncio.CancelledError:
+            return answer_of(_STOPPED)
 
     return respond
 
