@@ -34,13 +34,15 @@ FirstBytes PeekFirstBytes(int fd) {
 }
 
 void AnswerHttp1(int fd, bool tls) {
-  const std::string sentence = absl::StrCat(
-      "This port speaks gRPC", tls ? " over TLS" : "",
+  // In the form of OpenAI's errors, as its clients show no other text.
+  const std::string body = absl::StrCat(
+      R"({"error": {"message": "This port speaks gRPC)", tls ? " over TLS" : "",
       ", not HTTP/1.1; start `rivulet serve`, or rivulet-gateway for this server, and use its HTTP "
-      "port.\n");
+      R"(port.", "type": "invalid_request_error", "param": null, "code": "not_grpc"}})",
+      "\n");
   const std::string answer = absl::StrCat(
-      "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: ", sentence.size(),
-      "\r\nConnection: close\r\n\r\n", sentence);
+      "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ", body.size(),
+      "\r\nConnection: close\r\n\r\n", body);
   DiscardReceived(fd);
   send(fd, answer.data(), answer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);

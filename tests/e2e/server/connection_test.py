@@ -137,8 +137,8 @@ class HttpTest(ConnectionTest):
         with self.assertRaises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"http://{server.target}/v1/chat/completions", b"x" * 1_000_000, timeout=LIMIT)
         with caught.exception as answer:
-            self.assertEqual((answer.code, answer.headers["content-type"]), (400, "text/plain"))
-            self.assertRegex(answer.read().decode(), r"^This port speaks gRPC, not HTTP/1\.1; .*`rivulet serve`.*\n$")
+            self.assertEqual((answer.code, answer.headers["content-type"]), (400, "application/json"))
+            self.assertRegex(json.loads(answer.read())["error"]["message"], r"^This port speaks gRPC, not HTTP/1\.1; .*`rivulet serve`")
         self.assertEqual(event(server, "not_grpc")["level"], "warning")
         self.assert_served(server)
 

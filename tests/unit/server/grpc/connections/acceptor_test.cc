@@ -371,13 +371,14 @@ TEST_F(AcceptorTest, HttpIsToldWhatThePortSpeaks) {
     post.Send(std::string(8 << 20, 'x'));  // more than the kernel of both sides takes unread
     for (Client* client : {&get, &half_closed, &post}) {
       const std::string answer = client->Rest();
-      const std::string sentence = answer.substr(answer.find("\r\n\r\n") + 4);
-      EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n"));
-      EXPECT_THAT(answer, HasSubstr(absl::StrCat("\r\nContent-Length: ", sentence.size(), "\r\n")));
+      const std::string body = answer.substr(answer.find("\r\n\r\n") + 4);
+      EXPECT_THAT(answer,
+                  StartsWith("HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"));
+      EXPECT_THAT(answer, HasSubstr(absl::StrCat("\r\nContent-Length: ", body.size(), "\r\n")));
       EXPECT_THAT(answer, HasSubstr("\r\nConnection: close\r\n"));
-      EXPECT_THAT(sentence, StartsWith(tls ? "This port speaks gRPC over TLS, not HTTP/1.1; "
-                                           : "This port speaks gRPC, not HTTP/1.1; "));
-      EXPECT_THAT(sentence, HasSubstr("`rivulet serve`"));
+      EXPECT_THAT(body, HasSubstr(tls ? "\"This port speaks gRPC over TLS, not HTTP/1.1; "
+                                      : "\"This port speaks gRPC, not HTTP/1.1; "));
+      EXPECT_THAT(body, HasSubstr("`rivulet serve`"));
       client->Close();
     }
     EXPECT_TRUE(AwaitOpen(0));
