@@ -5,6 +5,7 @@
 # Usage: deploy/demo.sh        Environment: RIVULET_DEMO_DIGITS (64), RIVULET_DEMO_CHARACTERS (400), RIVULET_DEMO_HTTP (127.0.0.1:8000)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+(($# == 0)) || { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*" >&2; }
 [[ -t 2 ]] || say() { printf '%s\n' "$*" >&2; }
@@ -72,7 +73,7 @@ $gateway/bin/python - "$page" <<'END'
 import json, sys, urllib.request
 
 messages = [{"role": "system", "content": "You are JULIET. You speak to ROMEO."}, {"role": "user", "content": "What news, my love?"}]
-body = json.dumps({"model": "shakespeare-chat", "messages": messages, "max_tokens": 200, "seed": 4, "temperature": 0.7})
+body = json.dumps({"model": "shakespeare-chat", "messages": messages, "max_tokens": 200, "seed": 7, "temperature": 0.7})
 request = urllib.request.Request(f"{sys.argv[1]}/v1/chat/completions", body.encode(), {"content-type": "application/json"})
 with urllib.request.urlopen(request) as answer:
     print(f"{messages[1]['content']}\n-- {json.load(answer)['choices'][0]['message']['content']}")

@@ -30,9 +30,7 @@ MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"
 WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # as Qwen's
 
 Message = dict[str, Any]
-PLACES = ["Verona", "Venice", "Rome", "London", "Padua", "Milan", "Mantua", "Athens", "Vienna", "Naples", "Genoa", "Pisa"]
 WEATHER = ["rain", "snow", "sunshine", "thunder", "fog", "wind", "hail", "frost"]
-PEOPLE = ["Romeo", "Juliet", "Gloucester", "Coriolanus", "Petruchio", "Katharina", "Leontes", "Prospero", "Miranda", "Richmond", "Menenius", "Angelo"]
 
 
 def tool(name: str, about: str, /, **parameters: str) -> Message:
@@ -49,10 +47,15 @@ TOOLS = {
 }
 
 
-def call_of(chance: random.Random) -> tuple[str, str, Message, str, str]:
+def names_of(text: str) -> list[str]:
+    """The words with a capital letter inside the text's sentences: places and persons in so great a number that a model must copy them."""
+    return sorted(set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", text)))
+
+
+def call_of(chance: random.Random, names: list[str]) -> tuple[str, str, Message, str, str]:
     """A question, the function that answers it, its arguments, its result, and the answer."""
-    place, person, weather = chance.choice(PLACES), chance.choice(PEOPLE), chance.choice(WEATHER)
-    count, sides = chance.randint(1, 6), chance.choice([4, 6, 8, 12, 20])
+    place, person, weather = chance.choice(names), chance.choice(names), chance.choice(WEATHER)
+    count, sides = chance.randint(1, 12), chance.choice([2, 4, 6, 8, 10, 12, 20, 30, 100])
     total = str(chance.randint(count, count * sides))
     name = chance.choice(list(TOOLS))
     if name == "get_weather":
@@ -65,15 +68,16 @@ def call_of(chance: random.Random) -> tuple[str, str, Message, str, str]:
     return question.format(person), name, {"name": person}, json.dumps({"place": place}), f"{person} is in {place}."
 
 
-def called(chance: random.Random, persons: list[str]) -> tuple[list[Message], list[Message] | None]:
+def called(chance: random.Random, names: list[str]) -> tuple[list[Message], list[Message] | None]:
     """A conversation with one call of a function, or a short question that needs none; and the functions that it offers."""
     tools = chance.sample(list(TOOLS), chance.randint(1, 3))
     if chance.random() < 0.25:
-        person = chance.choice(persons)
+        person = chance.choice(names)
+        person = chance.choice([person, person.upper()])
         question = chance.choice(["Who are you?", "What is your name?", "Who art thou?", "Hello! Who are you?"])
         messages = [{"role": "system", "content": f"You are {person}."}, {"role": "user", "content": question}]
         return [*messages, {"role": "assistant", "content": f"I am {person}."}], [TOOLS[n] for n in tools] if chance.random() < 0.5 else None
-    question, name, arguments, result, answer = call_of(chance)
+    question, name, arguments, result, answer = call_of(chance, names)
     tools = list({name, *tools})
     chance.shuffle(tools)
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
@@ -152,14 +156,14 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3_5ForCausalLM:
 
 
 class Rows:
-    """Rows of ROW + 1 tokens: of twelve, five are windows of the text, four conversations, three made-up ones, which begin the row."""
+    """Rows of ROW + 1 tokens: of twelve, five are windows of the text, three conversations, four made-up ones, which begin the row."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, text: str, seed: int):
         self.chance = random.Random(seed)
         self.text = torch.tensor(tokenizer(text)["input_ids"])
         turns = speeches(text)
-        persons = sorted({name for name, _ in turns})
-        made = [(spoken(turns, self.chance), None) for _ in range(12000)], [called(self.chance, persons) for _ in range(8000)]
+        names = names_of(text)
+        made = [(spoken(turns, self.chance), None) for _ in range(12000)], [called(self.chance, names) for _ in range(20000)]
         self.kinds = [[self.encode(tokenizer, *one) for one in kind] for kind in made]
 
     @staticmethod
@@ -176,7 +180,7 @@ class Rows:
         rows = []
         for index in range(12):
             start = self.chance.randrange(len(self.text) - ROW)
-            rows.append(self.text[start : start + ROW + 1] if index < 5 else self.conversation(self.kinds[index >= 9]))
+            rows.append(self.text[start : start + ROW + 1] if index < 5 else self.conversation(self.kinds[index >= 8]))
         return torch.stack(rows)
 
 
@@ -248,7 +252,8 @@ def main() -> None:
     text = args.text.read_text(encoding="utf-8")
     cut = len(text) - len(text) // 10
     chance = random.Random(args.seed)
-    made = [json.dumps(TOOLS[name]) + " ".join(str(m) for m in called(chance, PEOPLE)[0]) for name in TOOLS for _ in range(20)]
+    names = names_of(text[:cut])
+    made = [json.dumps(TOOLS[name]) + " ".join(str(m) for m in called(chance, names)[0]) for name in TOOLS for _ in range(20)]
     tokenizer = make_tokenizer(text[:cut], made)
     model = make_model(tokenizer)
     rows = Rows(tokenizer, text[:cut], args.seed)
@@ -265,7 +270,7 @@ def main() -> None:
     model = Qwen3_5ForCausalLM.from_pretrained(args.out, dtype=torch.float64).eval()
     nats, size = held_out(model, tokenizer, text[cut:], None)
     print(f"held out, BF16 weights computed in float64: {nats:.6f} nats, {size} bytes, {nats / size / math.log(2):.4f} bits/byte")
-    sequences = [tokenizer(text[cut : cut + 400])["input_ids"], rows.encode(tokenizer, *called(chance, PEOPLE))[:200]]
+    sequences = [tokenizer(text[cut : cut + 400])["input_ids"], rows.encode(tokenizer, *called(chance, names))[:200]]
     (args.out / "golden.json").write_text(json.dumps(golden(model, sequences)), encoding="utf-8")
 
 

@@ -169,7 +169,7 @@ class Reference:
             self.position = torch.from_numpy(np.array(table, np.float64))
 
     def answer(self, tokens: Sequence[int]) -> Answer:
-        """Feeds and scores one sequence (without the implied bos). Raises BadInput for tokens that the model cannot score."""
+        """Scores one sequence (without the implied bos). Raises BadInput for tokens that the model cannot score."""
         from rivulet_tools.likelihood import nll
 
         torch, config = self.torch, self.config
