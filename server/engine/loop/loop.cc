@@ -430,8 +430,9 @@ absl::Status Loop::AdmitWaiting() {
     const bool for_the_first_time = !request->life.in_host_memory();
     request->life.Go(RequestLife::State::kHoldsSlots);
     if (for_the_first_time) {
-      request->times.admitted = now_;
-      meters_->NoteQueueTime(now_ - request->times.arrival);
+      // A request may arrive after a turn has looked at the clock.
+      request->times.admitted = std::max(now_, request->times.arrival);
+      meters_->NoteQueueTime(*request->times.admitted - request->times.arrival);
       // Requests with the same first tokens may have left a better state meanwhile. With that
       // state, too, the request feeds at least one token, so it does not end here.
       std::optional<FoundState> better;

@@ -59,6 +59,16 @@ TEST_F(MetersTest, ARequestIsCountedAndTimedFromArrivalToEnd) {
   EXPECT_EQ(engine_->GetLoad().tokens_total, 3);
 }
 
+TEST_F(MetersTest, ARequestThatArrivesAfterATurnHasLookedAtTheClockHasNotWaited) {
+  Generate(1);
+  now_ -= absl::Microseconds(1);
+  TurnToEnd();
+  EXPECT_TRUE(collector_.Wait().ok());
+  EXPECT_EQ(TotalOf(meters().queue_time()), 1);
+  EXPECT_EQ(SumOf(meters().queue_time()), 0);
+  EXPECT_EQ(collector_.usage().queue_time, absl::ZeroDuration());
+}
+
 TEST_F(MetersTest, SamplesOfOneRequestHaveNoGapBetweenThem) {
   Generate(2, /*num_samples=*/4);
   TurnToEnd();
