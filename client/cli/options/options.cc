@@ -66,7 +66,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
           ->excludes(json);
   app->add_option("--count", options->count,
                   "With --out the number of images, default 1; without it the number of "
-                  "samples, each printed whole followed by a newline")
+                  "samples, each printed whole, with a newline after it")
       ->check(CLI::Range(1, 65536));
   app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")
       ->check(CLI::Range(1, 65536))

@@ -41,8 +41,8 @@ def make_parser() -> argparse.ArgumentParser:
         prog="rivulet-convert",
         description="Converts a checkpoint of pytorch-fast-transformers, the author's .pth of RWKV-7 (recognised by its tensors), or a directory of "
         "mamba_ssm with Mamba-2 (recognised by ssm_cfg in its config.json) or of GP-MoLFormer (by its tensors), into a model directory and checks the "
-        "result. Settings "
-        "that shapes do not tell are assumed and listed if the library has a default; otherwise a flag is required.",
+        "result. Settings that shapes do not tell are assumed and listed if the library has a default; otherwise a flag is required. "
+        "Example: rivulet-convert mnist.pth mnist-model --num-heads 8",
     )
     parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file, or a directory of mamba_ssm or GP-MoLFormer")
     parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")

@@ -16,7 +16,8 @@ from rivulet_tools.model_directory import refuse_existing
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rivulet-train", description="Trains a linear transformer and writes a Rivulet model directory.")
+    parser = argparse.ArgumentParser(prog="rivulet-train", description="Trains a linear transformer and writes a Rivulet model directory. "
+                                     "Example: rivulet-train text --data book.txt --out verse --steps 300")  # fmt: skip
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="mnist|text")
     mnist = kinds.add_parser("mnist", help="images pixel by pixel: elu + 1, learned positions, mixture of logistics",
                              formatter_class=argparse.ArgumentDefaultsHelpFormatter)  # fmt: skip
