@@ -50,9 +50,11 @@ class ReaderTest : public EngineSessionTest {
     StartUnread(&first, Prompt({1}, 100));
     StartUnread(&second, Prompt({2}, 100));
     ReplyCollector others[2];
+    probe_->AllowRuns(0);  // so that the first does not end before the second waits
     for (ReplyCollector& other : others) {
       ASSERT_EQ(other.Start(engine_.get(), Prompt({3}, 30)), absl::OkStatus());
     }
+    probe_->AllowAll();
     for (ReplyCollector& other : others) EXPECT_EQ(other.Wait(), absl::OkStatus());
     EXPECT_EQ(Load().parked, parked);
     EXPECT_EQ(Load().slots_used, 2 - parked);
