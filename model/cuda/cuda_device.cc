@@ -70,12 +70,6 @@ absl::StatusOr<CudaDevice> CudaDevice::Open(int index) {
   return device;
 }
 
-absl::StatusOr<int> CudaDevice::Attribute(cudaDeviceAttr attribute) const {
-  int value = 0;
-  RIVULET_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&value, attribute, index));
-  return value;
-}
-
 absl::Status CudaDevice::MakeCurrent() const {
   return CudaStatus(cudaSetDevice(index), "cudaSetDevice");
 }

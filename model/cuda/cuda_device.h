@@ -41,7 +41,6 @@ struct CudaDevice {
   // their number), UNAVAILABLE (CUDA_ERROR).
   static absl::StatusOr<CudaDevice> Open(int index);
   absl::Status MakeCurrent() const;
-  absl::StatusOr<int> Attribute(cudaDeviceAttr attribute) const;
 };
 
 // Device memory, or host memory that the device can write, too.

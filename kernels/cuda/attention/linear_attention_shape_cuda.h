@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of additions in the kernels of linear attention for single shapes. Step and prefill
-// share it, so their bits are the same. Included by linear_attention*_cuda.* and latency_*_cuda.*
-// only.
+// share it, so their bits are the same. Included by linear_attention*_cuda.* only.
 //
 //   y[c] = tree over the groups d of ( sum over i, ascending, of q[f] S[f][c], f = d + i kGroups )
 //   q . z = butterfly over 32 lanes l of ( sum over i, ascending, of q[f] z[f], f = l + 32 i )

@@ -130,9 +130,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrComputeCapabilityMinor:
       *value = r.options.minor;
       return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(r.options.shared_bytes);
-      return cudaSuccess;
   }
   return r.Remember(cudaErrorInvalidValue);
 }
