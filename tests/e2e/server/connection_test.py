@@ -138,7 +138,9 @@ class HttpTest(ConnectionTest):
             urllib.request.urlopen(f"http://{server.target}/v1/chat/completions", b"x" * 1_000_000, timeout=LIMIT)
         with caught.exception as answer:
             self.assertEqual((answer.code, answer.headers["content-type"]), (400, "application/json"))
-            self.assertRegex(json.loads(answer.read())["error"]["message"], r"^This port speaks gRPC, not HTTP/1\.1; .*`rivulet serve`")
+            body = answer.read().decode()
+            self.assertRegex(json.loads(body)["error"]["message"], r"^This port speaks gRPC, not HTTP/1\.1; .*`rivulet serve`.*$")
+            self.assertTrue(body.endswith("}\n"), body)
         self.assertEqual(event(server, "not_grpc")["level"], "warning")
         self.assert_served(server)
 

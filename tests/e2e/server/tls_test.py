@@ -135,7 +135,7 @@ class TlsTest(CommandTest):
         self.assertEqual(len(self.events(server, "tls_failed")), 4, server.log)
         with self.assertRaises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(f"http://{server.target}/v1/models", timeout=LIMIT)
-        self.assertIn("This port speaks gRPC over TLS, not HTTP/1.1; ", caught.exception.read().decode())
+        self.assertRegex(caught.exception.read().decode(), r'^\{"error": \{"message": "This port speaks gRPC over TLS, not HTTP/1\.1; .*\n$')
         self.assertIn("the client speaks HTTP/1.1", self.failures(server, 5).values())
 
     def test_changed_files_are_used_for_new_connections(self):
