@@ -37,7 +37,7 @@ const std::vector<Setting>& Settings();
 inline constexpr const char* kFormerSettings[][2] = {
     {"max-sessions", "this setting was renamed; it is now slots"},
     {"max-client-sessions", "this setting was renamed; it is now max-open-sessions"},
-    {"plan", "this setting was removed; a step on CUDA is always one CUDA graph"}};
+    {"plan", "this setting was removed; steps on CUDA run as CUDA graphs"}};
 
 // Choices that settings had before, as {setting, choice}. They are refused by name, too.
 inline constexpr const char* kRemovedChoices[][2] = {{"products", "cublaslt"}};
