@@ -20,6 +20,9 @@ const char* CheckGemm(const GemmArgs& args) {
   if (args.ldy < PaddedColumns(args.w.n)) return "ldy >= n rounded up to 32";
   if (args.epilogue == Epilogue::kResidual && args.residual == nullptr)
     return "residual must be set";
+  if (args.epilogue == Epilogue::kScatter &&
+      (args.scatter.rows == nullptr || args.scatter.scales == nullptr))
+    return "scatter must be set";
   if (args.panel_begin < 0 || args.panel_end > NumPanels(args.w.n))
     return "panels within the matrix";
   return nullptr;

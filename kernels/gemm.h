@@ -35,6 +35,8 @@ enum class Epilogue : uint8_t {
   kRelu,
   kGelu,      // exact, with erf
   kResidual,  // adds residual[r][c]
+  kScatter,   // for experts (kernels/experts.h): y[i][c] = fma(scatter.scales[r], value, y[i][c]),
+              // i = scatter.rows[r]
 };
 
 // Borrowed packed weights. Memory: PackedSize() bytes, 64-byte aligned, owned by the caller.
@@ -61,6 +63,12 @@ struct NonzeroInputs {
   int count = 0;
 };
 
+// Row r of a product is added to row rows[r] of y, scaled. Borrowed; rows are distinct.
+struct ScatterRows {
+  const int32_t* rows = nullptr;
+  const float* scales = nullptr;
+};
+
 struct GemmArgs {
   PackedMatrix w;
   const float* bias = nullptr;        // [PaddedColumns(n)], zero padded
@@ -68,6 +76,7 @@ struct GemmArgs {
   const void* quantized_x = nullptr;  // with quantized weights: [rows] of QuantizedRowLayout(k)
   float* y = nullptr;  // [rows, ldy], ldy >= PaddedColumns(n); padding columns are written too
   const float* residual = nullptr;  // [rows, ldy] for kResidual; may be y
+  ScatterRows scatter;              // [rows] for kScatter; y has any number of rows
   int rows = 0, ldx = 0, ldy = 0;
   Epilogue epilogue = Epilogue::kNone;
   int panel_begin = 0, panel_end = 0;  // the panels to compute, 0 .. NumPanels(n)

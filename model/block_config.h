@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kinds of models of the linear-attention family, and BlockConfig: a checkpoint's settings
-// beside ModelConfig. All models are lists of equal blocks: x += mix(norm(x)); x += ffn(norm(x)).
+// beside ModelConfig. A block is x += mix(norm(x)); x += ffn(norm(x)). In hybrids blocks differ.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "kernels/experts.h"
 #include "model/rope.h"
 #include "model/state_parts.h"
 
@@ -48,15 +49,14 @@ struct BlockKind {
   bool low_rank_gate = false;          // the output's gate is the sigmoid of a product of low rank
   bool norm_all_heads = false;  // the output's norm is over all heads together; its eps is 1e-5
   bool hybrid = false;          // with layers of softmax attention (hybrid_settings.h)
+  bool counts_layers = false;   // num_hidden_layers may be missing: a list of layers has as many
 };
 std::span<const BlockKind> BlockKinds();
 
 // The layers with softmax attention of a hybrid. All are alike.
 struct SoftmaxConfig {
-  std::vector<bool> layers;  // [num_layers]: true: with attention; false: recurrent
-  bool beside = false;       // every layer is both: mixer and attention have the same input
-  int num_heads = 0;         // of queries
-  int num_kv_heads = 0;      // of keys and values; neighbouring heads of queries share one
+  int num_heads = 0;     // of queries
+  int num_kv_heads = 0;  // of keys and values; neighbouring heads of queries share one
   int head_dim = 0;
   float scale = 1;  // of scores
   // Scales of the layer's input and of its output. `scale` and `output_scale` already include the
@@ -69,6 +69,27 @@ struct SoftmaxConfig {
 
   int queries() const { return num_heads * head_dim; }
   int keys() const { return num_kv_heads * head_dim; }
+};
+
+enum class FeedForward : uint8_t { kNone, kDense, kExperts };
+
+// The parts of a hybrid's layer, in this order; each has a norm before it, and adds to the row.
+// With both mixers, these have the same input.
+struct LayerParts {
+  bool recurrent = true, attends = false;
+  FeedForward ffn = FeedForward::kDense;
+  bool mixes() const { return recurrent || attends; }
+};
+
+// A mixture of experts (kernels/experts.h). An expert is a feed-forward of `size` columns, of the
+// form of the dense one.
+struct ExpertsConfig {
+  kernels::Router router;
+  bool bias = false;         // of the choice
+  int size = 0;              // columns of an expert
+  int shared_size = 0;       // of the expert that every row uses; 0: there is none
+  bool shared_gate = false;  // ... times the sigmoid of a product of the row with a vector
+  int latent_size = 0;       // experts work on a projection of the row to this size; 0: on the row
 };
 
 struct BlockConfig {
@@ -86,7 +107,10 @@ struct BlockConfig {
   bool projection_bias = false;          // Mamba-2: use_bias
   bool first_norm = false;               // RWKV-7: norm_first, a norm behind the embedding
   bool norm_bias = false;                // RWKV-7
+  std::vector<LayerParts> layers;        // of a hybrid: [num_layers]
   std::optional<SoftmaxConfig> softmax;  // of a hybrid
+  std::optional<ExpertsConfig> experts;  // if any layer has experts
+  bool squared_relu = false;             // the feed-forward is relu(up)^2; else silu(gate) up
   bool norm_around_one = false;          // norms multiply by 1 + weight, except the mixer's norm
   // Scales of the embedding's rows, of the outputs of mixer and feed-forward, of the feed-forward's
   // gate, and a divisor of the logits.

@@ -57,8 +57,8 @@ std::string DescribeModelType(const JsonValue& config) {
                       architectures.empty() ? "" : ")");
 }
 
-// Its text model is a qwen3_5_text.
-constexpr char kWithVisionTower[] = "qwen3_5";
+// Their text models are a qwen3_5_text and a qwen3_5_moe_text.
+constexpr const char* kWithVisionTower[] = {"qwen3_5", "qwen3_5_moe"};
 
 absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* settings) {
   const JsonValue* type = settings->Find("model_type");
@@ -68,7 +68,8 @@ absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, JsonReader* set
     if (kind.model_type == name) return &kind;
     known.emplace_back(kind.model_type);
   }
-  known.insert(known.end(), {kWithVisionTower, kMolformer});
+  known.insert(known.end(), std::begin(kWithVisionTower), std::end(kWithVisionTower));
+  known.emplace_back(kMolformer);
   return settings->Unsupported("model_type", "is ",
                                type == nullptr ? "missing" : DescribeModelType(config),
                                "; supported: ", absl::StrJoin(known, ", "), " (docs/models.md)");
@@ -112,7 +113,9 @@ absl::Status ParseCommon(JsonReader* settings, ModelConfig* config) {
                    "_name_or_path"});
   RIVULET_RETURN_IF_ERROR(settings->Int("vocab_size", 1, kMaxSize, &config->vocab_size));
   RIVULET_RETURN_IF_ERROR(settings->Int("hidden_size", 1, kMaxSize, &config->hidden_size));
-  RIVULET_RETURN_IF_ERROR(settings->Int("num_hidden_layers", 1, 4096, &config->num_layers));
+  const auto missing = config->block().kind->counts_layers ? std::optional<int>(0) : std::nullopt;
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("num_hidden_layers", 1, 4096, &config->num_layers, missing));
   RIVULET_RETURN_IF_ERROR(settings->Bool("tie_word_embeddings", &config->block().tied_head, false));
   RIVULET_RETURN_IF_ERROR(CheckNoSoftmaxLayers(settings));
   settings->Known({"eos_token_id"});  // read by ParseBlockConfig
@@ -434,12 +437,31 @@ constexpr BlockKind kBlockKinds[] = {
      .mixer = Mixer::kDelta,
      .decay = DecayForm::kOfHead,
      .hybrid = true},
+    {.model_type = "qwen3_5_moe_text",
+     .read_settings = ParseQwen35Moe,
+     .state = ConvState,
+     .mixer = Mixer::kDelta,
+     .decay = DecayForm::kOfHead,
+     .hybrid = true},
     {.model_type = "lfm2",
      .read_settings = ParseLfm2,
      .state = ShortConvState,
      .mixer = Mixer::kShortConv,
      .decay = DecayForm::kNone,
      .hybrid = true},
+    {.model_type = "lfm2_moe",
+     .read_settings = ParseLfm2Moe,
+     .state = ShortConvState,
+     .mixer = Mixer::kShortConv,
+     .decay = DecayForm::kNone,
+     .hybrid = true},
+    {.model_type = "nemotron_h",
+     .read_settings = ParseNemotron,
+     .state = ConvState,
+     .mixer = Mixer::kMamba2,
+     .decay = DecayForm::kOfHead,
+     .hybrid = true,
+     .counts_layers = true},
     {.model_type = "falcon_h1",
      .read_settings = ParseFalconH1,
      .state = ConvState,
@@ -533,7 +555,8 @@ absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, i
 absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& given) {
   const JsonValue* type = given.Find("model_type");
   JsonValue json = given;
-  if (type != nullptr && type->text == kWithVisionTower) {
+  if (type != nullptr && std::find(std::begin(kWithVisionTower), std::end(kWithVisionTower),
+                                   type->text) != std::end(kWithVisionTower)) {
     RIVULET_ASSIGN_OR_RETURN(json, TextConfigOf(kSettingsRules, given));
   }
   RIVULET_ASSIGN_OR_RETURN(JsonReader settings, JsonReader::Of(kSettingsRules, json, ""));

@@ -336,9 +336,12 @@ StateParts ModelConfig::state() const {
   if (const auto* family = std::get_if<BlockConfig>(&network)) {
     if (!family->softmax) return StateParts(num_layers, family->kind->state(*this));
     const SoftmaxConfig& softmax = *family->softmax;
-    std::vector<bool> recurrent = softmax.layers;
-    if (!softmax.beside) recurrent.flip();
-    return StateParts({recurrent, softmax.layers}, family->kind->state(*this),
+    LayerMix mix;
+    for (const LayerParts& layer : family->layers) {
+      mix.recurrent.push_back(layer.recurrent);
+      mix.attends.push_back(layer.attends);
+    }
+    return StateParts(mix, family->kind->state(*this),
                       {softmax.num_kv_heads, softmax.head_dim, softmax.head_dim, 0, cache});
   }
   if (encoder().softmax) {

@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
+#include "model/hybrid_parts.h"
 #include "model/mamba2_settings.h"
 #include "model/rope.h"
 
@@ -20,47 +21,6 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr int64_t kMostColumns = int64_t{1} << 24;
-
-// `layer_types`, a list with one of two names for each layer. Without it: `fallback`.
-absl::Status ParseLayerTypes(JsonReader* settings, std::initializer_list<const char*> recurrent,
-                             std::initializer_list<const char*> attends, std::vector<bool> fallback,
-                             const ModelConfig& config, std::vector<bool>* layers) {
-  *layers = std::move(fallback);
-  if (settings->Find("layer_types") == nullptr) return absl::OkStatus();
-  layers->clear();
-  const auto is_of = [](const JsonValue& item, std::initializer_list<const char*> names) {
-    return item.kind == Kind::kString &&
-           std::any_of(names.begin(), names.end(),
-                       [&](const char* name) { return item.text == name; });
-  };
-  const auto read = [&](const JsonValue& item, absl::string_view path) {
-    layers->push_back(is_of(item, attends));
-    if (layers->back() || is_of(item, recurrent)) return absl::OkStatus();
-    return settings->Unsupported("layer_types", "holds ", Describe(item), " at ", path,
-                                 "; supported: ", absl::StrJoin(recurrent, ", "), ", ",
-                                 absl::StrJoin(attends, ", "));
-  };
-  RIVULET_RETURN_IF_ERROR(settings->ForEach("layer_types", read));
-  if (std::ssize(*layers) == config.num_layers) return absl::OkStatus();
-  return settings->Invalid("layer_types", "has ", layers->size(),
-                           " entries; allowed: num_hidden_layers, ", config.num_layers);
-}
-
-// Heads of queries, and of the keys and values that they share.
-absl::Status ParseHeads(JsonReader* settings, SoftmaxConfig* softmax) {
-  RIVULET_RETURN_IF_ERROR(
-      settings->Int("num_attention_heads", 1, kMostColumns, &softmax->num_heads));
-  RIVULET_RETURN_IF_ERROR(settings->Int("num_key_value_heads", 1, kMostColumns,
-                                        &softmax->num_kv_heads, softmax->num_heads));
-  if (softmax->num_heads % softmax->num_kv_heads != 0) {
-    return settings->Invalid("num_key_value_heads", "is ", softmax->num_kv_heads,
-                             "; num_attention_heads, ", softmax->num_heads,
-                             ", does not divide by it");
-  }
-  return settings->Bool("attention_bias", &softmax->bias, false);
-}
-
 // Heads that make up the hidden size.
 absl::Status SetHeadDim(const JsonReader& settings, const ModelConfig& config,
                         SoftmaxConfig* softmax) {
@@ -68,34 +28,6 @@ absl::Status SetHeadDim(const JsonReader& settings, const ModelConfig& config,
   if (softmax->queries() == config.hidden_size) return absl::OkStatus();
   return settings.Invalid("num_attention_heads", "is ", softmax->num_heads, "; hidden_size, ",
                           config.hidden_size, ", does not divide by it");
-}
-
-float InverseRoot(int n) { return static_cast<float>(1 / std::sqrt(double(n))); }
-
-// The positions that the model was trained for: the default context, but no limit; 0: unknown.
-absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
-  constexpr char kName[] = "max_position_embeddings";
-  config->context = kDefaultContext;
-  if (settings->Find(kName) == nullptr) return 0;
-  int positions = 0;
-  RIVULET_RETURN_IF_ERROR(settings->Int(kName, 1, INT32_MAX, &positions));
-  config->context = std::min<int64_t>(positions, kDefaultContext);
-  return positions;
-}
-
-// Checks the sizes of a slot for few tokens, and of the outputs of products.
-absl::Status CheckSoftmaxSizes(const JsonReader& settings, const ModelConfig& config) {
-  const SoftmaxConfig& softmax = *config.block().softmax;
-  const double queries = double(softmax.num_heads) * softmax.head_dim;
-  if (2 * queries > double(kMostColumns)) {
-    return settings.Invalid("num_attention_heads", "is ", softmax.num_heads, ", of ",
-                            softmax.head_dim, " values each: too many columns");
-  }
-  const size_t bytes = config.state().size().At(1);
-  if (bytes <= kMaxStateBytes) return absl::OkStatus();
-  return settings.Invalid("num_hidden_layers", "is ", config.num_layers,
-                          ", which makes a state with one block of keys and values ", bytes,
-                          " bytes; allowed: at most ", kMaxStateBytes);
 }
 
 // Mamba-2 within Granite and Falcon-H1. `own_width`: the setting that may give the width of all
@@ -137,6 +69,13 @@ absl::Status ParseMamba(JsonReader* settings, const char* own_width, ModelConfig
   return ParseTimeStepLimit(settings, config);
 }
 
+// Every layer from `first` on has experts.
+absl::Status UseExperts(ModelConfig* config, int first) {
+  std::vector<LayerParts>& layers = config->block().layers;
+  for (size_t i = size_t(first); i < layers.size(); ++i) layers[i].ffn = FeedForward::kExperts;
+  return absl::OkStatus();
+}
+
 absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfig* config) {
   SoftmaxConfig softmax;
   RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
@@ -151,30 +90,40 @@ absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfi
   } else {
     settings->Known({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"});
   }
-  RIVULET_RETURN_IF_ERROR(
-      ParseLayerTypes(settings, {"mamba", "linear_attention"}, {"attention", "full_attention"},
-                      std::vector<bool>(size_t(config->num_layers)), *config, &softmax.layers));
+  RIVULET_RETURN_IF_ERROR(ParseLayerNames(settings, "layer_types",
+                                          {{"mamba", kRecurrentLayer},
+                                           {"linear_attention", kRecurrentLayer},
+                                           {"attention", kAttentionLayer},
+                                           {"full_attention", kAttentionLayer}},
+                                          std::vector<LayerParts>(size_t(config->num_layers)),
+                                          config));
   config->block().softmax = std::move(softmax);
   return CheckSoftmaxSizes(*settings, *config);
 }
 
-absl::Status CheckNoExperts(JsonReader* settings) {
-  const JsonValue* experts = settings->Find("num_local_experts");
-  if (experts == nullptr || (experts->kind == Kind::kInteger && experts->integer == 0)) {
+// Experts beside the dense feed-forward, or none.
+absl::Status ParseGraniteExperts(JsonReader* settings, ModelConfig* config) {
+  const JsonValue* count = settings->Find("num_local_experts");
+  if (count != nullptr && count->kind == Kind::kInteger && count->integer == 0) {
+    settings->Known({"intermediate_size", "num_experts_per_tok"});
     return absl::OkStatus();
   }
-  return settings->Unsupported("num_local_experts", "is ", Describe(*experts),
-                               ": a mixture of experts is not supported; supported: 0");
+  ExpertsConfig experts;
+  RIVULET_RETURN_IF_ERROR(
+      ParseExperts(settings, {"num_local_experts", "intermediate_size", 8, 2, 0}, &experts));
+  experts.shared_size = config->ffn_size;
+  experts.router.scale = config->block().ffn_multiplier;
+  config->block().experts = experts;
+  return UseExperts(config, 0);
 }
 
 }  // namespace
 
 absl::Status ParseGranite(JsonReader* settings, ModelConfig* config) {
   // Settings of training, of experts, or of how other programs compute the same.
-  settings->Known({"attention_dropout", "init_method", "intermediate_size", "mamba_chunk_size",
-                   "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"});
+  settings->Known({"attention_dropout", "init_method", "mamba_chunk_size", "output_router_logits",
+                   "router_aux_loss_coef"});
   BlockConfig& block = config->block();
-  RIVULET_RETURN_IF_ERROR(CheckNoExperts(settings));
   RIVULET_RETURN_IF_ERROR(settings->Only("normalization_function", R"("rmsnorm")"));
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));
   RIVULET_RETURN_IF_ERROR(settings->Positive("rms_norm_eps", &config->norm_eps, 1e-6f));
@@ -189,7 +138,8 @@ absl::Status ParseGranite(JsonReader* settings, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
   RIVULET_RETURN_IF_ERROR(ParseMamba(settings, nullptr, config));
   block.out_bias = block.projection_bias;
-  return ParseGraniteAttention(settings, trained, config);
+  RIVULET_RETURN_IF_ERROR(ParseGraniteAttention(settings, trained, config));
+  return ParseGraniteExperts(settings, config);
 }
 
 namespace {
@@ -225,24 +175,30 @@ absl::Status ParseQwen35Attention(JsonReader* settings, int trained, ModelConfig
   // If both are present, transformers reads only layer_types.
   int interval = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("full_attention_interval", 1, kMostColumns, &interval, 4));
-  std::vector<bool> every(size_t(config->num_layers));
-  for (size_t i = 0; i < every.size(); ++i) every[i] = (i + 1) % size_t(interval) == 0;
-  RIVULET_RETURN_IF_ERROR(ParseLayerTypes(settings, {"linear_attention"}, {"full_attention"},
-                                          std::move(every), *config, &softmax.layers));
+  std::vector<LayerParts> every(size_t(config->num_layers));
+  for (size_t i = 0; i < every.size(); ++i) {
+    if ((i + 1) % size_t(interval) == 0) every[i] = kAttentionLayer;
+  }
+  RIVULET_RETURN_IF_ERROR(
+      ParseLayerNames(settings, "layer_types",
+                      {{"linear_attention", kRecurrentLayer}, {"full_attention", kAttentionLayer}},
+                      std::move(every), config));
   config->block().softmax = std::move(softmax);
   return CheckSoftmaxSizes(*settings, *config);
 }
 
 }  // namespace
 
-absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
+namespace {
+
+// Qwen3.5 but its feed-forward.
+absl::Status ParseQwen35Rest(JsonReader* settings, ModelConfig* config) {
   // The tensors of multi-token prediction are not used.
   settings->Known({"attention_dropout", "mamba_ssm_dtype", "mtp_num_hidden_layers",
                    "mtp_use_dedicated_embeddings"});
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));
   RIVULET_RETURN_IF_ERROR(settings->Only("attn_output_gate", "true"));
   RIVULET_RETURN_IF_ERROR(settings->Positive("rms_norm_eps", &config->norm_eps, 1e-6f));
-  RIVULET_RETURN_IF_ERROR(settings->Int("intermediate_size", 1, kMostColumns, &config->ffn_size));
   const JsonValue* mlp_only = settings->Find("mlp_only_layers");
   if (mlp_only != nullptr && (mlp_only->kind != Kind::kArray || !mlp_only->items.empty())) {
     return settings->Unsupported("mlp_only_layers", "is ", Describe(*mlp_only), "; supported: []");
@@ -251,6 +207,28 @@ absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
   RIVULET_RETURN_IF_ERROR(ParseQwen35Delta(settings, config));
   return ParseQwen35Attention(settings, trained, config);
+}
+
+}  // namespace
+
+absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(settings->Int("intermediate_size", 1, kMostColumns, &config->ffn_size));
+  return ParseQwen35Rest(settings, config);
+}
+
+absl::Status ParseQwen35Moe(JsonReader* settings, ModelConfig* config) {
+  settings->Known({"output_router_logits", "router_aux_loss_coef"});
+  RIVULET_RETURN_IF_ERROR(ParseQwen35Rest(settings, config));
+  ExpertsConfig experts;
+  RIVULET_RETURN_IF_ERROR(ParseExperts(
+      settings,
+      {"num_experts", "moe_intermediate_size", 256, 8, 512, "shared_expert_intermediate_size", 512},
+      &experts));
+  RIVULET_RETURN_IF_ERROR(settings->Only("norm_topk_prob", "true"));
+  config->ffn_size = experts.shared_size;
+  experts.shared_gate = true;
+  config->block().experts = experts;
+  return UseExperts(config, 0);
 }
 
 namespace {
@@ -281,26 +259,27 @@ absl::Status ParseLfm2Ffn(JsonReader* settings, ModelConfig* config) {
 
 // `layer_types`, or in older files the indices of the layers with attention; without either, all
 // layers.
-absl::Status ParseLfm2Layers(JsonReader* settings, const ModelConfig& config,
-                             std::vector<bool>* layers) {
-  std::vector<bool> attend(size_t(config.num_layers), settings->Find("full_attn_idxs") == nullptr);
+absl::Status ParseLfm2Layers(JsonReader* settings, ModelConfig* config) {
+  constexpr char kIndices[] = "full_attn_idxs";
+  const bool indices = settings->Find(kIndices) != nullptr;
+  std::vector<LayerParts> layers(size_t(config->num_layers),
+                                 indices ? kRecurrentLayer : kAttentionLayer);
   const auto set = [&](const JsonValue& item, absl::string_view path) {
-    if (item.kind != Kind::kInteger || item.integer < 0 || item.integer >= config.num_layers) {
-      return settings->Invalid("full_attn_idxs", "holds ", Describe(item), " at ", path,
-                               "; allowed: layers, 0 to ", config.num_layers - 1);
+    if (item.kind != Kind::kInteger || item.integer < 0 || item.integer >= config->num_layers) {
+      return settings->Invalid(kIndices, "holds ", Describe(item), " at ", path,
+                               "; allowed: layers, 0 to ", config->num_layers - 1);
     }
-    attend[size_t(item.integer)] = true;
+    layers[size_t(item.integer)] = kAttentionLayer;
     return absl::OkStatus();
   };
-  if (settings->Find("full_attn_idxs") != nullptr) {
-    RIVULET_RETURN_IF_ERROR(settings->ForEach("full_attn_idxs", set));
-  }
-  return ParseLayerTypes(settings, {"conv"}, {"full_attention"}, std::move(attend), config, layers);
+  if (indices) RIVULET_RETURN_IF_ERROR(settings->ForEach(kIndices, set));
+  return ParseLayerNames(settings, "layer_types",
+                         {{"conv", kRecurrentLayer}, {"full_attention", kAttentionLayer}},
+                         std::move(layers), config);
 }
 
-}  // namespace
-
-absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
+// LFM2 but its feed-forward.
+absl::Status ParseLfm2Rest(JsonReader* settings, ModelConfig* config) {
   // These repeat other settings, or are for training.
   settings->Known({"block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
                    "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta"});
@@ -315,7 +294,6 @@ absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Int("conv_L_cache", 1, 8, &block.conv_width, 3));
   RIVULET_RETURN_IF_ERROR(settings->Bool("conv_bias", &block.conv_bias, false));
   block.projection_bias = block.conv_bias;
-  RIVULET_RETURN_IF_ERROR(ParseLfm2Ffn(settings, config));
   RIVULET_ASSIGN_OR_RETURN(const int trained, ParsePositions(settings, config));
   SoftmaxConfig softmax;
   RIVULET_RETURN_IF_ERROR(ParseHeads(settings, &softmax));
@@ -325,12 +303,35 @@ absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseRope(
       settings, {.head_dim = softmax.head_dim, .max_positions = double(trained), .theta = 1e6},
       &softmax.rope));
-  RIVULET_RETURN_IF_ERROR(ParseLfm2Layers(settings, *config, &softmax.layers));
+  RIVULET_RETURN_IF_ERROR(ParseLfm2Layers(settings, config));
   // The width of the mixer's rows.
   config->num_heads = softmax.num_heads;
   config->key_dim = config->value_dim = softmax.head_dim;
   block.softmax = std::move(softmax);
   return CheckSoftmaxSizes(*settings, *config);
+}
+
+}  // namespace
+
+absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(ParseLfm2Ffn(settings, config));
+  return ParseLfm2Rest(settings, config);
+}
+
+absl::Status ParseLfm2Moe(JsonReader* settings, ModelConfig* config) {
+  settings->Known({"output_router_logits"});
+  RIVULET_RETURN_IF_ERROR(ParseLfm2Rest(settings, config));
+  int dense = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("num_dense_layers", 0, config->num_layers, &dense, 2));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("intermediate_size", 1, kMostColumns, &config->ffn_size, 7168));
+  ExpertsConfig experts;
+  RIVULET_RETURN_IF_ERROR(
+      ParseExperts(settings, {"num_experts", "moe_intermediate_size", 32, 4, 1792}, &experts));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("use_expert_bias", &experts.bias, true));
+  RIVULET_RETURN_IF_ERROR(ParseSigmoidRouter(settings, 1e-6, &experts));
+  config->block().experts = experts;
+  return UseExperts(config, dense);
 }
 
 namespace {
@@ -386,8 +387,7 @@ absl::Status ParseFalconAttention(JsonReader* settings, int trained, ModelConfig
   softmax.output_scale = in * out;
   RIVULET_RETURN_IF_ERROR(ParseRope(
       settings, {.head_dim = softmax.head_dim, .max_positions = double(trained)}, &softmax.rope));
-  softmax.layers.assign(size_t(config->num_layers), true);
-  softmax.beside = true;
+  config->block().layers.assign(size_t(config->num_layers), {.recurrent = true, .attends = true});
   config->block().softmax = std::move(softmax);
   return CheckSoftmaxSizes(*settings, *config);
 }
@@ -423,8 +423,9 @@ bool IsSkippedTensor(const ModelConfig& config, absl::string_view name) {
   if (block == nullptr) return config.encoder().tied_head && name == "lm_head.decoder.weight";
   if (!block->kind->hybrid) return false;
   if (name == "lm_head.weight") return block->tied_head;
-  return block->kind->mixer == Mixer::kDelta &&
-         (absl::StartsWith(name, "mtp.") || absl::StartsWith(name, "model.visual."));
+  const bool delta = block->kind->mixer == Mixer::kDelta;
+  return ((delta || block->squared_relu) && absl::StartsWith(name, "mtp.")) ||
+         (delta && absl::StartsWith(name, "model.visual."));
 }
 
 absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& config) {

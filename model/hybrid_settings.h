@@ -14,9 +14,13 @@ namespace rivulet {
 absl::Status ParseGranite(JsonReader* settings, ModelConfig* config);
 absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config);
 absl::Status ParseLfm2(JsonReader* settings, ModelConfig* config);
+absl::Status ParseLfm2Moe(JsonReader* settings, ModelConfig* config);
+absl::Status ParseQwen35Moe(JsonReader* settings, ModelConfig* config);
+absl::Status ParseNemotron(JsonReader* settings, ModelConfig* config);
 absl::Status ParseFalconH1(JsonReader* settings, ModelConfig* config);
 
-// The config of the text model in a config.json of model_type "qwen3_5", which has a vision tower.
+// The config of the text model in a config.json of model_type "qwen3_5" or "qwen3_5_moe", which
+// have a vision tower.
 // Errors: INVALID_ARGUMENT.
 absl::StatusOr<JsonValue> TextConfigOf(const JsonRules& rules, const JsonValue& config);
 

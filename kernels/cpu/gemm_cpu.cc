@@ -113,8 +113,7 @@ HWY_NOINLINE void Tile(const GemmArgs& args, int row, int vec) {
   for (int i = 0; i < kRows; ++i) {
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) {
-      StoreOutputs(d, args, acc[i][j],
-                   size_t(row + i) * size_t(args.ldy) + size_t(vec + j) * kLanes);
+      StoreOutputs(d, args, acc[i][j], row + i, size_t(vec + j) * kLanes);
     }
   }
 }
@@ -254,8 +253,7 @@ HWY_NOINLINE void PartTile(const GemmArgs& args, const Part& part, int row, cons
       if (part.k_end < args.w.k) {
         hn::Store(acc[i][j], d, sums + (i * kVecs + j) * kLanes);
       } else {
-        StoreOutputs(d, args, acc[i][j],
-                     size_t(row + i) * size_t(args.ldy) + size_t(part.vec + j) * kLanes);
+        StoreOutputs(d, args, acc[i][j], row + i, size_t(part.vec + j) * kLanes);
       }
     }
   }

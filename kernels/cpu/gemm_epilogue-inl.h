@@ -33,9 +33,10 @@ HWY_INLINE void StoreOutput(D d, const GemmArgs& args, hn::Vec<D> v, size_t at) 
   hn::StoreU(v, d, args.y + at);
 }
 
-// y[at ..] = epilogue(v).
+// y[row][column ..] = epilogue(v).
 template <class D>
-HWY_INLINE void StoreOutputs(D d, const GemmArgs& args, hn::Vec<D> v, size_t at) {
+HWY_INLINE void StoreOutputs(D d, const GemmArgs& args, hn::Vec<D> v, int row, size_t column) {
+  const size_t at = size_t(row) * size_t(args.ldy) + column;
   switch (args.epilogue) {
     case Epilogue::kNone:
       return StoreOutput<Epilogue::kNone>(d, args, v, at);
@@ -45,6 +46,10 @@ HWY_INLINE void StoreOutputs(D d, const GemmArgs& args, hn::Vec<D> v, size_t at)
       return StoreOutput<Epilogue::kGelu>(d, args, v, at);
     case Epilogue::kResidual:
       return StoreOutput<Epilogue::kResidual>(d, args, v, at);
+    case Epilogue::kScatter: {
+      float* const y = args.y + size_t(args.scatter.rows[row]) * size_t(args.ldy) + column;
+      return hn::StoreU(hn::MulAdd(hn::Set(d, args.scatter.scales[row]), v, hn::LoadU(d, y)), d, y);
+    }
   }
 }
 

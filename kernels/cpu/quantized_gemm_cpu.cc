@@ -362,9 +362,7 @@ HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
   }
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < kPanelVecs; ++j) {
-      StoreOutputs(
-          d, args, y[i][j],
-          size_t(row + i) * size_t(args.ldy) + size_t(panel * kPanelColumns + j * kSumLanes));
+      StoreOutputs(d, args, y[i][j], row + i, size_t(panel * kPanelColumns + j * kSumLanes));
     }
   }
 }

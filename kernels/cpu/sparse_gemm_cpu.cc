@@ -63,8 +63,7 @@ HWY_NOINLINE void SparseTile(const GemmArgs& args, int panel) {
   }
   for (int i = 0; i < kRows; ++i) {
     for (int j = 0; j < kSparseVecs; ++j) {
-      StoreOutputs(d, args, acc[i][j],
-                   size_t(i) * size_t(args.ldy) + size_t(panel * kPanelColumns + j * kSparseLanes));
+      StoreOutputs(d, args, acc[i][j], i, size_t(panel * kPanelColumns + j * kSparseLanes));
     }
   }
 }

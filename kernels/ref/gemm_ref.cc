@@ -17,7 +17,7 @@ void GemmRef(const GemmArgs& args) {
       for (int k = 0; k < args.w.k; ++k) {
         sum += double{args.x[size_t(r) * size_t(args.ldx) + size_t(k)]} * double{w[size_t(k)]};
       }
-      const size_t at = size_t(r) * size_t(args.ldy) + size_t(c);
+      size_t at = size_t(r) * size_t(args.ldy) + size_t(c);
       switch (args.epilogue) {
         case Epilogue::kNone:
           break;
@@ -29,6 +29,10 @@ void GemmRef(const GemmArgs& args) {
           break;
         case Epilogue::kResidual:
           sum += double{args.residual[at]};
+          break;
+        case Epilogue::kScatter:
+          at = size_t(args.scatter.rows[r]) * size_t(args.ldy) + size_t(c);
+          sum = double{args.y[at]} + double{args.scatter.scales[r]} * sum;
           break;
       }
       args.y[at] = static_cast<float>(sum);

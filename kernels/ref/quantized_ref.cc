@@ -83,6 +83,11 @@ void QuantizedGemmRef(const GemmArgs& args) {
       if (args.epilogue == Epilogue::kGelu) {
         y = float(0.5 * double{y} * (1 + std::erf(double{y} / std::sqrt(2.0))));
       }
+      if (args.epilogue == Epilogue::kScatter) {
+        float& sum = args.y[size_t(args.scatter.rows[r]) * size_t(args.ldy) + size_t(c)];
+        sum = std::fma(args.scatter.scales[r], y, sum);
+        continue;
+      }
       args.y[at] = y;
     }
   }

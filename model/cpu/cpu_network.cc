@@ -111,28 +111,23 @@ void Mix(const CpuPass& p, const LayerWeights& layer, int index) {
   }
 }
 
-// ffn = silu(gate h) * (up h).
-void FeedSwiglu(const CpuPass& p, const LayerWeights& layer) {
+// x += ffn(h).
+void FeedDense(const CpuPass& p, const LayerWeights& layer) {
   p.Product(layer.up, p.a.h.data, p.a.h.ld, p.a.ffn.data, p.a.ffn.ld, p.rows);
   p.Wait();
   const IndexRange range = p.RowShare();
-  kernels::ActivationArgs args;
-  args.kind = kernels::Activation::kSilu;
-  args.rows = range.end - range.begin;
-  args.n = p.config.ffn_size;
-  args.x = args.y = p.a.ffn.row(range.begin);
-  args.times = args.x + PaddedColumns(p.config.ffn_size);
-  args.x_stride = args.times_stride = args.y_stride = size_t(p.a.ffn.ld);
-  const float gate = p.config.block().gate_multiplier;
-  if (gate != 1) Scale(args.y, p.a.ffn.ld, args.n, args.rows, gate);
-  kernels::ActivationCpu(args);
+  float* const ffn = p.a.ffn.row(range.begin);
+  const int rows = range.end - range.begin;
+  ActivateFfn(p, ffn, p.a.ffn.ld, p.config.ffn_size, rows);
   const float scale = p.config.block().ffn_multiplier;
-  if (scale != 1) Scale(args.y, p.a.ffn.ld, args.n, args.rows, scale);
+  if (scale != 1) Scale(ffn, p.a.ffn.ld, p.config.ffn_size, rows, scale);
   p.Wait();
+  p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, p.x.data, p.x.ld, p.rows,
+            kernels::Epilogue::kResidual);
 }
 
-// x += mix(norm(x)); x += ffn(norm(x)).
-void PreNormLayer(const CpuPass& p, const LayerWeights& layer, int index) {
+// x += mix(norm(x)).
+void MixLayer(const CpuPass& p, const LayerWeights& layer, int index) {
   Norm(p, layer.norm1, p.x, p.a.h);
   p.Wait();
   if (layer.beside != nullptr) {
@@ -144,16 +139,20 @@ void PreNormLayer(const CpuPass& p, const LayerWeights& layer, int index) {
   Mix(p, layer, index);
   p.Product(layer.out, p.o.data, p.o.ld, p.x.data, p.x.ld, p.rows, kernels::Epilogue::kResidual);
   p.Wait();
-  if (p.config.ffn_size == 0) return;
+}
+
+// x += mix(norm(x)); x += ffn(norm(x)). A layer without one of the norms has no such part.
+void PreNormLayer(const CpuPass& p, const LayerWeights& layer, int index) {
+  if (!layer.norm1.weight.empty()) MixLayer(p, layer, index);
+  if (layer.norm2.weight.empty()) return;
   Norm(p, layer.norm2, p.x, p.a.h);
   p.Wait();
+  if (layer.experts != nullptr) return FeedExperts(p, layer);
   if (p.kind().mixer == Mixer::kRwkv7) {
     FeedRwkv7(p, layer, index);
     p.AddFfn(layer);
   } else {
-    FeedSwiglu(p, layer);
-    p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, p.x.data, p.x.ld, p.rows,
-              kernels::Epilogue::kResidual);
+    FeedDense(p, layer);
   }
   p.Wait();
 }
@@ -200,6 +199,23 @@ void Head(CpuPass& p) {
 }
 
 }  // namespace
+
+void ActivateFfn(const CpuPass& p, float* ffn, int ld, int columns, int rows) {
+  const BlockConfig& block = p.config.block();
+  kernels::ActivationArgs args;
+  args.rows = rows;
+  args.n = columns;
+  args.x = args.y = ffn;
+  args.x_stride = args.times_stride = args.y_stride = size_t(ld);
+  if (block.squared_relu) {
+    args.kind = kernels::Activation::kSquaredRelu;
+  } else {
+    args.kind = kernels::Activation::kSilu;
+    args.times = ffn + PaddedColumns(columns);
+    if (block.gate_multiplier != 1) Scale(ffn, ld, columns, rows, block.gate_multiplier);
+  }
+  kernels::ActivationCpu(args);
+}
 
 int TokenRows(std::span<const CpuSegment> piece) {
   size_t rows = 0;
@@ -290,6 +306,33 @@ void CpuPass::KeepOutputRows() {
   Wait();
 }
 
+namespace {
+
+// Columns of the arrays of a mixture of experts; 0 without one. expert_in and expert_ffn have
+// `chosen` entries a row.
+struct ExpertColumns {
+  ExpertColumns(const ModelConfig& config, const PackedWeights& weights) {
+    const auto* const block = std::get_if<BlockConfig>(&config.network);
+    if (block == nullptr || !block->experts) return;
+    chosen = block->experts->router.chosen;
+    latent = PaddedColumns(block->experts->latent_size);
+    for (const LayerWeights& layer : weights.layers) {
+      if (layer.experts == nullptr) continue;
+      scores = PaddedColumns(layer.experts->router.packed.n);
+      ffn = chosen * (layer.experts->up.packed.n / block->experts->router.experts);
+      for (const MatrixWeights* m : {&layer.experts->up, &layer.experts->down}) {
+        const size_t row = kernels::IsQuantized(m->packed.type)
+                               ? kernels::QuantizedRowLayout(m->packed.k).bytes / sizeof(float)
+                               : size_t(m->packed.k);
+        in = std::max(in, PaddedColumns(chosen * int(row)));
+      }
+    }
+  }
+  int chosen = 0, scores = 0, in = 0, ffn = 0, latent = 0;
+};
+
+}  // namespace
+
 CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weights,
                                const StateParts& parts, int rows, int threads) {
   const auto* const encoder = std::get_if<EncoderConfig>(&c.network);
@@ -300,9 +343,12 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
              swiglu = block != nullptr && !rwkv7;
   const int hidden = PaddedColumns(c.hidden_size),
             keys = PaddedColumns(std::max(c.keys(), c.num_heads)),
-            values = PaddedColumns(c.values()), ffn_columns = PaddedColumns(c.ffn_size);
+            values = PaddedColumns(c.values()),
+            ffn_columns = PaddedColumns(std::max(
+                c.ffn_size, block != nullptr && block->experts ? block->experts->shared_size : 0));
   const int queries =
       block != nullptr && block->softmax ? PaddedColumns(block->softmax->queries()) : 0;
+  const ExpertColumns experts(c, weights);
   // One list, used twice: to sum the sizes, then to place the arrays.
   const std::pair<Array*, int> arrays[] = {
       {&x, hidden},
@@ -320,7 +366,12 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
       {&o, std::max({values, queries, block == nullptr ? 0 : hidden})},
       {&mix, rwkv7 ? 6 * hidden : 0},
       {&ffn, swiglu ? 2 * ffn_columns : ffn_columns},
-      {&rope, 2 * int(weights.rope.frequencies.size())},
+      {&rope, PaddedColumns(2 * int(weights.rope.frequencies.size()))},
+      {&scores, experts.scores},
+      {&expert_in, experts.in},
+      {&expert_ffn, experts.ffn},
+      {&latent, experts.latent},
+      {&latent_sum, experts.latent},
       {&kept_x, hidden},
       {&kept_o, encoder == nullptr ? 0 : values},
       {&outputs, PaddedColumns(c.output_size())}};
@@ -337,6 +388,11 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
     const kernels::QuantizedRowLayout row(weights.facts.widest_quantized);
     for (AlignedBuffer& buffer : scratch.quantized)
       buffer = AlignedBuffer(size_t(rows) * row.bytes);
+  }
+  if (experts.chosen > 0) {
+    scratch.experts.resize(size_t(threads));
+    scratch.chosen.resize(size_t(rows * experts.chosen));
+    scratch.chosen_weights.resize(scratch.chosen.size());
   }
   const std::optional<AttentionPart>& kept = parts.attention;
   const int query_heads = queries > 0 ? block->softmax->num_heads : c.num_heads;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/experts.h"
 #include "model/backend_options.h"
 #include "model/base/thread_team.h"
 #include "model/config.h"
@@ -44,6 +45,9 @@ struct CpuScratch {
   AlignedBuffer quantized[2];
   std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
   std::vector<AlignedBuffer> attention;       // per thread, of linear or softmax attention
+  std::vector<kernels::ExpertRows> experts;   // per thread
+  std::vector<int32_t> chosen;                // [rows * router.chosen]
+  std::vector<float> chosen_weights;
   // For hybrids with fewer heads of keys than threads: SharedPartFloats for each head of a step
   // that has fewer heads than threads.
   AlignedBuffer parts;
@@ -88,6 +92,9 @@ class CpuActivations {
   Array o;                        // [values]
   Array mix;                      // RWKV-7: six rows per token row
   Array ffn;                      // [gate | up]; RWKV-7, kinds "linear" and "softmax": [ffn]
+  Array scores;                   // experts: of the router, then the shared expert's gate
+  Array expert_in, expert_ffn;    // ... inputs of an expert's rows, and of its second product
+  Array latent, latent_sum;       // ... the projected row, and the sum of its experts
   Array rope;                     // cosines, then sines, of a row's position
   Array kept_x, kept_o, outputs;  // of the rows with outputs
   CpuScratch scratch;

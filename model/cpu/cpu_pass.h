@@ -147,6 +147,13 @@ void MixShortConv(const CpuPass& p, const LayerWeights& layer, int index);
 // The first half of RWKV-7's feed-forward: a.h to a.ffn. As above.
 void FeedRwkv7(const CpuPass& p, const LayerWeights& layer, int index);
 
+// x += the experts' outputs for a.h. As above.
+void FeedExperts(const CpuPass& p, const LayerWeights& layer);
+
+// The activation of a feed-forward of `columns` columns, in place: silu(gate) up or relu(up)^2, of
+// `rows` rows at `ffn`; up is PaddedColumns(columns) behind the gate.
+void ActivateFfn(const CpuPass& p, float* ffn, int ld, int columns, int rows);
+
 // y = f(x + bias) of `n` columns of `count` rows, in place. `bias` null: 0.
 void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
               const float* bias = nullptr);

@@ -269,6 +269,15 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
     const Model& model, const CudaBackendOptions& options, const CudaShared& shared) {
   const ModelConfig& config = model.config();
   RIVULET_RETURN_IF_ERROR(CheckCudaSoftmax(config, options.cache));
+  const std::vector<LayerParts>& layers = config.block().layers;
+  if (std::any_of(layers.begin(), layers.end(), [](const LayerParts& layer) {
+        return !layer.mixes() || layer.ffn != FeedForward::kDense;
+      })) {
+    return MakeError(absl::StatusCode::kUnimplemented,
+                     absl::StrCat("backend \"cuda\" cannot run this model: ", config.kind(),
+                                  " has experts, or layers of one part; use --backend cpu"),
+                     {"MODEL_UNSUPPORTED", "backend", {}});
+  }
   if (config.key_dim > kernels::kMaxCudaKeyDim) {
     return MakeError(absl::StatusCode::kUnimplemented,
                      absl::StrCat("backend \"cuda\" cannot run this model: a head has ",

@@ -64,9 +64,9 @@ absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channel
 absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat,
                        LayerWeights* layer);
 // The sources of LayerWeights::up and LayerWeights::down. Biases, or empty: up_bias has the gate's
-// and, from PaddedColumns(ffn_size) on, up's; down_bias has down's.
+// and, from PaddedColumns(up.rows) on, up's; down_bias has down's.
 struct SwigluTensors {
-  TensorRows gate, up;  // ffn_size rows each
+  TensorRows gate, up;  // as many rows each
   std::string down;
   std::vector<float> up_bias = {}, down_bias = {};
 };

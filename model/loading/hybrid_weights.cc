@@ -7,43 +7,84 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/loading/block_weights.h"
+#include "model/loading/ffn_weights.h"
 
 namespace rivulet {
 namespace {
 
-// The names of tensors in each kind. `mlp`: gate, up and down.
+// The names of tensors in each kind, without ".weight".
 struct HybridNames {
-  const char *mixer, *norm1, *norm2, *final_norm, *q_norm, *k_norm, *attention_out, *mlp[3];
+  const char *mixer, *norm1, *norm2, *final_norm, *attention_out;
+  FfnNames ffn;
+  ExpertTensorNames experts = {};
+  const char *q_norm = "", *k_norm = "", *attention = "self_attn.";
+  const char *prefix = "model.", *embedding = "embed_tokens";
 };
 
-const HybridNames& NamesOf(const BlockKind& kind, bool beside) {
-  static constexpr HybridNames kGranite = {
-      "mamba.", "input_layernorm", "post_attention_layernorm", "norm", "", "", "o_proj", {}};
-  static constexpr HybridNames kQwen = {"linear_attn.",
-                                        "input_layernorm",
-                                        "post_attention_layernorm",
-                                        "norm",
-                                        "q_norm",
-                                        "k_norm",
-                                        "o_proj",
-                                        {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}};
-  static constexpr HybridNames kLfm2 = {
-      "conv.",       "operator_norm",
-      "ffn_norm",    "embedding_norm",
-      "q_layernorm", "k_layernorm",
-      "out_proj",    {"feed_forward.w1", "feed_forward.w3", "feed_forward.w2"}};
-  static constexpr HybridNames kFalcon = {
-      "mamba.",
-      "input_layernorm",
-      "pre_ff_layernorm",
-      "final_layernorm",
-      "",
-      "",
-      "o_proj",
-      {"feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"}};
-  if (kind.mixer == Mixer::kShortConv) return kLfm2;
-  if (kind.mixer == Mixer::kDelta) return kQwen;
-  return beside ? kFalcon : kGranite;
+constexpr FfnNames kProjections = {"gate_proj", "up_proj", "down_proj"};
+constexpr FfnNames kGraniteFfn = {"shared_mlp.input_linear", "shared_mlp.input_linear",
+                                  "shared_mlp.output_linear"};
+constexpr FfnNames kQwenShared = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj",
+                                  "mlp.shared_expert.down_proj"};
+constexpr FfnNames kNemotronShared = {"", "mixer.shared_experts.up_proj",
+                                      "mixer.shared_experts.down_proj"};
+constexpr HybridNames kGranite = {
+    .mixer = "mamba.",
+    .norm1 = "input_layernorm",
+    .norm2 = "post_attention_layernorm",
+    .final_norm = "norm",
+    .attention_out = "o_proj",
+    .ffn = kGraniteFfn,
+    .experts = {"block_sparse_moe.", "router.layer", "", "", kGraniteFfn, kProjections}};
+constexpr HybridNames kQwen = {
+    .mixer = "linear_attn.",
+    .norm1 = "input_layernorm",
+    .norm2 = "post_attention_layernorm",
+    .final_norm = "norm",
+    .attention_out = "o_proj",
+    .ffn = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"},
+    .experts = {"mlp.", "gate", "", "shared_expert_gate", kQwenShared, kProjections},
+    .q_norm = "q_norm",
+    .k_norm = "k_norm"};
+constexpr HybridNames kLfm2 = {
+    .mixer = "conv.",
+    .norm1 = "operator_norm",
+    .norm2 = "ffn_norm",
+    .final_norm = "embedding_norm",
+    .attention_out = "out_proj",
+    .ffn = {"feed_forward.w1", "feed_forward.w3", "feed_forward.w2"},
+    .experts = {"feed_forward.", "gate", "expert_bias", "", {}, {"w1", "w3", "w2"}},
+    .q_norm = "q_layernorm",
+    .k_norm = "k_layernorm"};
+constexpr HybridNames kFalcon = {
+    .mixer = "mamba.",
+    .norm1 = "input_layernorm",
+    .norm2 = "pre_ff_layernorm",
+    .final_norm = "final_layernorm",
+    .attention_out = "o_proj",
+    .ffn = {"feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"}};
+// A layer has one part, and so one norm.
+constexpr HybridNames kNemotron = {.mixer = "mixer.",
+                                   .norm1 = "norm",
+                                   .norm2 = "norm",
+                                   .final_norm = "norm_f",
+                                   .attention_out = "o_proj",
+                                   .ffn = {"", "mixer.up_proj", "mixer.down_proj"},
+                                   .experts = {"mixer.",
+                                               "gate",
+                                               "gate.e_score_correction_bias",
+                                               "",
+                                               kNemotronShared,
+                                               {"", "up_proj", "down_proj"}},
+                                   .attention = "mixer.",
+                                   .prefix = "backbone.",
+                                   .embedding = "embeddings"};
+
+const HybridNames& NamesOf(const BlockConfig& block) {
+  if (block.squared_relu) return kNemotron;
+  if (block.kind->mixer == Mixer::kShortConv) return kLfm2;
+  if (block.kind->mixer == Mixer::kDelta) return kQwen;
+  return block.layers[0].recurrent && block.layers[0].attends ? kFalcon : kGranite;
 }
 
 // One hybrid's layers.
@@ -54,24 +95,22 @@ class HybridReader {
         weights_(weights),
         config_(reader->config),
         softmax_(*config_.block().softmax),
-        names_(NamesOf(reader->kind(), softmax_.beside)),
+        names_(NamesOf(config_.block())),
         // A text model's tensors may be part of a model with a vision tower.
         prefix_(reader->Has("model.language_model.embed_tokens.weight") ? "model.language_model."
-                                                                        : "model.") {}
+                                                                        : names_.prefix) {}
 
   absl::Status ReadEnds();
   absl::Status ReadLayer(int index, LayerWeights* layer);
 
  private:
   absl::Status ReadNorm(const std::string& name, int size, std::vector<float>* weight);
-  absl::Status ReadBias(const std::string& name, int size, float scale, std::vector<float>* bias);
   absl::Status ReadMixer(const std::string& layer_name, LayerWeights* layer);
   absl::Status ReadDelta(const std::string& mixer, LayerWeights* layer);
   absl::Status ReadMamba(const std::string& mixer, LayerWeights* layer);
   absl::Status ReadShortConv(const std::string& mixer, LayerWeights* layer);
   absl::Status ReadSoftmax(const std::string& attn, LayerWeights* layer);
   absl::Status ReadSoftmaxInputs(const std::string& attn, LayerWeights* layer);
-  absl::Status ReadFfn(const std::string& layer_name, LayerWeights* layer);
 
   TensorPacker* const reader_;
   PackedWeights* const weights_;
@@ -86,13 +125,6 @@ absl::Status HybridReader::ReadNorm(const std::string& name, int size, std::vect
   RIVULET_RETURN_IF_ERROR(reader_->Values(name + ".weight", {size}, weight));
   if (!config_.block().norm_around_one) return absl::OkStatus();
   for (float& w : *weight) w += 1;
-  return absl::OkStatus();
-}
-
-absl::Status HybridReader::ReadBias(const std::string& name, int size, float scale,
-                                    std::vector<float>* bias) {
-  RIVULET_RETURN_IF_ERROR(reader_->Values(name + ".bias", {size}, bias));
-  for (float& b : *bias) b *= scale;
   return absl::OkStatus();
 }
 
@@ -111,7 +143,7 @@ absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, LayerWeigh
   std::vector<float> file_bias, bias;
   if (softmax_.bias) {
     RIVULET_RETURN_IF_ERROR(
-        ReadBias(attn + "q_proj", parts * queries, 1 / softmax_.input_scale, &file_bias));
+        ReadBias(reader_, attn + "q_proj", parts * queries, 1 / softmax_.input_scale, &file_bias));
   }
   for (int part = 0; part < parts; ++part) {
     for (int h = 0; h < softmax_.num_heads; ++h) {
@@ -125,7 +157,8 @@ absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, LayerWeigh
   for (const char* name : {"k_proj", "v_proj"}) {
     rows.push_back({attn + name + ".weight", keys});
     if (!softmax_.bias) continue;
-    RIVULET_RETURN_IF_ERROR(ReadBias(attn + name, keys, 1 / softmax_.input_scale, &file_bias));
+    RIVULET_RETURN_IF_ERROR(
+        ReadBias(reader_, attn + name, keys, 1 / softmax_.input_scale, &file_bias));
     bias.insert(bias.end(), file_bias.begin(), file_bias.end());
   }
   return reader_->Matrix(rows, config_.hidden_size, &layer->in, bias);
@@ -141,8 +174,8 @@ absl::Status HybridReader::ReadSoftmax(const std::string& attn, LayerWeights* la
   const std::string out = attn + names_.attention_out;
   std::vector<float> bias;
   if (softmax_.bias) {
-    RIVULET_RETURN_IF_ERROR(
-        ReadBias(out, config_.hidden_size, softmax_.output_scale / softmax_.input_scale, &bias));
+    RIVULET_RETURN_IF_ERROR(ReadBias(reader_, out, config_.hidden_size,
+                                     softmax_.output_scale / softmax_.input_scale, &bias));
   }
   return reader_->Matrix({{out + ".weight", config_.hidden_size}}, softmax_.queries(), &layer->out,
                          bias);
@@ -186,14 +219,14 @@ absl::Status HybridReader::ReadShortConv(const std::string& mixer, LayerWeights*
   columns.v = 2 * hidden;
   columns.n = 3 * hidden;
   std::vector<float> bias;
-  if (biases) RIVULET_RETURN_IF_ERROR(ReadBias(mixer + "in_proj", 3 * hidden, 1, &bias));
+  if (biases) RIVULET_RETURN_IF_ERROR(ReadBias(reader_, mixer + "in_proj", 3 * hidden, 1, &bias));
   RIVULET_RETURN_IF_ERROR(
       reader_->Matrix({{mixer + "in_proj.weight", 3 * hidden}}, hidden, &layer->in, bias));
   RIVULET_RETURN_IF_ERROR(ReadConv(reader_, mixer + "conv.weight", hidden, 0, layer));
   bias.clear();
   if (biases) {
-    RIVULET_RETURN_IF_ERROR(ReadBias(mixer + "conv", hidden, 1, &layer->conv_bias));
-    RIVULET_RETURN_IF_ERROR(ReadBias(mixer + "out_proj", hidden, 1, &bias));
+    RIVULET_RETURN_IF_ERROR(ReadBias(reader_, mixer + "conv", hidden, 1, &layer->conv_bias));
+    RIVULET_RETURN_IF_ERROR(ReadBias(reader_, mixer + "out_proj", hidden, 1, &bias));
   }
   return reader_->Matrix({{mixer + "out_proj.weight", hidden}}, hidden, &layer->out, bias);
 }
@@ -210,51 +243,32 @@ absl::Status HybridReader::ReadMixer(const std::string& layer_name, LayerWeights
   }
 }
 
-absl::Status HybridReader::ReadFfn(const std::string& layer_name, LayerWeights* layer) {
-  const int ffn = config_.ffn_size;
-  if (names_.mlp[0] == nullptr) {  // gate and up are halves of one tensor
-    const std::string mlp = layer_name + "shared_mlp.", input = mlp + "input_linear.weight";
-    return ReadSwiglu(
-        reader_,
-        {{input, ffn, 0, 2 * ffn}, {input, ffn, ffn, 2 * ffn}, mlp + "output_linear.weight"},
-        layer);
-  }
-  const BlockConfig& block = config_.block();
-  const std::string gate = layer_name + names_.mlp[0], up = layer_name + names_.mlp[1],
-                    down = layer_name + names_.mlp[2];
-  SwigluTensors from = {{gate + ".weight", ffn}, {up + ".weight", ffn}, down + ".weight"};
-  if (block.ffn_bias) {
-    std::vector<float> second;
-    RIVULET_RETURN_IF_ERROR(ReadBias(gate, ffn, 1, &from.up_bias));
-    from.up_bias.resize(size_t(kernels::PaddedColumns(ffn)));
-    RIVULET_RETURN_IF_ERROR(ReadBias(up, ffn, 1, &second));
-    from.up_bias.insert(from.up_bias.end(), second.begin(), second.end());
-    RIVULET_RETURN_IF_ERROR(
-        ReadBias(down, config_.hidden_size, block.ffn_multiplier, &from.down_bias));
-  }
-  return ReadSwiglu(reader_, from, layer);
-}
-
 absl::Status HybridReader::ReadLayer(int index, LayerWeights* layer) {
   const std::string name = absl::StrCat(prefix_, "layers.", index, ".");
   const int hidden = config_.hidden_size;
-  RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm1, hidden, &layer->norm1.weight));
-  RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm2, hidden, &layer->norm2.weight));
-  const bool attends = softmax_.layers[size_t(index)];
-  if (!attends || softmax_.beside) RIVULET_RETURN_IF_ERROR(ReadMixer(name, layer));
-  if (softmax_.beside) layer->beside = std::make_unique<LayerWeights>();
-  if (attends) {
-    RIVULET_RETURN_IF_ERROR(
-        ReadSoftmax(name + "self_attn.", softmax_.beside ? layer->beside.get() : layer));
+  const LayerParts& parts = config_.block().layers[size_t(index)];
+  const bool beside = parts.recurrent && parts.attends;
+  if (parts.mixes()) {
+    RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm1, hidden, &layer->norm1.weight));
   }
-  return ReadFfn(name, layer);
+  if (parts.recurrent) RIVULET_RETURN_IF_ERROR(ReadMixer(name, layer));
+  if (beside) layer->beside = std::make_unique<LayerWeights>();
+  if (parts.attends) {
+    RIVULET_RETURN_IF_ERROR(
+        ReadSoftmax(name + names_.attention, beside ? layer->beside.get() : layer));
+  }
+  if (parts.ffn == FeedForward::kNone) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm2, hidden, &layer->norm2.weight));
+  if (parts.ffn == FeedForward::kExperts) return ReadExperts(reader_, name, names_.experts, layer);
+  return ReadFfn(reader_, name, names_.ffn, config_.ffn_size, layer);
 }
 
 // Embedding, final norm and head.
 absl::Status HybridReader::ReadEnds() {
   const int hidden = config_.hidden_size, vocab = config_.vocab_size;
-  RIVULET_RETURN_IF_ERROR(reader_->Matrix({{prefix_ + "embed_tokens.weight", vocab}}, hidden,
-                                          &weights_->embedding, {}, MatrixUse::kEnd));
+  RIVULET_RETURN_IF_ERROR(
+      reader_->Matrix({{absl::StrCat(prefix_, names_.embedding, ".weight"), vocab}}, hidden,
+                      &weights_->embedding, {}, MatrixUse::kEnd));
   std::vector<float>& norm = weights_->final_norm.weight;
   RIVULET_RETURN_IF_ERROR(ReadNorm(prefix_ + names_.final_norm, hidden, &norm));
   for (float& w : norm) w /= config_.block().logits_scaling;

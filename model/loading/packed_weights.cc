@@ -61,11 +61,11 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
 }
 
 absl::Status ReadSwiglu(TensorPacker* reader, const SwigluTensors& from, LayerWeights* layer) {
-  const ModelConfig& c = reader->config;
-  const int padded = kernels::PaddedColumns(c.ffn_size);
-  RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{from.gate, 0}, {from.up, padded}}, c.hidden_size,
-                                               padded + c.ffn_size, &layer->up, from.up_bias));
-  return reader->Matrix({{from.down, c.hidden_size}}, c.ffn_size, &layer->down, from.down_bias);
+  const int hidden = reader->config.hidden_size, ffn = from.up.rows,
+            padded = kernels::PaddedColumns(ffn);
+  RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{from.gate, 0}, {from.up, padded}}, hidden,
+                                               padded + ffn, &layer->up, from.up_bias));
+  return reader->Matrix({{from.down, hidden}}, ffn, &layer->down, from.down_bias);
 }
 
 // `mixer`: the prefix of its tensors' names.
@@ -407,18 +407,25 @@ absl::Status ReadAll(TensorPacker* reader, PackedWeights* weights) {
 }
 
 // Sums the matrices that multiply a token row.
-void CountProducts(PackedWeights* weights) {
+void CountProducts(const ModelConfig& config, PackedWeights* weights) {
   WeightFacts& facts = weights->facts;
   int64_t wide = 0;
-  const auto add = [&](const MatrixWeights& m) {
+  // Of experts, only the chosen ones count.
+  const auto add = [&](const MatrixWeights& m,
+                       const kernels::Router& router = {.experts = 1, .chosen = 1}) {
     if (m.packed.panels == nullptr) return;
-    const int64_t count = int64_t{m.packed.k} * m.packed.n;
+    const int64_t count = int64_t{m.packed.k} * m.packed.n / router.experts * router.chosen;
     facts.multiply_adds += count;
     if (m.packed.type == WeightType::kF32) wide += count;
   };
   for (const LayerWeights& l : weights->layers) {
     for (const MatrixWeights* m : {&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down}) {
       add(*m);
+    }
+    if (l.experts != nullptr) {
+      const ExpertWeights& e = *l.experts;
+      for (const MatrixWeights* m : {&e.router, &e.in, &e.out}) add(*m);
+      for (const MatrixWeights* m : {&e.up, &e.down}) add(*m, config.block().experts->router);
     }
     if (l.beside != nullptr) {
       add(l.beside->in);
@@ -450,7 +457,7 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Load(const Model& 
   auto weights = std::make_unique<PackedWeights>();
   TensorPacker reader(model.tensors(), model.config(), choice, &weights->facts);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
-  CountProducts(weights.get());
+  CountProducts(model.config(), weights.get());
   return weights;
 }
 

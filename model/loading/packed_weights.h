@@ -76,20 +76,29 @@ struct Rwkv7Layer {
   std::vector<float> group_norm, group_norm_bias;  // [hidden]
 };
 
+// A mixture of experts. The experts lie side by side in one packed matrix: expert e has the panels
+// from e NumPanels(columns of one) on. `bias`: zeros, of one expert.
+struct ExpertWeights {
+  MatrixWeights router;     // hidden -> [a score for each expert | the gate of the shared expert]
+  std::vector<float> bias;  // [experts], or empty
+  MatrixWeights up, down;   // like LayerWeights's, for each expert
+  MatrixWeights in, out;    // hidden -> latent -> hidden, or empty
+};
+
 struct LayerWeights {
   bool attends = false;                // of a hybrid: softmax attention; `in` has
                                        // PackedWeights::softmax_columns
   std::vector<float> q_norm, k_norm;   // ... [head_dim], or empty
-  NormWeights norm1, norm2;            // norm2: none without feed-forward
+  NormWeights norm1, norm2;            // none without mixer, or without feed-forward
   MatrixWeights in;                    // hidden -> InputColumns
   MatrixWeights in_small;              // ... exact projections beside a quantized `in`; first
                                        // column: InputColumns::small
   MatrixWeights decay;                 // second half of the decay's low-rank product
   MatrixWeights gate;                  // ... and of the gate's
   MatrixWeights out;                   // values -> hidden
-  MatrixWeights up;                    // hidden -> [gate | up], each padded; RWKV-7: key;
-                                       // "linear", "softmax": linear1
-  MatrixWeights down;                  // ffn -> hidden
+  MatrixWeights up;                    // hidden -> [gate | up], each padded; squared_relu: up;
+                                       // RWKV-7: key; "linear", "softmax": linear1
+  MatrixWeights down;                  // ffn -> hidden; with experts both are the shared one's
   std::vector<float> conv, conv_bias;  // [width, channels], [channels] or empty
   std::vector<float> decay_scale;      // [keys or heads]
   std::vector<float> decay_bias;       // likewise, or empty
@@ -98,7 +107,8 @@ struct LayerWeights {
   std::vector<float> out_norm;         // [value_dim], or [values] for Mamba-2 and HGRN2
   // Kind "linear": [key_dim, columns], or per head for rfa, already times sigma; empty for elu.
   std::vector<float> omega;
-  std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
+  std::unique_ptr<Rwkv7Layer> rwkv7;       // null for the others
+  std::unique_ptr<ExpertWeights> experts;  // null: a dense feed-forward
   // Attention on the mixer's input: in, out, q_norm and k_norm alone. Null: there is none.
   std::unique_ptr<LayerWeights> beside;
 };
@@ -107,8 +117,9 @@ struct LayerWeights {
 struct TensorRows {
   std::string name;
   int rows = 0;
-  int first = 0;  // row of the tensor
-  int of = 0;     // rows of the tensor; 0: `rows`
+  int first = 0;    // row of the tensor
+  int of = 0;       // rows of the tensor; 0: `rows`
+  int stacked = 0;  // not 0: the tensor may also be [stacked, of / stacked, k]
 };
 
 // ... and their type in memory.

@@ -114,21 +114,33 @@ TensorRows TensorPacker::Place(const TensorRows& part) const {
 absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& given, int k,
                                         int n, MatrixWeights* m, const std::vector<float>& bias,
                                         MatrixUse use) {
+  m->bias = bias;
+  m->bias.resize(size_t(kernels::PaddedColumns(n)));
+  Keep(m->bias.size() - bias.size());  // Values has counted the others
+  return Panels(given, k, n, use, m);
+}
+
+absl::Status TensorPacker::Experts(const std::vector<std::pair<TensorRows, int>>& parts, int k,
+                                   int n, int experts, MatrixWeights* m) {
+  m->bias.resize(size_t(n));
+  Keep(m->bias.size());
+  return Panels(parts, k, n * experts, MatrixUse::kLayer, m);
+}
+
+absl::Status TensorPacker::Panels(const std::vector<std::pair<TensorRows, int>>& given, int k,
+                                  int n, MatrixUse use, MatrixWeights* m) {
   std::vector<std::pair<TensorRows, int>> parts;
   for (const auto& [part, column] : given) {
     parts.emplace_back(Place(part), column);
     const TensorRows& rows = parts.back().first;
-    RIVULET_RETURN_IF_ERROR(Check(rows.name, {rows.of == 0 ? rows.rows : rows.of, k}));
+    RIVULET_RETURN_IF_ERROR(CheckRows(rows, k));
     m->tensors.emplace_back(rows.name, column);
   }
   const WeightType type = Choose(parts, use);
   for (const auto& [part, column] : parts) packed_.push_back({part, type});
   if (kernels::IsQuantized(type)) facts_->widest_quantized = std::max(facts_->widest_quantized, k);
-  m->bias = bias;
-  m->bias.resize(size_t(kernels::PaddedColumns(n)));
   const size_t bytes = kernels::PackedSize(type, k, n);
-  // Of the bias only the bytes that Values has not counted.
-  facts_->bytes += bytes + (m->bias.size() - bias.size()) * sizeof(float);
+  facts_->bytes += bytes;
   if (mode_ == Mode::kMeasure) return absl::OkStatus();
   m->panels = AlignedBuffer(bytes);
   if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
@@ -167,9 +179,17 @@ absl::Status TensorPacker::Check(const std::string& name, const Shape& shape) {
                                       "; the configuration needs ", ShapeText(shape)));
 }
 
+absl::Status TensorPacker::CheckRows(const TensorRows& rows, int k) {
+  const int of = rows.of == 0 ? rows.rows : rows.of;
+  const TensorEntry* entry = tensors_.Find(rows.name);
+  const bool stacked = rows.stacked > 0 && entry != nullptr && entry->shape.size() == 3;
+  return Check(rows.name, stacked ? Shape{rows.stacked, of / rows.stacked, k} : Shape{of, k});
+}
+
 // The type of the file if all parts have the same, unless the choice says otherwise.
 WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& parts,
                                 MatrixUse use) {
+  if (use == MatrixUse::kRouter) return WeightType::kF32;
   const auto type_of = [this](const std::pair<TensorRows, int>& part) {
     return TypeOf(tensors_.Find(part.first.name)->dtype);
   };

@@ -31,8 +31,9 @@ bool HasBlocks(const CheckpointTensors& tensors);
 // The use of a matrix, which decides its type in memory.
 enum class MatrixUse : uint8_t {
   kLayer,
-  kExact,  // for decays, gates of states or low-rank products: never of 8 or 4 bits
-  kEnd,    // embedding and head
+  kExact,   // for decays, gates of states or low-rank products: never of 8 or 4 bits
+  kRouter,  // of experts: float32
+  kEnd,     // embedding and head
 };
 
 // Errors of all calls: DATA_LOSS (a tensor that is missing, misshapen or damaged, named),
@@ -67,6 +68,11 @@ class TensorPacker {
                             MatrixWeights* m, const std::vector<float>& bias = {},
                             MatrixUse use = MatrixUse::kLayer);
 
+  // The matrices of `experts` experts side by side (ExpertWeights), of n columns each: a multiple of
+  // kPanelColumns.
+  absl::Status Experts(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
+                       int experts, MatrixWeights* m);
+
   // Counts `floats` more floats in memory that are in no tensor. Returns whether to compute them:
   // not with kMeasure.
   bool Keep(size_t floats);
@@ -81,6 +87,10 @@ class TensorPacker {
 
  private:
   absl::Status Check(const std::string& name, const Shape& shape);
+  absl::Status CheckRows(const TensorRows& rows, int k);
+  // PlacedMatrix without its bias.
+  absl::Status Panels(const std::vector<std::pair<TensorRows, int>>& given, int k, int n,
+                      MatrixUse use, MatrixWeights* m);
   // If only some rows of a tensor are integers, the others may be a tensor of their own:
   // NAME.rows_FIRST.
   TensorRows Place(const TensorRows& part) const;

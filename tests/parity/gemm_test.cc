@@ -26,8 +26,8 @@ TEST(GemmTest, EveryShapeTypeAndEpilogueMatchesTheReference) {
                                {301, 65}}) {
       for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16}) {
         const Matrix m(type, k, n);
-        for (const Epilogue epilogue :
-             {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu, Epilogue::kResidual}) {
+        for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu,
+                                        Epilogue::kResidual, Epilogue::kScatter}) {
           for (const int rows : {1, 2, 3, 4, 5, 12, 13, 31}) {
             const std::vector<float> x = RandomFloats(size_t(rows) * size_t(k), 3);
             const std::vector<float> before =

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "kernels/gemm.h"
@@ -28,7 +30,7 @@ struct HostMatrix {
     std::copy(b.begin(), b.end(), bias.begin());
     packed = {type, k, n, panels.data()};
   }
-  // All panels; y is the residual, too.
+  // All panels; y is the residual, too. kScatter adds each row to itself, scaled.
   GemmArgs Args(const std::vector<float>& x, int ldx, int rows, float* y, Epilogue epilogue) const {
     GemmArgs args;
     args.w = packed;
@@ -36,6 +38,13 @@ struct HostMatrix {
     args.x = x.data();
     args.y = y;
     args.residual = y;
+    static const std::vector<float> kScales = RandomFloats(256, 5);
+    static const std::vector<int32_t> kRows = [] {
+      std::vector<int32_t> all(256);
+      std::iota(all.begin(), all.end(), 0);
+      return all;
+    }();
+    args.scatter = {kRows.data(), kScales.data()};
     args.rows = rows;
     args.ldx = ldx;
     args.ldy = PaddedColumns(packed.n);

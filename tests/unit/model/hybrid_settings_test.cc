@@ -55,6 +55,12 @@ absl::StatusOr<ModelConfig> ParseHybrid(absl::string_view text) {
   return ParseBlockConfig(*json);
 }
 
+std::vector<bool> Attends(const absl::StatusOr<ModelConfig>& config) {
+  std::vector<bool> attends;
+  for (const LayerParts& layer : config->block().layers) attends.push_back(layer.attends);
+  return attends;
+}
+
 void ExpectRefusedHybrid(const std::string& text, absl::string_view reason, absl::string_view field,
                          absl::string_view what) {
   const auto config = ParseHybrid(text);
@@ -67,7 +73,7 @@ void ExpectRefusedHybrid(const std::string& text, absl::string_view reason, absl
 TEST(HybridSettingsTest, LayersThatAttendKeepKeysAndValuesAndTheOthersAState) {
   const auto config = ParseHybrid(kGranite);
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->block().softmax->layers, (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(Attends(config), (std::vector<bool>{false, true, false}));
   EXPECT_TRUE(config->block().softmax->rope.frequencies.empty()) << "no positions";
   EXPECT_EQ(config->max_tokens(), 4097) << "trained positions, and one that is not fed";
   EXPECT_EQ(config->model_max_tokens(), std::nullopt);
@@ -82,7 +88,7 @@ TEST(HybridSettingsTest, WithoutLayerTypesEveryFourthLayerOfQwenAttends) {
   const auto config = ParseHybrid(kQwen);
   ASSERT_TRUE(config.ok()) << config.status();
   const SoftmaxConfig& softmax = *config->block().softmax;
-  EXPECT_EQ(softmax.layers,
+  EXPECT_EQ(Attends(config),
             (std::vector<bool>{false, false, false, true, false, false, false, true}));
   EXPECT_EQ(config->max_tokens(), kDefaultContext + 1) << "fewer than the trained positions";
   EXPECT_EQ(softmax.rope.frequencies,
@@ -90,7 +96,7 @@ TEST(HybridSettingsTest, WithoutLayerTypesEveryFourthLayerOfQwenAttends) {
                                  std::pow(100.0, -6.0 / 8)}));
   const auto every_second =
       ParseHybrid(With(kQwen, R"("hidden_act")", R"("full_attention_interval": 2, "hidden_act")"));
-  EXPECT_TRUE(every_second->block().softmax->layers[1]);
+  EXPECT_TRUE(Attends(every_second)[1]);
 }
 
 TEST(HybridSettingsTest, TheOuterSettingsOfAModelWithAVisionTowerSayWhetherTheHeadIsTied) {
@@ -116,7 +122,7 @@ TEST(HybridSettingsTest, TheFeedForwardOfLfm2IsAdjustedUnlessToldOtherwise) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->ffn_size, 8192) << "of block_ff_dim, which goes before intermediate_size";
   EXPECT_TRUE(config->block().tied_head) << "by default";
-  EXPECT_EQ(config->block().softmax->layers, (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(Attends(config), (std::vector<bool>{false, true, false}));
   EXPECT_DOUBLE_EQ(config->block().softmax->rope.frequencies[1], std::pow(1e6, -2.0 / 8));
   EXPECT_EQ(config->state().fixed_floats, size_t{2 * 2 * 48});
   const auto plain =
@@ -126,7 +132,7 @@ TEST(HybridSettingsTest, TheFeedForwardOfLfm2IsAdjustedUnlessToldOtherwise) {
   EXPECT_FALSE(plain->block().tied_head);
   const auto old = ParseHybrid(With(kLfm2, R"("layer_types": ["conv", "full_attention", "conv"])",
                                     R"("full_attn_idxs": [2])"));
-  EXPECT_EQ(old->block().softmax->layers, (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(Attends(old), (std::vector<bool>{false, false, true}));
 }
 
 TEST(HybridSettingsTest, EveryLayerOfFalconH1IsBothAndScaled) {
@@ -160,8 +166,8 @@ TEST(HybridSettingsTest, WhatIsNotSupportedIsNamed) {
     return With(kQwen, R"("hidden_act")", absl::StrCat(more, R"(, "hidden_act")"));
   };
   const std::string unsupported = "UNSUPPORTED_MODEL", invalid = "INVALID_CONFIG";
-  ExpectRefusedHybrid(granite(R"("num_local_experts": 0)", R"("num_local_experts": 8)"),
-                      unsupported, "num_local_experts", "mixture of experts");
+  ExpectRefusedHybrid(granite(R"("num_local_experts": 0)", R"("num_local_experts": 8)"), invalid,
+                      "intermediate_size", "missing");
   ExpectRefusedHybrid(granite("\"nope\"", "\"alibi\""), unsupported, "position_embedding_type",
                       "\"alibi\"");
   ExpectRefusedHybrid(granite(R"(["mamba", )", R"(["moe", )"), unsupported, "layer_types",
