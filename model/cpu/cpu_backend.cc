@@ -40,9 +40,10 @@ class CpuBackend final : public Backend {
         limits_(limits),
         sampling_(config_),
         team_(threads),
-        shared_(network_->NewActivations(kSharedRows, threads)),
+        plan_(network_->weights().experts),
+        shared_(network_->NewActivations(plan_.shared_rows(), threads)),
         adjusted_(size_t(threads)) {
-    for (int i = 0; i < threads; ++i) {
+    for (int i = 0; i < threads && !network_->weights().experts; ++i) {
       solo_.push_back(network_->NewActivations(kSoloRows, 1));
     }
   }
@@ -162,13 +163,13 @@ class CpuBackend final : public Backend {
   const BackendLimits limits_;
   const CpuSampling sampling_;
   ThreadTeam team_;
+  CpuStepPlan plan_;  // of the current step
   const std::unique_ptr<CpuActivations> shared_;
   std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
   std::vector<std::vector<float>> adjusted_;           // [threads][2 vocab]
 
   // The current run and step; these are members so that a step allocates nothing.
   std::vector<Progress> progress_;  // [rows]
-  CpuStepPlan plan_;
   std::vector<Record> records_;
 };
 
@@ -356,7 +357,7 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
   RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, PackedWeights::Plan(model, options.weights));
   BackendLimits limits;
-  limits.weight_bytes = plan.bytes;
+  limits.weight_bytes = plan.facts.bytes;
   RIVULET_RETURN_IF_ERROR(
       PlanCpuMemory(options, model.config().WithCache(options.cache), ReadHostMemory(), &limits));
   return limits;
@@ -385,6 +386,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
+  if (network->weights().experts) limits.preferred_prefill_tokens = kExpertRows;
   limits.preferred_steps =
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.numerics_id = NumericsId(network->weights(), options.weights, *model, options.cache);

@@ -29,8 +29,9 @@ void CpuStepPlan::Clear() {
 
 void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
                       int64_t position, bool sample, int* num_records) {
-  for (size_t at = 0; at < tokens.size(); at += kSharedRows) {
-    const size_t count = std::min(tokens.size() - at, size_t{kSharedRows});
+  const auto most = size_t(shared_rows());
+  for (size_t at = 0; at < tokens.size(); at += most) {
+    const size_t count = std::min(tokens.size() - at, most);
     const bool last = at + count == tokens.size();
     CpuSegment segment;
     segment.state = state;
@@ -57,7 +58,7 @@ void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weigh
     mode = Mode::kAlone;
   } else {
     const int least = multiply_adds > kCachedWeights ? kSoloRows : kSoloRowsPerThread;
-    const bool many = single_tokens && count >= least * threads;
+    const bool many = !experts_ && single_tokens && count >= least * threads;
     mode = many && short_weights ? Mode::kSolo : Mode::kShared;
   }
   // Solo: equal pieces, as many for each thread. Else: all segments that fit.
@@ -69,7 +70,7 @@ void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weigh
   for (int i = 0; i < count; ++i) {
     const int tokens = int(segments[size_t(i)].tokens.size());
     const bool full = solo ? i == int(int64_t{count} * int64_t(pieces.size() + 1) / solo_pieces)
-                           : rows + tokens > kSharedRows;
+                           : rows + tokens > shared_rows();
     if (full) {
       pieces.push_back(piece);
       piece = {i, i, 0};

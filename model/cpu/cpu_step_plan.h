@@ -16,6 +16,8 @@ namespace rivulet {
 // activations fit into the second-level cache (Solo), or nearly (Shared, for long prompts).
 inline constexpr int kSharedRows = 128;
 inline constexpr int kSoloRows = 32;
+// ... of a model with experts: a pass reads each expert for few of its rows.
+inline constexpr int kExpertRows = 512;
 
 // Data of a segment that the forward pass does not need.
 struct CpuWork {
@@ -35,9 +37,11 @@ struct CpuPiece {
 // Thread: one thread plans; const while threads work on it.
 class CpuStepPlan {
  public:
+  explicit CpuStepPlan(bool experts) : experts_(experts) {}
+
   void Clear();
 
-  // Adds tokens of row `index` in segments of at most kSharedRows. `num_records`: the number of
+  // Adds tokens of row `index` in segments of at most shared_rows(). `num_records`: the number of
   // records of the run; grows by one for each target and by one if `sample`.
   void Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
            int64_t position, bool sample, int* num_records);
@@ -47,6 +51,8 @@ class CpuStepPlan {
   // 16 bits.
   void CutPieces(int threads, int64_t multiply_adds, bool short_weights);
 
+  // Most token rows of a Shared pass.
+  int shared_rows() const { return experts_ ? kExpertRows : kSharedRows; }
   bool empty() const { return segments.empty(); }
   std::span<const CpuSegment> segments_of(const CpuPiece& piece) const {
     return {&segments[size_t(piece.begin)], size_t(piece.end - piece.begin)};
@@ -55,9 +61,13 @@ class CpuStepPlan {
   std::vector<CpuSegment> segments;
   std::vector<CpuWork> work;  // [segments]
   std::vector<CpuPiece> pieces;
-  // Alone: the calling thread does everything. Solo: threads take whole pieces. Else: Shared.
+  // Alone: the calling thread does everything. Solo: threads take whole pieces; not with experts,
+  // which all rows should share. Else: Shared.
   enum class Mode : uint8_t { kAlone, kSolo, kShared };
   Mode mode = Mode::kAlone;
+
+ private:
+  const bool experts_;
 };
 
 }  // namespace rivulet

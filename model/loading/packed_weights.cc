@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -406,42 +407,58 @@ absl::Status ReadAll(TensorPacker* reader, PackedWeights* weights) {
   return reader->CheckNoOthers();
 }
 
-// Sums the matrices that multiply a token row.
-void CountProducts(const ModelConfig& config, PackedWeights* weights) {
-  WeightFacts& facts = weights->facts;
-  int64_t wide = 0;
-  // Of experts, only the chosen ones count.
-  const auto add = [&](const MatrixWeights& m,
-                       const kernels::Router& router = {.experts = 1, .chosen = 1}) {
-    if (m.packed.panels == nullptr) return;
-    const int64_t count = int64_t{m.packed.k} * m.packed.n / router.experts * router.chosen;
-    facts.multiply_adds += count;
-    if (m.packed.type == WeightType::kF32) wide += count;
-  };
-  for (const LayerWeights& l : weights->layers) {
-    for (const MatrixWeights* m : {&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down}) {
-      add(*m);
-    }
-    if (l.experts != nullptr) {
-      const ExpertWeights& e = *l.experts;
-      for (const MatrixWeights* m : {&e.router, &e.in, &e.out}) add(*m);
-      for (const MatrixWeights* m : {&e.up, &e.down}) add(*m, config.block().experts->router);
-    }
-    if (l.beside != nullptr) {
-      add(l.beside->in);
-      add(l.beside->out);
-    }
-    if (l.rwkv7 == nullptr) continue;
-    const Rwkv7Layer& r = *l.rwkv7;
-    for (const MatrixWeights* m : {&r.r, &r.k, &r.v}) add(*m);
-    for (const LowRank* low : {&r.w, &r.a, &r.v_mix, &r.g}) {
-      add(low->first);
-      add(low->second);
+// Sums the matrices that multiply a token row. Of experts, only the chosen ones count.
+class ProductCounter {
+ public:
+  explicit ProductCounter(WeightFacts* facts) : facts_(*facts) {}
+
+  void Add(std::initializer_list<const MatrixWeights*> matrices, int of = 1, int chosen = 1) {
+    for (const MatrixWeights* m : matrices) {
+      if (m->packed.n == 0) continue;
+      const kernels::PackedMatrix& w = m->packed;
+      const int64_t count = int64_t{w.k} * w.n / of * chosen;
+      facts_.multiply_adds += count;
+      facts_.row_bytes += kernels::PackedSize(w.type, w.k, w.n) / size_t(of) * size_t(chosen);
+      if (w.type == WeightType::kF32) wide_ += count;
     }
   }
-  add(weights->transform);
-  add(weights->Head());
-  facts.short_weights = 2 * wide < facts.multiply_adds;
+  void Add(const ExpertWeights& experts, const kernels::Router& router) {
+    facts_.experts = true;
+    Add({&experts.router, &experts.in, &experts.out});
+    Add({&experts.up, &experts.down}, router.experts, router.chosen);
+  }
+  void Add(const Rwkv7Layer& r) {
+    Add({&r.r, &r.k, &r.v});
+    for (const LowRank* low : {&r.w, &r.a, &r.v_mix, &r.g}) Add({&low->first, &low->second});
+  }
+  ~ProductCounter() { facts_.short_weights = 2 * wide_ < facts_.multiply_adds; }
+
+ private:
+  WeightFacts& facts_;
+  int64_t wide_ = 0;
+};
+
+void CountProducts(const ModelConfig& config, PackedWeights* weights) {
+  ProductCounter counter(&weights->facts);
+  for (const LayerWeights& l : weights->layers) {
+    counter.Add({&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down});
+    if (l.experts != nullptr) counter.Add(*l.experts, config.block().experts->router);
+    if (l.beside != nullptr) counter.Add({&l.beside->in, &l.beside->out});
+    if (l.rwkv7 != nullptr) counter.Add(*l.rwkv7);
+  }
+  counter.Add({&weights->transform, &weights->Head()});
+}
+
+int64_t IdleParameters(const ModelConfig& config) {
+  const auto* const block = std::get_if<BlockConfig>(&config.network);
+  if (block == nullptr || !block->experts) return 0;
+  const ExpertsConfig& experts = *block->experts;
+  const int64_t width = experts.latent_size > 0 ? experts.latent_size : config.hidden_size,
+                each = width * experts.size * (block->squared_relu ? 2 : 3),
+                layers = std::count_if(
+                    block->layers.begin(), block->layers.end(),
+                    [](const LayerParts&layer) { return layer.ffn == FeedForward::kExperts; });
+  return layers * each * (experts.router.experts - experts.router.chosen);
 }
 
 }  // namespace
@@ -466,7 +483,8 @@ absl::StatusOr<WeightPlan> PackedWeights::Plan(const Model& model, const WeightC
   TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
                       TensorPacker::Mode::kMeasure);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
-  return WeightPlan{weights.facts.bytes, reader.packed()};
+  CountProducts(model.config(), &weights);
+  return WeightPlan{weights.facts, IdleParameters(model.config()), reader.packed()};
 }
 
 WeightPrecision NumbersOnly(const Model& model) {

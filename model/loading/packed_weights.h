@@ -37,9 +37,11 @@ struct MatrixWeights {
 struct WeightFacts {
   size_t bytes = 0;
   int64_t multiply_adds = 0;  // of all matrix products, for one token row
+  size_t row_bytes = 0;       // of the matrices that one token row reads: of experts, the chosen
   // Most of the products have weights of at most 16 bits.
   bool short_weights = false;
   bool lossless = true;      // the matrices equal the file's
+  bool experts = false;      // a layer has a mixture of experts
   bool blocks = false;       // the file has tensors of blocks of integers
   int widest_quantized = 0;  // most inputs of a matrix of 8 or 4 bits; 0: no such matrix
 };
@@ -130,7 +132,8 @@ struct PackedRows {
 
 // The weights in memory of a model.
 struct WeightPlan {
-  size_t bytes = 0;
+  WeightFacts facts;
+  int64_t idle_parameters = 0;       // of the experts that a token row does not choose
   std::vector<PackedRows> matrices;  // in the order of their reading
 };
 
@@ -161,7 +164,7 @@ struct PackedWeights {
   std::vector<float> initial_state;  // [BlockState::floats_per_slot]
 
   // The matrix of the head.
-  const MatrixWeights& Head() const { return head.packed.panels == nullptr ? embedding : head; }
+  const MatrixWeights& Head() const { return head.packed.n == 0 ? embedding : head; }
 
   // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that the
   // configuration demands. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not

@@ -141,10 +141,11 @@ absl::Status TensorPacker::Panels(const std::vector<std::pair<TensorRows, int>>&
   if (kernels::IsQuantized(type)) facts_->widest_quantized = std::max(facts_->widest_quantized, k);
   const size_t bytes = kernels::PackedSize(type, k, n);
   facts_->bytes += bytes;
+  m->packed = {type, k, n, nullptr};
   if (mode_ == Mode::kMeasure) return absl::OkStatus();
   m->panels = AlignedBuffer(bytes);
   if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
-  m->packed = {type, k, n, m->panels.data()};
+  m->packed.panels = m->panels.data();
   for (const auto& [part, column] : parts) RIVULET_RETURN_IF_ERROR(Pack(part, column, m));
   return absl::OkStatus();
 }

@@ -72,7 +72,7 @@ absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   if (!plan.ok()) {
     return Annotate(plan.status(), absl::Utf8SafeCHexEscape(model->directory()));
   }
-  description.weight_bytes = static_cast<int64_t>(plan->bytes);
+  description.weight_bytes = static_cast<int64_t>(plan->facts.bytes);
   description.name = config.name;
   description.kind = config.kind();
   description.content = ContentName(config.content);
@@ -82,6 +82,8 @@ absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   }
   description.dtypes = TypesOf(model->tensors());
   description.num_parameters = model->tensors().num_parameters();
+  description.active_parameters = description.num_parameters - plan->idle_parameters;
+  description.token_weight_bytes = static_cast<int64_t>(plan->facts.row_bytes);
   const StateSize size = config.state().size();
   description.context =
       ChooseCpuContext(options, config, ReadHostMemory().available - description.weight_bytes);
@@ -96,7 +98,7 @@ absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   description.value_dim = config.value_dim;
   for (const WeightPrecision precision : {WeightPrecision::kInt8, WeightPrecision::kInt4}) {
     RIVULET_ASSIGN_OR_RETURN(const WeightPlan other, PackedWeights::Plan(*model, precision));
-    const auto kept = static_cast<int64_t>(other.bytes);
+    const auto kept = static_cast<int64_t>(other.facts.bytes);
     description.choices.push_back(
         {WeightChoiceName(precision), kept, SlotsThatFit(kept, description.state_bytes).num_slots});
   }

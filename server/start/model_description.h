@@ -19,6 +19,9 @@ struct ModelDescription {
   int tokenizer_size = 0;  // its ids
   std::string dtypes;      // of its tensors, the type with most bytes first: "F16, F32"
   int64_t num_parameters = 0;
+  // Without the experts that a token does not choose; and the bytes of matrices that a token reads,
+  // alone in its batch.
+  int64_t active_parameters = 0, token_weight_bytes = 0;
   // As the CPU backend keeps the weights; an estimate for kinds "linear" and "softmax".
   int64_t weight_bytes = 0;
   int64_t state_bytes = 0;  // of one sequence, with room for `context` tokens
