@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/state_layout.h"
+#include "model/expert_load.h"
 #include "model/sampler.h"
 #include "model/state_parts.h"
 
@@ -43,6 +44,7 @@ struct BackendLimits {
   std::string slots_choice = {};  // the reason for num_slots; human-readable
   std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
   std::string products = {};      // the libraries for matrix products; human-readable
+  std::shared_ptr<const ExpertLoad> expert_load = {};  // null: not counted
 
   StateSize state_size() const {
     return state.fixed > 0 ? state : StateSize{.fixed = bytes_per_slot};

@@ -26,6 +26,7 @@ struct CpuBackendOptions {
   // it to slots.
   int64_t reserved_bytes = 0;
   WeightChoice weights = {};
+  bool count_experts = false;  // BackendLimits::expert_load, for models with experts
   // Performance.
   int threads = 0;        // 0: UsableCores() of model/base/thread_team.h
   int max_rows = 256;     // rows of one run

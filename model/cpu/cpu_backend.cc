@@ -372,7 +372,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                      "backend cpu needs a CPU with AVX2 and FMA, which this one lacks",
                      {"BACKEND_ABSENT", "backend", {}});
   }
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
                            CpuNetwork::Load(*model, options.weights, options.cache));
   BackendLimits limits;
   limits.weight_bytes = network->weights().bytes;
@@ -386,7 +386,16 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
-  if (network->weights().experts) limits.preferred_prefill_tokens = kExpertRows;
+  if (network->weights().experts) {
+    limits.preferred_prefill_tokens = kExpertRows;
+    if (options.count_experts) {
+      const ModelConfig& config = model->config();
+      const auto load =
+          std::make_shared<ExpertLoad>(config.num_layers, config.block().experts->router.experts);
+      network->CountExperts(load);
+      limits.expert_load = load;
+    }
+  }
   limits.preferred_steps =
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.numerics_id = NumericsId(network->weights(), options.weights, *model, options.cache);

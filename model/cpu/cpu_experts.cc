@@ -23,14 +23,16 @@ class ExpertPass {
         own_(*layer.experts),
         config_(*p.config.block().experts),
         router_(config_.router),
-        lists_(p.a.scratch.experts[size_t(p.thread)]) {}
+        a_(p.a.scratch.experts),
+        lists_(a_.lists[size_t(p.thread)]) {}
 
-  void Run() {
+  void Run(int layer) {
     Project();
     p_.Wait();
     PrepareRows();
     p_.Wait();
-    lists_.Group(router_, p_.rows, p_.a.scratch.chosen.data(), p_.a.scratch.chosen_weights.data());
+    lists_.Group(router_, p_.rows, a_.chosen.data(), a_.weights.data());
+    if (p_.expert_load != nullptr && p_.thread == 0) Count(layer);
     Gather();
     if (config_.shared_size > 0) {
       p_.Product(layer_.down, p_.a.ffn.data, p_.a.ffn.ld, p_.x.data, p_.x.ld, p_.rows,
@@ -44,7 +46,7 @@ class ExpertPass {
     Down();
     p_.Wait();
     if (config_.latent_size == 0) return;
-    p_.Product(own_.out, p_.a.latent_sum.data, p_.a.latent_sum.ld, p_.x.data, p_.x.ld, p_.rows,
+    p_.Product(own_.out, a_.latent_sum.data, a_.latent_sum.ld, p_.x.data, p_.x.ld, p_.rows,
                kernels::Epilogue::kResidual);
     p_.Wait();
   }
@@ -53,7 +55,7 @@ class ExpertPass {
   using Array = CpuPass::Array;
 
   // The rows that experts read: h, or its projection.
-  const Array& Input() const { return config_.latent_size > 0 ? p_.a.latent : p_.a.h; }
+  const Array& Input() const { return config_.latent_size > 0 ? a_.latent : p_.a.h; }
   int entries() const { return p_.rows * router_.chosen; }
   int columns() const { return own_.up.packed.n / router_.experts; }  // of an expert, padded
 
@@ -62,9 +64,9 @@ class ExpertPass {
     const auto product = [this](const MatrixWeights& m, const Array& y) {
       p_.Product(m, p_.a.h.data, p_.a.h.ld, y.data, y.ld, p_.rows);
     };
-    product(own_.router, p_.a.scores);
+    product(own_.router, a_.scores);
     if (config_.shared_size > 0) product(layer_.up, p_.a.ffn);
-    if (config_.latent_size > 0) product(own_.in, p_.a.latent);
+    if (config_.latent_size > 0) product(own_.in, a_.latent);
   }
 
   // Chooses the experts of this thread's rows, and applies the shared expert's activation.
@@ -72,12 +74,12 @@ class ExpertPass {
     const IndexRange range = p_.RowShare();
     const size_t first = size_t(range.begin) * size_t(router_.chosen);
     kernels::RouteExperts({.router = router_,
-                           .scores = p_.a.scores.row(range.begin),
+                           .scores = a_.scores.row(range.begin),
                            .bias = own_.bias.empty() ? nullptr : own_.bias.data(),
                            .rows = range.end - range.begin,
-                           .ld = p_.a.scores.ld,
-                           .experts = p_.a.scratch.chosen.data() + first,
-                           .weights = p_.a.scratch.chosen_weights.data() + first});
+                           .ld = a_.scores.ld,
+                           .experts = a_.chosen.data() + first,
+                           .weights = a_.weights.data() + first});
     if (config_.shared_size > 0) {
       ActivateFfn(p_, p_.a.ffn.row(range.begin), p_.a.ffn.ld, config_.shared_size,
                   range.end - range.begin);
@@ -85,15 +87,19 @@ class ExpertPass {
     for (int row = range.begin; row < range.end; ++row) {
       float scale = p_.config.block().ffn_multiplier;
       if (config_.shared_gate) {
-        float* const gate = p_.a.scores.row(row) + router_.experts;
-        rivulet::Activate(kernels::Activation::kSigmoid, gate, p_.a.scores.ld, 1, 1);
+        float* const gate = a_.scores.row(row) + router_.experts;
+        rivulet::Activate(kernels::Activation::kSigmoid, gate, a_.scores.ld, 1, 1);
         scale *= *gate;
       }
       if (scale != 1) Scale(p_.a.ffn.row(row), p_.a.ffn.ld, config_.shared_size, 1, scale);
       if (config_.latent_size > 0) {
-        std::fill_n(p_.a.latent_sum.row(row), p_.a.latent_sum.ld, 0.0f);
+        std::fill_n(a_.latent_sum.row(row), a_.latent_sum.ld, 0.0f);
       }
     }
+  }
+
+  void Count(int layer) const {
+    for (int e = 0; e < router_.experts; ++e) p_.expert_load->Add(layer, e, lists_.count(e));
   }
 
   // Input `row` of entry `entry` for products with `m`: copied, or rounded to integers.
@@ -107,7 +113,7 @@ class ExpertPass {
     const size_t bytes = kernels::IsQuantized(m.packed.type)
                              ? kernels::QuantizedRowLayout(m.packed.k).bytes
                              : size_t(m.packed.k) * sizeof(float);
-    return p_.a.expert_in.data + size_t(entry) * (bytes / sizeof(float));
+    return a_.in.data + size_t(entry) * (bytes / sizeof(float));
   }
 
   // Entries are in the order of lists_: an expert's rows are side by side.
@@ -151,7 +157,7 @@ class ExpertPass {
       const int64_t each = cost(e);
       if (each == 0) continue;
       kernels::GemmArgs args = ExpertArgs(own_.up, e);
-      args.y = p_.a.expert_ffn.data + size_t(lists_.begin[size_t(e)]) * size_t(columns());
+      args.y = a_.ffn.data + size_t(lists_.begin[size_t(e)]) * size_t(columns());
       args.ldy = columns();
       args.panel_begin = begin <= at ? 0 : panel_at(begin, each);
       args.panel_end = panel_at(end, each);
@@ -162,7 +168,7 @@ class ExpertPass {
 
   void Activate() const {
     const IndexRange range = ShareOf(entries(), p_.thread, p_.threads);
-    float* const first = p_.a.expert_ffn.data + size_t(range.begin) * size_t(columns());
+    float* const first = a_.ffn.data + size_t(range.begin) * size_t(columns());
     ActivateFfn(p_, first, columns(), config_.size, range.end - range.begin);
     for (int entry = range.begin; entry < range.end; ++entry) {
       Put(own_.down, entry, first + size_t(entry - range.begin) * size_t(columns()));
@@ -171,7 +177,7 @@ class ExpertPass {
 
   // Threads share columns: each column adds its experts in ascending order.
   void Down() const {
-    const Array& y = config_.latent_size > 0 ? p_.a.latent_sum : p_.x;
+    const Array& y = config_.latent_size > 0 ? a_.latent_sum : p_.x;
     for (int e = 0; e < router_.experts; ++e) {
       if (lists_.count(e) == 0) continue;
       kernels::GemmArgs args = ExpertArgs(own_.down, e);
@@ -192,11 +198,14 @@ class ExpertPass {
   const ExpertWeights& own_;
   const ExpertsConfig& config_;
   const kernels::Router& router_;
+  ExpertScratch& a_;
   kernels::ExpertRows& lists_;  // this thread's, equal in all
 };
 
 }  // namespace
 
-void FeedExperts(const CpuPass& p, const LayerWeights& layer) { ExpertPass(p, layer).Run(); }
+void FeedExperts(const CpuPass& p, const LayerWeights& layer, int index) {
+  ExpertPass(p, layer).Run(index);
+}
 
 }  // namespace rivulet

@@ -147,7 +147,7 @@ void PreNormLayer(const CpuPass& p, const LayerWeights& layer, int index) {
   if (layer.norm2.weight.empty()) return;
   Norm(p, layer.norm2, p.x, p.a.h);
   p.Wait();
-  if (layer.experts != nullptr) return FeedExperts(p, layer);
+  if (layer.experts != nullptr) return FeedExperts(p, layer, index);
   if (p.kind().mixer == Mixer::kRwkv7) {
     FeedRwkv7(p, layer, index);
     p.AddFfn(layer);
@@ -348,7 +348,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
                 c.ffn_size, block != nullptr && block->experts ? block->experts->shared_size : 0));
   const int queries =
       block != nullptr && block->softmax ? PaddedColumns(block->softmax->queries()) : 0;
-  const ExpertColumns experts(c, weights);
+  const ExpertColumns columns(c, weights);
   // One list, used twice: to sum the sizes, then to place the arrays.
   const std::pair<Array*, int> arrays[] = {
       {&x, hidden},
@@ -367,11 +367,11 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
       {&mix, rwkv7 ? 6 * hidden : 0},
       {&ffn, swiglu ? 2 * ffn_columns : ffn_columns},
       {&rope, PaddedColumns(2 * int(weights.rope.frequencies.size()))},
-      {&scores, experts.scores},
-      {&expert_in, experts.in},
-      {&expert_ffn, experts.ffn},
-      {&latent, experts.latent},
-      {&latent_sum, experts.latent},
+      {&scratch.experts.scores, columns.scores},
+      {&scratch.experts.in, columns.in},
+      {&scratch.experts.ffn, columns.ffn},
+      {&scratch.experts.latent, columns.latent},
+      {&scratch.experts.latent_sum, columns.latent},
       {&kept_x, hidden},
       {&kept_o, encoder == nullptr ? 0 : values},
       {&outputs, PaddedColumns(c.output_size())}};
@@ -389,10 +389,10 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
     for (AlignedBuffer& buffer : scratch.quantized)
       buffer = AlignedBuffer(size_t(rows) * row.bytes);
   }
-  if (experts.chosen > 0) {
-    scratch.experts.resize(size_t(threads));
-    scratch.chosen.resize(size_t(rows * experts.chosen));
-    scratch.chosen_weights.resize(scratch.chosen.size());
+  if (columns.chosen > 0) {
+    scratch.experts.lists.resize(size_t(threads));
+    scratch.experts.chosen.resize(size_t(rows * columns.chosen));
+    scratch.experts.weights.resize(scratch.experts.chosen.size());
   }
   const std::optional<AttentionPart>& kept = parts.attention;
   const int query_heads = queries > 0 ? block->softmax->num_heads : c.num_heads;
@@ -420,13 +420,12 @@ CpuNetwork::CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
                                                                  : BlockState()),
       weights_(std::move(weights)) {}
 
-absl::StatusOr<std::unique_ptr<const CpuNetwork>> CpuNetwork::Load(const Model& model,
-                                                                   const WeightChoice& choice,
-                                                                   kernels::CacheType cache) {
+absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Load(const Model& model,
+                                                             const WeightChoice& choice,
+                                                             kernels::CacheType cache) {
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const PackedWeights> weights,
                            PackedWeights::Load(model, choice));
-  return std::unique_ptr<const CpuNetwork>(
-      new CpuNetwork(model.config(), cache, std::move(weights)));
+  return std::unique_ptr<CpuNetwork>(new CpuNetwork(model.config(), cache, std::move(weights)));
 }
 
 std::unique_ptr<CpuActivations> CpuNetwork::NewActivations(int max_rows, int threads) const {
@@ -439,6 +438,7 @@ void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activat
   CpuPass pass{config_,       encoder,      state_, parts_,  *weights_, weights_->columns,
                piece,         activations,  thread, threads, barrier,   TokenRows(piece),
                activations.x, activations.o};
+  pass.expert_load = expert_load_.get();
   Embed(pass);
   pass.Wait();
   for (int i = 0; i < config_.num_layers; ++i) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,7 @@
 #include "model/backend_options.h"
 #include "model/base/thread_team.h"
 #include "model/config.h"
+#include "model/expert_load.h"
 #include "model/loading/aligned_buffer.h"
 #include "model/loading/packed_weights.h"
 #include "model/model.h"
@@ -38,6 +40,22 @@ struct CpuSegment {
 int TokenRows(std::span<const CpuSegment> piece);
 int OutputRows(std::span<const CpuSegment> piece);
 
+struct CpuArray {
+  float* data = nullptr;
+  int ld = 0;
+  float* row(int r) const { return data + size_t(r) * size_t(ld); }
+};
+
+// Of a mixture of experts.
+struct ExpertScratch {
+  CpuArray scores;              // of the router, then the shared expert's gate
+  CpuArray in, ffn;             // inputs of an expert's rows, and of its second product
+  CpuArray latent, latent_sum;  // the projected row, and the sum of its experts
+  std::vector<int32_t> chosen;  // [rows * router.chosen]
+  std::vector<float> weights;
+  std::vector<kernels::ExpertRows> lists;  // per thread
+};
+
 // Arrays beside the rows of activations.
 struct CpuScratch {
   // Rows of 8 bits (kernels/quantized.h); products use the two arrays in turn. Two suffice: a
@@ -45,9 +63,7 @@ struct CpuScratch {
   AlignedBuffer quantized[2];
   std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
   std::vector<AlignedBuffer> attention;       // per thread, of linear or softmax attention
-  std::vector<kernels::ExpertRows> experts;   // per thread
-  std::vector<int32_t> chosen;                // [rows * router.chosen]
-  std::vector<float> chosen_weights;
+  ExpertScratch experts;
   // For hybrids with fewer heads of keys than threads: SharedPartFloats for each head of a step
   // that has fewer heads than threads.
   AlignedBuffer parts;
@@ -66,11 +82,7 @@ constexpr size_t SharedPartFloats(int queries, int value_dim) {
 // does not use has no memory.
 class CpuActivations {
  public:
-  struct Array {
-    float* data = nullptr;
-    int ld = 0;
-    float* row(int r) const { return data + size_t(r) * size_t(ld); }
-  };
+  using Array = CpuArray;
 
   CpuActivations(const ModelConfig& config, const PackedWeights& weights, const StateParts& parts,
                  int max_rows, int threads);
@@ -92,9 +104,6 @@ class CpuActivations {
   Array o;                        // [values]
   Array mix;                      // RWKV-7: six rows per token row
   Array ffn;                      // [gate | up]; RWKV-7, kinds "linear" and "softmax": [ffn]
-  Array scores;                   // experts: of the router, then the shared expert's gate
-  Array expert_in, expert_ffn;    // ... inputs of an expert's rows, and of its second product
-  Array latent, latent_sum;       // ... the projected row, and the sum of its experts
   Array rope;                     // cosines, then sines, of a row's position
   Array kept_x, kept_o, outputs;  // of the rows with outputs
   CpuScratch scratch;
@@ -107,11 +116,13 @@ class CpuActivations {
 class CpuNetwork {
  public:
   // Reads and packs the weights; the network borrows model.config(). Errors: PackedWeights::Load's.
-  static absl::StatusOr<std::unique_ptr<const CpuNetwork>> Load(const Model& model,
-                                                                const WeightChoice& choice,
-                                                                kernels::CacheType cache);
+  static absl::StatusOr<std::unique_ptr<CpuNetwork>> Load(const Model& model,
+                                                          const WeightChoice& choice,
+                                                          kernels::CacheType cache);
 
   const WeightFacts& weights() const { return weights_->facts; }
+  // Passes count the rows of experts there. Call it before the first pass.
+  void CountExperts(std::shared_ptr<ExpertLoad> load) { expert_load_ = std::move(load); }
   // PackedWeights::initial_state.
   std::span<const float> initial_state() const { return weights_->initial_state; }
   // For pieces of at most `max_rows` token rows and at most `threads` threads.
@@ -131,6 +142,7 @@ class CpuNetwork {
   const StateParts parts_;
   const BlockState state_;  // of the family
   const std::unique_ptr<const PackedWeights> weights_;
+  std::shared_ptr<ExpertLoad> expert_load_;  // null: nothing is counted
 };
 
 }  // namespace rivulet

@@ -39,7 +39,8 @@ struct CpuPass {
   // The current rows: all token rows, and after KeepOutputRows() the rows with outputs.
   int rows;
   Array x, o;
-  mutable unsigned quantized = 0;  // products so far whose input was quantized
+  mutable unsigned quantized = 0;     // products so far whose input was quantized
+  ExpertLoad* expert_load = nullptr;  // null: experts are not counted
 
   const BlockKind& kind() const { return *config.block().kind; }  // of the family
   void Wait() const { barrier.Wait(); }
@@ -148,7 +149,7 @@ void MixShortConv(const CpuPass& p, const LayerWeights& layer, int index);
 void FeedRwkv7(const CpuPass& p, const LayerWeights& layer, int index);
 
 // x += the experts' outputs for a.h. As above.
-void FeedExperts(const CpuPass& p, const LayerWeights& layer);
+void FeedExperts(const CpuPass& p, const LayerWeights& layer, int index);
 
 // The activation of a feed-forward of `columns` columns, in place: silu(gate) up or relu(up)^2, of
 // `rows` rows at `ffn`; up is PaddedColumns(columns) behind the gate.

@@ -68,8 +68,8 @@ class TensorPacker {
                             MatrixWeights* m, const std::vector<float>& bias = {},
                             MatrixUse use = MatrixUse::kLayer);
 
-  // The matrices of `experts` experts side by side (ExpertWeights), of n columns each: a multiple of
-  // kPanelColumns.
+  // The matrices of `experts` experts side by side (ExpertWeights), of n columns each, a multiple
+  // of kPanelColumns.
   absl::Status Experts(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
                        int experts, MatrixWeights* m);
 

@@ -21,6 +21,7 @@ struct ServerConfig {
   std::vector<std::string> model_repositories;  // directories of model directories, to load from
   std::string admin_listen;                     // HOST:PORT for operators; "" = nowhere
   std::string metrics_listen;                   // HOST:PORT of /metrics; "" = nowhere
+  bool expert_metrics = false;                  // rivulet_expert_rows_total on that page
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free port; "" = in-process
   std::string tls_cert;                    // PEM: of the server, both listeners; "" = plaintext
   std::string tls_key;                     // ... its private key

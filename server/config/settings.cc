@@ -140,6 +140,10 @@ std::vector<Setting> ServingSettings() {
        "Address that answers GET /metrics over HTTP for Prometheus. It is unauthenticated: let "
        "only Prometheus reach it. Default: not served",
        &C::metrics_listen},
+      {"expert-metrics", "BOOL",
+       "On the page of --metrics-listen, count the token rows of each expert of models with a "
+       "mixture of experts (CPU): a series for each layer and expert",
+       &C::expert_metrics},
       {"model-repository", "DIR",
        "Directory of model directories and GGUF files: DIR/NAME or DIR/NAME.gguf may be loaded by "
        "its NAME; repeatable",

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/base/error_reasons.h"
@@ -273,6 +274,17 @@ void AddProcess(Page* page) {
   page->Set("process_threads", {}, usage->threads);
 }
 
+void AddExperts(const ExpertLoad& load, const std::string& model, Page* page) {
+  for (int layer = 0; layer < load.layers(); ++layer) {
+    for (int expert = 0; expert < load.experts(); ++expert) {
+      const uint64_t rows = load.rows(layer, expert);
+      if (rows == 0) continue;
+      page->Count("rivulet_expert_rows_total", {model, absl::StrCat(layer), absl::StrCat(expert)},
+                  static_cast<int64_t>(rows));
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const ServerCalls& calls) {
@@ -286,6 +298,8 @@ std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const Serve
     AddUsage(*model.engine()->meters().usage(), name, &page);
     AddTimes(model.engine()->meters(), name, &page);
     AddLoad(model.engine()->GetLoad(), name, &page);
+    const ExpertLoad* const experts = model.engine()->limits().expert_load.get();
+    if (experts != nullptr) AddExperts(*experts, name, &page);
   }
   AddErrors(calls.errors.counts(), &page);
   AddLogs(calls.sinks.log, &page);

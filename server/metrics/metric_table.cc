@@ -41,6 +41,9 @@ constexpr MetricInfo kMetrics[] = {
     {"rivulet_run_rows", kHistogram, "model", "Sequences in a run of the backend."},
     {"rivulet_run_age_seconds", kGauge, "model",
      "Since the last run was completed, while there is something to run; else 0."},
+    {"rivulet_expert_rows_total", kCounter, "model,layer,expert",
+     "Token rows that an expert of a mixture of experts computed; with expert-metrics alone. "
+     "A pair of layer and expert has a series once it had a row."},
     {"rivulet_slots", kGauge, "model", "Sequences that can hold a state at once."},
     {"rivulet_slots_used", kGauge, "model", "Slots that are held now."},
     {"rivulet_slots_used_ratio", kGauge, "model",

@@ -121,6 +121,7 @@ absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, absl:
   options.reserved_bytes = reserved_bytes;
   RIVULET_ASSIGN_OR_RETURN(options.weights, WeightsOf(config, name));
   options.threads = config.threads;
+  options.count_experts = config.expert_metrics;
   return options;
 }
 

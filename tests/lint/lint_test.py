@@ -52,7 +52,7 @@ LAYERS = {
     "model/base/": ["model/base/"],
     "model/text/": ["model/text/", "model/base/"],
     "model/state_parts.": ["model/state_parts.h", "kernels/*"],
-    "model/block_config.h": ["model/rope.h", "model/state_parts.h"],
+    "model/block_config.h": ["kernels/*", "model/rope.h", "model/state_parts.h"],
     "model/config.h": ["model/block_config.h", "model/state_parts.h", "model/base/", "kernels/*"],
     "model/weights/": ["model/weights/", "model/config.h", "model/base/", "kernels/*"],
     "model/": ["model/*", "model/weights/", "model/text/", "model/base/", "kernels/*"],

@@ -117,7 +117,8 @@ TEST(QuantizedGemmTest, EveryTargetRowCountAndPanelSplitHasTheBitsOfTheReference
       const Matrix m(type, k, n, RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.3f));
       constexpr int kMost = 29;
       const std::vector<float> x = Quantized(RandomFloats(size_t(kMost * k), 3), kMost, k);
-      for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRelu, Epilogue::kResidual, Epilogue::kScatter}) {
+      for (const Epilogue epilogue :
+           {Epilogue::kNone, Epilogue::kRelu, Epilogue::kResidual, Epilogue::kScatter}) {
         std::vector<float> expected = RandomFloats(size_t(kMost * PaddedColumns(n)), 4);
         const std::vector<float> before = expected;
         QuantizedGemmRef(Args(m, x.data(), kMost, expected.data(), epilogue));

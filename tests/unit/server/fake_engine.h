@@ -100,6 +100,7 @@ class FakeEngine final : public Engine {
 
   const EngineMeters& meters() const override { return meters_; }
   EngineMeters& mutable_meters() { return meters_; }
+  BackendLimits& mutable_limits() { return limits_; }
   EngineOptions& mutable_options() { return options_; }
   // The result of GetLoad for everything that this engine does not do.
   void SetLoad(EngineLoad load) {

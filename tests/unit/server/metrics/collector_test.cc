@@ -91,6 +91,12 @@ TEST_F(CollectorTest, ShowsEveryMetricOfTheTableWithItsLabels) {
   const auto store = std::make_shared<RemoteStore>();
   engine_->mutable_options().session_store = store;
   store->is_connected = false;
+  const auto load = std::make_shared<ExpertLoad>(2, 3);
+  load->Add(1, 2, 5);
+  engine_->mutable_limits().expert_load = load;
+  EXPECT_EQ(
+      Collect().at("rivulet_expert_rows_total model=tiny-elu-relu layer=1 expert=2").counter.value,
+      5);
   EXPECT_EQ(Collect().at("rivulet_tls_certificate_end_timestamp_seconds").gauge.value, 1.8e9);
   std::vector<std::string> names;
   for (const MetricFamily& family : CollectMetrics(models_, calls_)) names.push_back(family.name);
