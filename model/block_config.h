@@ -98,8 +98,10 @@ struct BlockConfig {
   int conv_width = 0;               // 0: no convolution
   int conv_channels = 0;            // q, k, v side by side, or Mamba-2's x, B, C
   bool conv_bias = false;
-  bool output_gate = false;              // g_proj: o times f(g)
-  bool negative_eigenvalues = false;     // delta rules: beta is doubled
+  bool output_gate = false;           // g_proj: o times f(g)
+  bool negative_eigenvalues = false;  // delta rules: beta is doubled
+  bool tiled_heads =
+      false;  // of GGUF: head h has keys h % key_heads(), not those of its neighbours
   float gate_normalizer = 16;            // GLA
   std::optional<float> gate_floor;       // GLA: clamp_min, of the exponent
   int num_groups = 1;                    // Mamba-2: n_groups

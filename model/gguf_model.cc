@@ -24,122 +24,29 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/gguf_settings.h"
 #include "model/model_name.h"
 
 namespace rivulet {
 namespace {
 
-constexpr int64_t kMaxSize = int64_t{1} << 24;  // as in block_settings.cc
 constexpr int64_t kMaxParts = 1024;
 constexpr char kSuffix[] = ".gguf";
 
-// Settings.
-
-// Reads the keys of one architecture, and records which keys were read.
-class GgufSettings {
- public:
-  GgufSettings(const GgufMetadata& metadata, std::string architecture)
-      : metadata_(metadata), architecture_(std::move(architecture)) {}
-
-  const GgufValue* Find(absl::string_view key) {
-    const std::string name = absl::StrCat(architecture_, ".", key);
-    known_[name] = true;
-    const auto found = metadata_.find(name);
-    return found == metadata_.end() ? nullptr : &found->second;
-  }
-  // Keys that have no effect.
-  void Known(std::initializer_list<absl::string_view> keys) {
-    for (const absl::string_view key : keys) Find(key);
-  }
-  absl::Status Int(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
-    const GgufValue* const value = Find(key);
-    if (value == nullptr) return Invalid(key, "is missing");
-    const std::optional<int64_t> integer = value->Integer();
-    if (!integer || *integer < low || *integer > high) {
-      return Invalid(key, absl::StrCat("is ", value->Describe(), "; allowed: ", low, " to ", high));
-    }
-    *out = *integer;
-    return absl::OkStatus();
-  }
-  absl::Status Positive(absl::string_view key, float* out) {
-    const GgufValue* const value = Find(key);
-    if (value == nullptr) return Invalid(key, "is missing");
-    const std::optional<double> number = value->Number();
-    if (!number || !(static_cast<float>(*number) > 0) ||
-        !std::isfinite(static_cast<float>(*number))) {
-      return Invalid(key, absl::StrCat("is ", value->Describe(), "; allowed: numbers above 0"));
-    }
-    *out = static_cast<float>(*number);
-    return absl::OkStatus();
-  }
-  // A key that may be missing but, if present, has this value.
-  absl::Status Only(absl::string_view key, int64_t only) {
-    const GgufValue* const value = Find(key);
-    if (value == nullptr || value->Integer() == only) return absl::OkStatus();
-    return Unsupported(key, absl::StrCat("is ", value->Describe(), "; supported: ", only));
-  }
-  // An error for the first key of the architecture that was not read.
-  absl::Status CheckNoOthers() const {
-    const std::string prefix = absl::StrCat(architecture_, ".");
-    for (const auto& [name, value] : metadata_) {
-      if (!absl::StartsWith(name, prefix) || known_.contains(name)) continue;
-      return Unsupported(name.substr(prefix.size()),
-                         absl::StrCat("is ", value.Describe(), "; it is not known here"));
-    }
-    return absl::OkStatus();
-  }
-  absl::Status Invalid(absl::string_view key, absl::string_view what) const {
-    return About("INVALID_CONFIG", key, what);
-  }
-  absl::Status Unsupported(absl::string_view key, absl::string_view what) const {
-    return About("UNSUPPORTED_MODEL", key, what);
-  }
-
- private:
-  absl::Status About(absl::string_view reason, absl::string_view key,
-                     absl::string_view what) const {
-    const std::string name = absl::StrCat(architecture_, ".", key);
-    return InvalidField(reason, Escaped(name), absl::StrCat(Escaped(name), " ", what));
-  }
-
-  const GgufMetadata& metadata_;
-  const std::string architecture_;
-  std::map<std::string, bool, std::less<>> known_;
-};
-
 using Shape = std::vector<int64_t>;
-using TensorTable = std::map<std::string, TensorEntry, std::less<>>;  // of all parts
-
-struct Sizes {
-  int64_t hidden = 0, layers = 0, heads = 0;
-};
-
-// The names of an architecture's tensors in GGUF and in our checkpoints. Names in a layer are
-// without "blk.N." and without the layer's prefix.
-struct TensorName {
-  const char* gguf;
-  const char* ours;
-};
-
-struct Architecture {
-  const char* name;
-  // The members of config.json beside the common ones, each with a comma behind it.
-  absl::StatusOr<std::string> (*settings)(GgufSettings*, const TensorTable&, Sizes*);
-  std::span<const TensorName> outside, inside;
-  const char* layer_prefix;
-};
 
 // llama.cpp's group norm has this epsilon whatever the file says; ours is head_dim * norm_eps, as
 // in the checkpoint. Both are equal for all published models.
 constexpr float kGroupNormEps = 64e-5f;
 
-absl::StatusOr<std::string> Rwkv7Settings(GgufSettings* settings, const TensorTable&,
-                                          Sizes* sizes) {
+absl::StatusOr<std::string> Rwkv7Settings(GgufSettings* settings, const GgufTensors&,
+                                          GgufSizes* sizes) {
   int64_t inside = 0, head = 0;
   float eps = 0;
-  RIVULET_RETURN_IF_ERROR(settings->Int("feed_forward_length", 1, kMaxSize, &inside));
-  RIVULET_RETURN_IF_ERROR(settings->Int("wkv.head_size", 1, kMaxSize, &head));
+  RIVULET_RETURN_IF_ERROR(settings->Int("feed_forward_length", 1, kMostGgufSize, &inside));
+  RIVULET_RETURN_IF_ERROR(settings->Int("wkv.head_size", 1, kMostGgufSize, &head));
   RIVULET_RETURN_IF_ERROR(settings->Positive("attention.layer_norm_epsilon", &eps));
+  RIVULET_RETURN_IF_ERROR(settings->Only("attention.head_count", 0));
   RIVULET_RETURN_IF_ERROR(settings->Only("token_shift_count", 2));
   // The ranks come from the tensors.
   settings->Known({"attention.decay_lora_rank", "attention.iclr_lora_rank",
@@ -163,36 +70,25 @@ absl::StatusOr<std::string> Rwkv7Settings(GgufSettings* settings, const TensorTa
       inside, head, eps);
 }
 
-absl::StatusOr<std::string> Mamba2Settings(GgufSettings* settings, const TensorTable& tensors,
-                                           Sizes* sizes) {
-  int64_t inner = 0, groups = 0, state = 0, width = 0;
+absl::StatusOr<std::string> Mamba2Settings(GgufSettings* settings, const GgufTensors& tensors,
+                                           GgufSizes* sizes) {
+  GgufSsm ssm;
   float eps = 0;
-  RIVULET_RETURN_IF_ERROR(settings->Int("ssm.inner_size", 1, kMaxSize, &inner));
-  RIVULET_RETURN_IF_ERROR(settings->Int("ssm.time_step_rank", 1, kMaxSize, &sizes->heads));
-  RIVULET_RETURN_IF_ERROR(settings->Int("ssm.group_count", 1, kMaxSize, &groups));
-  RIVULET_RETURN_IF_ERROR(settings->Int("ssm.state_size", 1, kMaxSize, &state));
-  RIVULET_RETURN_IF_ERROR(settings->Int("ssm.conv_kernel", 1, 8, &width));
+  RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
   RIVULET_RETURN_IF_ERROR(settings->Positive("attention.layer_norm_rms_epsilon", &eps));
+  RIVULET_RETURN_IF_ERROR(settings->Only("attention.head_count", 0));
   settings->Known({"feed_forward_length"});
-  if (inner % sizes->heads != 0) {
-    return settings->Invalid(
-        "ssm.time_step_rank",
-        absl::StrCat("is ", sizes->heads, "; ssm.inner_size, ", inner, ", does not divide by it"));
-  }
   // So that hidden_size * expand, rounded down, is the inner size.
-  double expand = static_cast<double>(inner) / static_cast<double>(sizes->hidden);
-  while (std::floor(static_cast<double>(sizes->hidden) * expand) < static_cast<double>(inner)) {
-    expand = std::nextafter(expand, HUGE_VAL);
-  }
+  const double expand = GgufShare(ssm.inner, sizes->hidden);
   const bool conv_bias = tensors.contains("blk.0.ssm_conv1d.bias");
   return absl::StrFormat(
       R"("num_heads": %d, "head_dim": %d, "state_size": %d, "n_groups": %d, "conv_kernel": %d, )"
       R"("expand": %.17g, "layer_norm_epsilon": %.9g, "use_conv_bias": %s, "use_bias": false, )",
-      sizes->heads, inner / sizes->heads, state, groups, width, expand, eps,
+      ssm.heads, ssm.inner / ssm.heads, ssm.state, ssm.groups, ssm.width, expand, eps,
       conv_bias ? "true" : "false");
 }
 
-constexpr TensorName kRwkv7Outside[] = {
+constexpr GgufTensorName kRwkv7Outside[] = {
     {"token_embd.weight", "model.embeddings.weight"},
     {"token_embd_norm.weight", "model.layers.0.pre_norm.weight"},
     {"token_embd_norm.bias", "model.layers.0.pre_norm.bias"},
@@ -200,7 +96,7 @@ constexpr TensorName kRwkv7Outside[] = {
     {"output_norm.bias", "model.norm.bias"},
     {"output.weight", "lm_head.weight"},
 };
-constexpr TensorName kRwkv7Inside[] = {
+constexpr GgufTensorName kRwkv7Inside[] = {
     {"attn_norm.weight", "attn_norm.weight"},
     {"attn_norm.bias", "attn_norm.bias"},
     {"attn_norm_2.weight", "ffn_norm.weight"},
@@ -230,12 +126,12 @@ constexpr TensorName kRwkv7Inside[] = {
     {"channel_mix_key.weight", "ffn.key.weight"},
     {"channel_mix_value.weight", "ffn.value.weight"},
 };
-constexpr TensorName kMamba2Outside[] = {
+constexpr GgufTensorName kMamba2Outside[] = {
     {"token_embd.weight", "backbone.embeddings.weight"},
     {"output_norm.weight", "backbone.norm_f.weight"},
     {"output.weight", "lm_head.weight"},
 };
-constexpr TensorName kMamba2Inside[] = {
+constexpr GgufTensorName kMamba2Inside[] = {
     {"attn_norm.weight", "norm.weight"},
     {"ssm_in.weight", "mixer.in_proj.weight"},
     {"ssm_conv1d.weight", "mixer.conv1d.weight"},
@@ -247,13 +143,20 @@ constexpr TensorName kMamba2Inside[] = {
     {"ssm_out.weight", "mixer.out_proj.weight"},
 };
 
-constexpr Architecture kArchitectures[] = {
-    {"rwkv7", Rwkv7Settings, kRwkv7Outside, kRwkv7Inside, "model.layers."},
-    {"mamba2", Mamba2Settings, kMamba2Outside, kMamba2Inside, "backbone.layers."},
+constexpr GgufArchitecture kOthers[] = {
+    {"rwkv7", "rwkv7", Rwkv7Settings, "model.layers.", {kRwkv7Outside, kRwkv7Inside}},
+    {"mamba2", "mamba2", Mamba2Settings, "backbone.layers.", {kMamba2Outside, kMamba2Inside}},
 };
 
+std::vector<const GgufArchitecture*> Architectures() {
+  std::vector<const GgufArchitecture*> all;
+  for (const GgufArchitecture& architecture : kOthers) all.push_back(&architecture);
+  for (const GgufArchitecture& architecture : GgufHybrids()) all.push_back(&architecture);
+  return all;
+}
+
 // Reads the architecture, and the settings of every architecture.
-absl::StatusOr<const Architecture*> ArchitectureOf(const GgufMetadata& metadata) {
+absl::StatusOr<const GgufArchitecture*> ArchitectureOf(const GgufMetadata& metadata) {
   const auto text = [&](const char* key) -> std::optional<std::string> {
     const auto found = metadata.find(key);
     return found == metadata.end() ? std::nullopt : found->second.Text();
@@ -274,8 +177,8 @@ absl::StatusOr<const Architecture*> ArchitectureOf(const GgufMetadata& metadata)
                         absl::StrCat("general.quantization_version is ", version->second.Describe(),
                                      "; supported: 2"));
   }
-  for (const Architecture& architecture : kArchitectures) {
-    if (architecture.name == *name) return &architecture;
+  for (const GgufArchitecture* const architecture : Architectures()) {
+    if (architecture->name == *name) return architecture;
   }
   return InvalidField("FOREIGN_CHECKPOINT", "model",
                       absl::StrCat("this is a GGUF file of the architecture ", Quoted(*name),
@@ -283,13 +186,13 @@ absl::StatusOr<const Architecture*> ArchitectureOf(const GgufMetadata& metadata)
                                    "; docs/models.md lists what is served"));
 }
 
-// N of "blk.N.", which is removed from *name; nullopt if there is no N below `layers`.
-std::optional<int64_t> TakeLayer(absl::string_view* name, int64_t layers) {
+// N of "blk.N.", which is removed from *name; nullopt if there is no N below `blocks`.
+std::optional<int64_t> TakeLayer(absl::string_view* name, int64_t blocks) {
   if (!absl::ConsumePrefix(name, "blk.")) return std::nullopt;
   const absl::string_view digits = name->substr(0, name->find('.'));
   int64_t layer = 0;
   if (!absl::SimpleAtoi(digits, &layer) || absl::StrCat(layer) != digits || layer < 0 ||
-      layer >= layers || digits.size() == name->size()) {
+      layer >= blocks || digits.size() == name->size()) {
     return std::nullopt;
   }
   name->remove_prefix(digits.size() + 1);
@@ -297,12 +200,20 @@ std::optional<int64_t> TakeLayer(absl::string_view* name, int64_t layers) {
 }
 
 // Our name of the tensor `gguf`; nullopt if the architecture has no such tensor.
-std::optional<std::string> OurName(const Architecture& architecture, int64_t layers,
+std::optional<std::string> OurName(const GgufArchitecture& architecture, const GgufSizes& sizes,
                                    absl::string_view gguf) {
-  const std::optional<int64_t> layer = TakeLayer(&gguf, layers);
-  for (const TensorName& name : layer ? architecture.inside : architecture.outside) {
-    if (name.gguf != gguf) continue;
-    return layer ? absl::StrCat(architecture.layer_prefix, *layer, ".", name.ours) : name.ours;
+  const std::optional<int64_t> layer = TakeLayer(&gguf, sizes.blocks);
+  if (layer && *layer >= sizes.layers) return absl::StrCat("mtp.", *layer, ".", gguf);
+  const auto tables = std::span(architecture.names);
+  for (const auto table : layer ? tables.subspan(1) : tables.first(1)) {
+    for (const GgufTensorName& name : table) {
+      if (name.gguf != gguf) continue;
+      std::string ours =
+          layer ? absl::StrCat(architecture.layer_prefix, *layer, ".", name.ours) : name.ours;
+      if (ours.back() != '#') return ours;
+      ours.pop_back();
+      return absl::StrCat(ours, sizes.ffn);
+    }
   }
   return std::nullopt;
 }
@@ -314,11 +225,11 @@ bool IsDummy(absl::string_view ours) {
 }
 
 // The converter flattens r_k, and gives each group of Mamba-2's norm a row.
-Shape OurShape(absl::string_view ours, const Shape& shape, const Sizes& sizes) {
+Shape OurShape(absl::string_view gguf, const Shape& shape, const GgufSizes& sizes) {
   int64_t elements = 1;
   for (const int64_t extent : shape) elements *= extent;
-  if (absl::EndsWith(ours, ".mixer.norm.weight")) return {elements};
-  if (absl::EndsWith(ours, ".attn.r_k") && elements == sizes.hidden) {
+  if (absl::EndsWith(gguf, ".ssm_norm.weight")) return {elements};
+  if (absl::EndsWith(gguf, ".time_mix_r_k.weight") && elements == sizes.hidden) {
     return {sizes.heads, sizes.hidden / sizes.heads};
   }
   return shape;
@@ -404,8 +315,8 @@ absl::StatusOr<std::vector<Part>> OpenParts(const std::string& path) {
   return parts;
 }
 
-absl::StatusOr<TensorTable> TensorsOf(const std::vector<Part>& parts) {
-  TensorTable all;
+absl::StatusOr<GgufTensors> TensorsOf(const std::vector<Part>& parts) {
+  GgufTensors all;
   for (const Part& part : parts) {
     for (const auto& [name, entry] : part.file->tensors()) {
       if (all.emplace(name, entry).second) continue;
@@ -425,44 +336,45 @@ std::string PlainName(absl::string_view text) {
   return plain;
 }
 
-absl::StatusOr<std::string> ConfigOf(const Architecture& architecture, const GgufMetadata& metadata,
-                                     const TensorTable& tensors, Sizes* sizes) {
+absl::StatusOr<std::string> ConfigOf(const GgufArchitecture& architecture,
+                                     const GgufMetadata& metadata, const GgufTensors& tensors,
+                                     GgufSizes* sizes) {
   GgufSettings settings(metadata, architecture.name);
-  RIVULET_RETURN_IF_ERROR(settings.Int("embedding_length", 1, kMaxSize, &sizes->hidden));
-  RIVULET_RETURN_IF_ERROR(settings.Int("block_count", 1, 4096, &sizes->layers));
-  RIVULET_RETURN_IF_ERROR(settings.Only("attention.head_count", 0));
+  RIVULET_RETURN_IF_ERROR(settings.Int("embedding_length", 1, kMostGgufSize, &sizes->hidden));
+  RIVULET_RETURN_IF_ERROR(settings.Int("block_count", 1, 4096, &sizes->blocks));
+  sizes->layers = sizes->blocks;
   settings.Known({"context_length", "vocab_size"});
   RIVULET_ASSIGN_OR_RETURN(const std::string own, architecture.settings(&settings, tensors, sizes));
   RIVULET_RETURN_IF_ERROR(settings.CheckNoOthers());
   // The list of tokens may be longer, because it is padded.
   const auto embedding = tensors.find("token_embd.weight");
   if (embedding == tensors.end() || embedding->second.shape.size() != 2 ||
-      embedding->second.shape[0] > kMaxSize) {
+      embedding->second.shape[0] > kMostGgufSize) {
     return CorruptWeights("tensor \"token_embd.weight\" is missing, or no table of tokens");
   }
   const auto name = metadata.find("general.name");
   return absl::StrFormat(
       R"({"model_type": "%s", "hidden_size": %d, "num_hidden_layers": %d, "vocab_size": %d, )"
       R"(%s"tie_word_embeddings": %s, "_name_or_path": "%s"})",
-      architecture.name, sizes->hidden, sizes->layers, embedding->second.shape[0], own,
+      architecture.model_type, sizes->hidden, sizes->layers, embedding->second.shape[0], own,
       tensors.contains("output.weight") ? "false" : "true",
       name == metadata.end() ? "" : PlainName(name->second.Text().value_or("")));
 }
 
-absl::StatusOr<GgufModel> Assemble(std::vector<Part> parts, const TensorTable& tensors) {
-  RIVULET_ASSIGN_OR_RETURN(const Architecture* architecture, ArchitectureOf(parts[0].metadata));
+absl::StatusOr<GgufModel> Assemble(std::vector<Part> parts, const GgufTensors& tensors) {
+  RIVULET_ASSIGN_OR_RETURN(const GgufArchitecture* architecture, ArchitectureOf(parts[0].metadata));
   GgufModel model;
-  Sizes sizes;
+  GgufSizes sizes;
   RIVULET_ASSIGN_OR_RETURN(model.config,
                            ConfigOf(*architecture, parts[0].metadata, tensors, &sizes));
   std::map<std::string, CheckpointTensors::Presented> presented;
   for (const auto& [name, entry] : tensors) {
-    const std::optional<std::string> ours = OurName(*architecture, sizes.layers, name);
+    const std::optional<std::string> ours = OurName(*architecture, sizes, name);
     if (!ours) {
       return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": ", architecture->name, " of ",
                                          sizes.layers, " layers has no such tensor"));
     }
-    if (!IsDummy(*ours)) presented[*ours] = {name, OurShape(*ours, entry.shape, sizes)};
+    if (!IsDummy(*ours)) presented[*ours] = {name, OurShape(name, entry.shape, sizes)};
   }
   model.metadata = std::move(parts[0].metadata);
   CheckpointTensors::GgufFiles files;
@@ -513,13 +425,15 @@ std::string FindGgufFile(const std::string& directory, absl::string_view name) {
 
 std::string GgufArchitectures() {
   std::vector<std::string> names;
-  for (const Architecture& architecture : kArchitectures) names.emplace_back(architecture.name);
+  for (const GgufArchitecture* const architecture : Architectures()) {
+    names.emplace_back(architecture->name);
+  }
   return absl::StrJoin(names, ", ");
 }
 
 absl::StatusOr<GgufModel> OpenGgufModel(const std::string& path) {
   RIVULET_ASSIGN_OR_RETURN(std::vector<Part> parts, OpenParts(path));
-  RIVULET_ASSIGN_OR_RETURN(const TensorTable tensors, TensorsOf(parts));
+  RIVULET_ASSIGN_OR_RETURN(const GgufTensors tensors, TensorsOf(parts));
   absl::StatusOr<GgufModel> model = Assemble(std::move(parts), tensors);
   if (model.ok()) return model;
   return Annotate(model.status(), absl::Utf8SafeCHexEscape(path));

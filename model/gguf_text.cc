@@ -26,7 +26,8 @@ constexpr char kModel[] = "tokenizer.ggml.model", kPre[] = "tokenizer.ggml.pre",
                kTokens[] = "tokenizer.ggml.tokens", kTypes[] = "tokenizer.ggml.token_type",
                kMerges[] = "tokenizer.ggml.merges", kTemplate[] = "tokenizer.chat_template";
 
-// How texts are cut before merges, by llama.cpp's name for it.
+// How texts are cut before merges, by llama.cpp's name for it. The patterns are llama.cpp's, which
+// differ from those of some models' own tokenizers.
 constexpr char kGpt2Pattern[] =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kLlamaPattern[] =
@@ -35,20 +36,38 @@ constexpr char kLlamaPattern[] =
 constexpr char kQwenPattern[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kQwen35Pattern[] =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+    R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Where the case of letters cuts: not a to z, then not A to Z; one of both may be empty. `end`:
+// what may follow. Digits: at most three, or each alone.
+std::string CasePattern(absl::string_view end, absl::string_view digits) {
+  constexpr char kBefore[] = R"([^\r\n\p{L}\p{N}]?)", kUpper[] = R"((?:(?![a-z])\p{L}))",
+                 kLower[] = R"((?:(?![A-Z])\p{L}))";
+  return absl::StrCat(kBefore, kUpper, "*", kLower, "+", end, "|", kBefore, kUpper, "+", kLower,
+                      "*", end, "|", digits, R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*)",
+                      R"(|\s*[\r\n]+|\s+(?!\S)|\s+)");
+}
 struct Cut {
-  const char* name;
-  std::vector<const char*> patterns;  // applied one after the other
+  std::vector<const char*> names;
+  std::vector<std::string> patterns;  // applied one after the other
   bool ignore_merges = false;         // a piece that is a token is not merged
   bool add_bos = false;               // default, if the file does not say
 };
 const std::vector<Cut>& Cuts() {
   static const auto* const cuts = new std::vector<Cut>{
-      {"gpt-2", {kGpt2Pattern}},
-      {"mpt", {kGpt2Pattern}},
-      {"olmo", {kGpt2Pattern}},
-      {"llama-bpe", {kLlamaPattern}, true, true},
-      {"qwen2", {kQwenPattern}},
-      {"default", {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
+      {{"gpt-2", "mpt", "olmo", "granite-docling"}, {kGpt2Pattern}},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral"},
+       {kLlamaPattern},
+       true,
+       true},
+      {{"dbrx", "smaug-bpe"}, {kLlamaPattern}},
+      {{"qwen2", "deepseek-r1-qwen"}, {kQwenPattern}},
+      {{"qwen35"}, {kQwen35Pattern}},
+      {{"tekken"}, {CasePattern("", R"(\p{N})")}, true, true},
+      {{"gpt-4o"}, {CasePattern("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", R"(\p{N}{1,3})")}},
+      {{"refact", "starcoder"}, {R"(\p{N})", kGpt2Pattern}},
+      {{"default"}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
   };
   return *cuts;
 }
@@ -212,7 +231,7 @@ absl::Status TextReader::AddTemplate(const Cut& cut, JsonValue* root) const {
 
 absl::Status TextReader::AddMembers(const Cut& cut, JsonValue* root) const {
   std::vector<JsonValue> steps, added;
-  for (const char* pattern : cut.patterns) {
+  for (const std::string& pattern : cut.patterns) {
     steps.push_back(Object({{"type", Text("Split")},
                             {"pattern", Object({{"Regex", Text(pattern)}})},
                             {"behavior", Text("Isolated")}}));
@@ -246,8 +265,10 @@ absl::Status TextReader::CreateBpe(absl::string_view pre) {
   const Cut* cut = nullptr;
   std::string known;
   for (const Cut& one : Cuts()) {
-    absl::StrAppend(&known, known.empty() ? "" : ", ", one.name);
-    if (one.name == pre) cut = &one;
+    for (const char* const name : one.names) {
+      absl::StrAppend(&known, known.empty() ? "" : ", ", name);
+      if (name == pre) cut = &one;
+    }
   }
   if (cut == nullptr) {
     return kTokenizerRules.Unsupported(kPre, "is ", Quoted(pre), "; supported: ", known);

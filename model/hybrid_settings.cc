@@ -90,6 +90,7 @@ absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfi
   } else {
     settings->Known({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"});
   }
+  RIVULET_RETURN_IF_ERROR(settings->Bool("rope_interleaved", &softmax.rope.interleaved, false));
   RIVULET_RETURN_IF_ERROR(ParseLayerNames(settings, "layer_types",
                                           {{"mamba", kRecurrentLayer},
                                            {"linear_attention", kRecurrentLayer},
@@ -156,6 +157,8 @@ absl::Status ParseQwen35Delta(JsonReader* settings, ModelConfig* config) {
       settings->Int("linear_value_head_dim", 1, kMostColumns, &config->value_dim, 128));
   RIVULET_RETURN_IF_ERROR(
       settings->Int("linear_conv_kernel_dim", 1, 8, &config->block().conv_width, 4));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Bool("linear_value_heads_tiled", &config->block().tiled_heads, false));
   config->block().output_gate = true;
   if (config->num_heads % config->num_key_heads == 0) return absl::OkStatus();
   return settings->Invalid("linear_num_value_heads", "is ", config->num_heads,

@@ -282,7 +282,8 @@ void MixDelta(const CpuPass& p, const LayerWeights& layer, int index) {
     kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
     const size_t ld = size_t(p.a.conv.ld);
     if (shared_by == 1) norm_keys(segment, row, head);
-    const float* const q = p.a.conv.row(row) + head / shared_by * c.key_dim;
+    const int key_head = c.block().tiled_heads ? head % c.key_heads() : head / shared_by;
+    const float* const q = p.a.conv.row(row) + key_head * c.key_dim;
     const float* const k = q + c.keys();
     float* const beta = p.a.in.row(row) + p.columns.beta + head;
     Activate(kernels::Activation::kSigmoid, beta, p.a.in.ld, 1, args.tokens);

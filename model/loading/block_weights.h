@@ -63,6 +63,8 @@ absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channel
 // exp(A_log), one per head, `repeat` times.
 absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat,
                        LayerWeights* layer);
+// exp(A_log) of the mixer, one per head.
+absl::Status ReadDecayScale(TensorPacker* reader, const std::string& mixer, LayerWeights* layer);
 // The sources of LayerWeights::up and LayerWeights::down. Biases, or empty: up_bias has the gate's
 // and, from PaddedColumns(up.rows) on, up's; down_bias has down's.
 struct SwigluTensors {

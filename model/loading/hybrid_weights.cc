@@ -120,8 +120,10 @@ class HybridReader {
   const std::string prefix_;
 };
 
-// The weight of a norm, which some models store as its difference from 1.
+// The weight of a norm, which some models store as its difference from 1, except in GGUF files.
 absl::Status HybridReader::ReadNorm(const std::string& name, int size, std::vector<float>* weight) {
+  const std::string whole = name + ".one_plus_weight";
+  if (reader_->Has(whole)) return reader_->Values(whole, {size}, weight);
   RIVULET_RETURN_IF_ERROR(reader_->Values(name + ".weight", {size}, weight));
   if (!config_.block().norm_around_one) return absl::OkStatus();
   for (float& w : *weight) w += 1;
@@ -194,7 +196,7 @@ absl::Status HybridReader::ReadDelta(const std::string& mixer, LayerWeights* lay
   in.Add({mixer + "in_proj_a.weight", heads}, &columns.dt, MatrixUse::kExact);
   RIVULET_RETURN_IF_ERROR(in.Read(reader_, layer, &columns));
   RIVULET_RETURN_IF_ERROR(ReadConv(reader_, mixer + "conv1d.weight", channels, 0, layer));
-  RIVULET_RETURN_IF_ERROR(ReadScale(reader_, mixer + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(ReadDecayScale(reader_, mixer, layer));
   RIVULET_RETURN_IF_ERROR(reader_->Values(mixer + "dt_bias", {heads}, &layer->decay_bias));
   RIVULET_RETURN_IF_ERROR(
       reader_->Values(mixer + "norm.weight", {config_.value_dim}, &layer->out_norm));

@@ -16,25 +16,6 @@
 #include "model/loading/tensor_packer.h"
 
 namespace rivulet {
-namespace {
-
-using kernels::WeightType;
-
-// A GGUF file stores -exp(A_log), so exp(A_log) is rounded only once.
-absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, LayerWeights* layer) {
-  RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
-  for (float& a : layer->decay_scale) {
-    if (a > 0) {
-      return CorruptWeights(
-          absl::StrCat("tensor ", name, " holds ", a, "; allowed: numbers up to 0"));
-    }
-    a = -a;
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 // From [channels, 1, width] in checkpoints to [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
                       LayerWeights* layer) {
@@ -57,6 +38,21 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
   RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &a_log));
   for (const float a : a_log) {
     layer->decay_scale.insert(layer->decay_scale.end(), size_t(repeat), std::exp(a));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadDecayScale(TensorPacker* reader, const std::string& mixer, LayerWeights* layer) {
+  // A GGUF file stores -exp(A_log), so exp(A_log) is rounded only once.
+  const std::string name = mixer + "minus_exp_A_log";
+  if (!reader->Has(name)) return ReadScale(reader, mixer + "A_log", 1, layer);
+  RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
+  for (float& a : layer->decay_scale) {
+    if (a > 0) {
+      return CorruptWeights(
+          absl::StrCat("tensor ", name, " holds ", a, "; allowed: numbers up to 0"));
+    }
+    a = -a;
   }
   return absl::OkStatus();
 }
@@ -94,9 +90,7 @@ absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, Lay
     RIVULET_RETURN_IF_ERROR(
         reader->Values(mixer + "conv1d.bias", {c.block().conv_channels}, &layer->conv_bias));
   }
-  RIVULET_RETURN_IF_ERROR(reader->Has(mixer + "minus_exp_A_log")
-                              ? ReadNegativeScale(reader, mixer + "minus_exp_A_log", layer)
-                              : ReadScale(reader, mixer + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(ReadDecayScale(reader, mixer, layer));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "dt_bias", {c.num_heads}, &layer->decay_bias));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "D", {c.num_heads}, &layer->skip));
   if (c.block().mamba_norm != MambaNorm::kNone) {
@@ -111,6 +105,8 @@ absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, Lay
 }
 
 namespace {
+
+using kernels::WeightType;
 
 // The first of `names` that the checkpoint has; names[0] if it has none.
 std::string Spelled(const TensorPacker& reader, const std::string& name, const std::string& other) {

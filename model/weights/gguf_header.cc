@@ -498,6 +498,11 @@ std::optional<std::vector<int64_t>> GgufValue::Integers() const {
   return integers;
 }
 
+std::optional<std::vector<bool>> GgufValue::Bools() const {
+  if (type_ != Type::kArray || element_ != Type::kBool || count_ > kMaxValues) return std::nullopt;
+  return std::vector<bool>(bytes_.begin(), bytes_.end());
+}
+
 std::string GgufValue::Describe() const {
   if (type_ == Type::kArray) return absl::StrCat("an array of ", count_, " values");
   if (type_ == Type::kString) return absl::StrCat("the text ", Quoted(bytes_));

@@ -43,10 +43,12 @@ class GgufValue {
   std::optional<double> Number() const;  // of a float or an integer; finite
   std::optional<bool> Bool() const;
   std::optional<std::string> Text() const;
-  // The elements of an array of texts or of integers; nullopt also if it has more than kMaxValues.
+  // The elements of an array of texts, integers or booleans; nullopt also if it has more than
+  // kMaxValues.
   static constexpr uint64_t kMaxValues = 2'000'000;
   std::optional<std::vector<std::string>> Texts() const;
   std::optional<std::vector<int64_t>> Integers() const;
+  std::optional<std::vector<bool>> Bools() const;
   // Describes it, for messages: "the text \"abc\"", "the number 1.5", "an array of 3 values".
   std::string Describe() const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenize_texts FILE: tokenizes what stands on stdin with a vocabulary, for tests that compare us
-// with others. FILE is a tokenizer.json, or the RWKV World vocabulary, whose name ends in .txt.
+// with others. FILE is a tokenizer.json, the RWKV World vocabulary, whose name ends in .txt, or a
+// GGUF file, whose name ends in .gguf.
 //   stdin   for each text: a line "BYTES AT_START ADD_SPECIAL PARSE_SPECIAL", then the bytes
 //   stdout  for each text a line: ids, "|", begin:end of each, "|", what the ids decode to in hex;
 //           or "error REASON MESSAGE"
@@ -14,8 +15,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
+#include "model/gguf_text.h"
 #include "model/text/text_tokenizer.h"
 #include "model/text/world_vocabulary.h"
+#include "model/weights/gguf_header.h"
 
 namespace rivulet {
 namespace {
@@ -32,12 +35,25 @@ void Print(const TextTokenizer& tokenizer, const TextTokens& tokens) {
   std::cout << " |" << absl::BytesToHexString(decoded) << '\n';
 }
 
+absl::StatusOr<std::shared_ptr<const TextTokenizer>> OfGguf(const std::string& bytes) {
+  RIVULET_ASSIGN_OR_RETURN(
+      const auto header,
+      ParseGgufHeader(bytes, bytes.size(), [](const GgufMetadata&) { return absl::OkStatus(); }));
+  RIVULET_ASSIGN_OR_RETURN(GgufText text, ReadGgufText(header->metadata));
+  return std::move(text.text.tokenizer);
+}
+
+absl::StatusOr<std::shared_ptr<const TextTokenizer>> Parse(const std::string& path,
+                                                           const std::string& bytes) {
+  if (absl::EndsWith(path, ".gguf")) return OfGguf(bytes);
+  return absl::EndsWith(path, ".txt") ? ParseWorldVocabulary(bytes) : ParseTokenizerJson(bytes);
+}
+
 int Run(const char* path) {
   std::ifstream file(path, std::ios::binary);
   const std::string vocabulary((std::istreambuf_iterator<char>(file)),
                                std::istreambuf_iterator<char>());
-  const auto tokenizer = absl::EndsWith(path, ".txt") ? ParseWorldVocabulary(vocabulary)
-                                                      : ParseTokenizerJson(vocabulary);
+  const auto tokenizer = Parse(path, vocabulary);
   if (!tokenizer.ok()) {
     std::cout << "error " << GetErrorDetail(tokenizer.status()).reason << ' '
               << tokenizer.status().message() << '\n';

@@ -124,6 +124,8 @@ MADE = {
     "llama-3": ("llama-bpe", llama3),
     "llama-2": ("llama-spm", llama2),
 }
+# GGUF files with llama.cpp's texts, which are compared as they are.
+GGUF = ("gpt-2", "llama-bpe", "mpt", "qwen2", "qwen35", "refact", "starcoder")
 WORLD = "rwkv_vocab_v20230424.txt"
 
 
@@ -145,6 +147,9 @@ def main() -> int:
                 if texts := members.get(f"ggml-vocab-{file}.gguf.{kind}"):
                     (options.folder / name / f"llama.{kind}").write_bytes(archive.extractfile(texts).read())
             print(f"{name}: {made.get_vocab_size()} tokens, {len(json.loads(made.to_str())['model']['merges'])} merges")
+        (options.folder / "gguf").mkdir(parents=True, exist_ok=True)
+        for file in (f"ggml-vocab-{name}.gguf{kind}" for name in GGUF for kind in ("", ".inp", ".out")):
+            (options.folder / "gguf" / file).write_bytes(archive.extractfile(members[file]).read())
     (options.folder / "world").mkdir(parents=True, exist_ok=True)
     package = pathlib.Path(importlib.util.find_spec("rwkv").origin).parent
     shutil.copyfile(package / WORLD, options.folder / "world" / WORLD)

@@ -126,13 +126,26 @@ class VocabulariesTest(unittest.TestCase):
     def test_qwen35(self) -> None:
         self.json_vocabulary("qwen3.5", 6)
 
+    def texts_of_llama_cpp(self, path: str) -> tuple[list[str], list[list[int]]]:
+        """The texts and their ids."""
+        texts = pathlib.Path(FOLDER, path + ".inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+        self.assertEqual(texts.pop(), "", "each text ends with the separator")
+        return texts, [[int(i) for i in line.split()] for line in pathlib.Path(FOLDER, path + ".out").read_text().splitlines()]
+
+    def test_gguf_files(self) -> None:
+        """The vocabularies of llama.cpp as GGUF files have them, with its texts."""
+        files = sorted(pathlib.Path(FOLDER, "gguf").glob("*.gguf"))
+        self.assertGreater(len(files), 5)
+        for file in files:
+            texts, want = self.texts_of_llama_cpp(f"gguf/{file.name}")
+            self.assertEqual([ids for ids, _, _ in ours(file, texts, (0, 0, 1))], want, file.name)
+            print(f"{file.name}: {len(texts)} texts of llama.cpp", flush=True)
+
     def test_texts_of_llama_cpp(self) -> None:
         """It does not normalize."""
         for name in ("qwen2", "qwen3.5", "llama-3"):
             folder = pathlib.Path(FOLDER) / name
-            texts = (folder / "llama.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
-            self.assertEqual(texts.pop(), "", "each text ends with the separator")
-            want = [[int(i) for i in line.split()] for line in (folder / "llama.out").read_text().splitlines()]
+            texts, want = self.texts_of_llama_cpp(f"{name}/llama")
             vocabulary = json.loads((folder / "tokenizer.json").read_text()) | {"normalizer": None}
             with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
                 json.dump(vocabulary, file)

@@ -147,17 +147,61 @@ TEST(GgufTextTest, TextsAreCutAsThePreTokenizerSays) {
     file.Set("tokenizer.ggml.pre", RawString(pre));
     return Encode(file, "1234");
   };
-  for (const char* pre : {"gpt-2", "mpt", "olmo"}) EXPECT_THAT(encoded(pre), ElementsAre(258));
-  EXPECT_THAT(encoded("qwen2"), ElementsAre('1', '2', '3', '4'));
+  for (const char* pre : {"gpt-2", "mpt", "olmo", "granite-docling"}) {
+    EXPECT_THAT(encoded(pre), ElementsAre(258));
+  }
+  for (const char* pre : {"qwen2", "qwen35", "deepseek-r1-qwen", "refact", "starcoder"}) {
+    EXPECT_THAT(encoded(pre), ElementsAre('1', '2', '3', '4')) << pre;
+  }
+  for (const char* pre : {"dbrx", "smaug-bpe", "gpt-4o"}) {
+    EXPECT_THAT(encoded(pre), ElementsAre(257, '4')) << pre;
+  }
   EXPECT_THAT(encoded("default"), ElementsAre(257, '4'));
   // The bos is its default.
-  EXPECT_THAT(encoded("llama-bpe"), ElementsAre(259, 257, '4'));
+  for (const char* pre :
+       {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral"}) {
+    EXPECT_THAT(encoded(pre), ElementsAre(259, 257, '4')) << pre;
+  }
+  EXPECT_THAT(encoded("tekken"), ElementsAre(259, '1', '2', '3', '4'));
   file.Set("tokenizer.ggml.add_bos_token", RawBool(0));
   file.Set("tokenizer.ggml.add_eos_token", RawBool(1));
   EXPECT_THAT(encoded("llama-bpe"), ElementsAre(257, '4', 258 /* eos_token_id of Gpt2() */));
   file.Erase("tokenizer.ggml.pre");
   file.Erase("tokenizer.ggml.add_eos_token");
   EXPECT_THAT(Encode(file, "1234"), ElementsAre(257, '4'));
+}
+
+// A piece that is a token is not merged, so that tokens show the pieces.
+TEST(GgufTextTest, TheCaseOfLettersCutsWhereThePreTokenizerSaysSo) {
+  GgufFile file = Gpt2();
+  std::vector<std::string> all;
+  for (int byte = 0; byte < 256; ++byte) {
+    all.push_back(ByteAlphabet()[static_cast<size_t>(byte)]);
+  }
+  for (const char* more : {"aB", "Ba", "a'", "'s", "a's", "<|end|>"}) all.emplace_back(more);
+  file.Set("tokenizer.ggml.tokens", RawTexts(all));
+  file.Set("tokenizer.ggml.token_type", RawI32s(std::vector<int32_t>(all.size(), 1)));
+  file.Set("tokenizer.ggml.eot_token_id", RawU32(258));
+  file.Set("tokenizer.ggml.merges", RawTexts({"a B", "B a", "a '", "' s", "a 's"}));
+  file.Set("tokenizer.ggml.add_bos_token", RawBool(0));
+  const auto encoded = [&](const char* pre, const char* text) {
+    file.Set("tokenizer.ggml.pre", RawString(pre));
+    return Encode(file, text);
+  };
+  EXPECT_THAT(encoded("lfm2", "aBa"), ElementsAre(256, 'a'));
+  EXPECT_THAT(encoded("tekken", "aBa"), ElementsAre('a', 257));
+  EXPECT_THAT(encoded("gpt-4o", "aBa"), ElementsAre('a', 257));
+  EXPECT_THAT(encoded("gpt-4o", "Ba's"), ElementsAre(257, 259));
+  EXPECT_THAT(encoded("gpt-4o", "a's"), ElementsAre(258, 's'));  // one piece
+  EXPECT_THAT(encoded("tekken", "a's"), ElementsAre('a', 259));
+  // In Qwen3.5 a mark belongs to the word.
+  for (const char* pre : {"qwen2", "qwen35"}) {
+    file.Set("tokenizer.ggml.merges", RawTexts({absl::StrCat("a ", ByteAlphabet()[0xCC])}));
+    all[256] = absl::StrCat("a", ByteAlphabet()[0xCC]);
+    file.Set("tokenizer.ggml.tokens", RawTexts(all));
+    const size_t tokens = std::string(pre) == "qwen35" ? 2 : 3;
+    EXPECT_EQ(encoded(pre, "a\xCC\x81").size(), tokens) << pre;
+  }
 }
 
 TEST(GgufTextTest, WithoutATokenizerTheContentIsTokens) {
@@ -208,8 +252,8 @@ std::vector<BadText> BadTexts() {
       {World, set("ggml.eos_token_id", RawU32(262)), invalid, "number 262; allowed: 0 to 261"},
       {World, set("ggml.eos_token_id", RawI32(-1)), invalid, "number -1; allowed"},
       {World, set("ggml.mask_token_id", RawString("x")), invalid, "mask_token_id is the text"},
-      {Gpt2, set("ggml.pre", RawString("tekken")), unsupported,
-       "tokenizer.ggml.pre is \"tekken\"; supported: gpt-2, mpt, olmo, llama-bpe, qwen2, default"},
+      {Gpt2, set("ggml.pre", RawString("viking")), unsupported,
+       "tokenizer.ggml.pre is \"viking\"; supported: gpt-2, mpt, olmo, granite-docling, llama-bpe"},
       {Gpt2, erase("merges"), invalid, "tokenizer.ggml.merges is missing"},
       {Gpt2, set("ggml.merges", RawI32s({1})), invalid,
        "merges is no array of at most 2000000 texts"},
