@@ -37,10 +37,10 @@ struct Attention {
   }
 };
 
-// One value of the layers with attention.
-absl::Status Same(const GgufSettings& settings, absl::string_view key,
-                  const std::vector<int64_t>& values, const std::vector<bool>& layers,
-                  int64_t* out) {
+// The one value of the `layers`, which is above 0; 1 if there are none.
+absl::Status OneOf(const GgufSettings& settings, absl::string_view key,
+                   const std::vector<int64_t>& values, const std::vector<bool>& layers,
+                   int64_t* out) {
   std::optional<int64_t> found;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (!layers[i]) continue;
@@ -53,6 +53,16 @@ absl::Status Same(const GgufSettings& settings, absl::string_view key,
   }
   *out = found.value_or(1);
   return absl::OkStatus();
+}
+absl::Status ReadOne(GgufSettings* settings, absl::string_view key, const GgufSizes& sizes,
+                     const std::vector<bool>& layers, int64_t* out) {
+  std::vector<int64_t> values;
+  RIVULET_RETURN_IF_ERROR(settings->PerLayer(key, sizes.blocks, &values));
+  return OneOf(*settings, key, values, layers, out);
+}
+
+std::vector<bool> AllLayers(const GgufSizes& sizes) {
+  return std::vector<bool>(size_t(sizes.layers), true);
 }
 
 // `attention->layers`: if it is empty, those that have heads of keys. `divided`: the heads make up
@@ -70,8 +80,8 @@ absl::Status ReadAttention(GgufSettings* settings, const GgufSizes& sizes, bool 
   if (attention->layers.empty()) {
     for (int64_t i = 0; i < sizes.layers; ++i) attention->layers.push_back(keys[size_t(i)] > 0);
   }
-  RIVULET_RETURN_IF_ERROR(Same(*settings, kHeads, heads, attention->layers, &attention->heads));
-  RIVULET_RETURN_IF_ERROR(Same(*settings, kKeys, keys, attention->layers, &attention->kv_heads));
+  RIVULET_RETURN_IF_ERROR(OneOf(*settings, kHeads, heads, attention->layers, &attention->heads));
+  RIVULET_RETURN_IF_ERROR(OneOf(*settings, kKeys, keys, attention->layers, &attention->kv_heads));
   const int64_t own = sizes.hidden / attention->heads;
   int64_t values = 0;
   RIVULET_RETURN_IF_ERROR(
@@ -145,33 +155,50 @@ absl::Status ReadRope(GgufSettings* settings, const Attention& attention, bool p
 }
 
 // What all hybrids have.
-struct Common {
-  float eps = 0;
-  Attention attention;
-  std::string text;  // members of config.json
-};
 absl::Status ReadCommon(GgufSettings* settings, const char* eps_name, bool divided,
-                        GgufSizes* sizes, Common* common) {
-  std::vector<int64_t> ffn;
-  RIVULET_RETURN_IF_ERROR(ReadAttention(settings, *sizes, divided, &common->attention));
-  RIVULET_RETURN_IF_ERROR(settings->PerLayer("feed_forward_length", sizes->blocks, &ffn));
-  const std::vector<bool> all(size_t(sizes->layers), true);
-  RIVULET_RETURN_IF_ERROR(Same(*settings, "feed_forward_length", ffn, all, &sizes->ffn));
-  RIVULET_RETURN_IF_ERROR(settings->Positive("attention.layer_norm_rms_epsilon", &common->eps));
-  RIVULET_RETURN_IF_ERROR(settings->Only("attention.sliding_window", 0));
+                        const GgufSizes& sizes, Attention* attention, std::string* text) {
+  constexpr char kEps[] = "attention.layer_norm_rms_epsilon";
+  float eps = 0;
   bool causal = true;
+  RIVULET_RETURN_IF_ERROR(ReadAttention(settings, sizes, divided, attention));
+  RIVULET_RETURN_IF_ERROR(settings->Positive(kEps, &eps));
+  RIVULET_RETURN_IF_ERROR(settings->Only("attention.sliding_window", 0));
   RIVULET_RETURN_IF_ERROR(settings->Bool("attention.causal", &causal, true));
   if (!causal) return settings->Unsupported("attention.causal", "is false; supported: true");
-  const Attention& attention = common->attention;
-  common->text =
-      absl::StrFormat(R"("num_attention_heads": %d, "num_key_value_heads": %d, "%s": %.9g, )",
-                      attention.heads, attention.kv_heads, eps_name, common->eps);
+  *text = absl::StrFormat(R"("num_attention_heads": %d, "num_key_value_heads": %d, "%s": %.9g, )",
+                          attention->heads, attention->kv_heads, eps_name, eps);
   return absl::OkStatus();
 }
 
 absl::Status NoExperts(GgufSettings* settings) {
   settings->Known({"expert_used_count", "expert_shared_feed_forward_length"});
   return settings->Only("expert_count", 0);
+}
+
+// The members of config.json under which a kind has the sizes of its experts; the last may be null.
+struct ExpertMembers {
+  const char *count, *size, *shared;
+};
+// The experts of `layers`. `size_key`: of the columns of an expert.
+absl::Status ReadExperts(GgufSettings* settings, const GgufSizes& sizes,
+                         const std::vector<bool>& layers, const char* size_key,
+                         const ExpertMembers& members, std::string* text, int64_t* shared) {
+  constexpr char kUsed[] = "expert_used_count";
+  int64_t count = 0, used = 0, size = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("expert_count", 1, 4096, &count));
+  RIVULET_RETURN_IF_ERROR(ReadOne(settings, kUsed, sizes, layers, &used));
+  RIVULET_RETURN_IF_ERROR(ReadOne(settings, size_key, sizes, layers, &size));
+  if (used > count) {
+    return settings->Invalid(kUsed,
+                             absl::StrCat("is ", used, "; allowed: up to expert_count, ", count));
+  }
+  *text = absl::StrFormat(R"("%s": %d, "num_experts_per_tok": %d, "%s": %d, )", members.count,
+                          count, used, members.size, size);
+  if (members.shared == nullptr) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(
+      settings->Int("expert_shared_feed_forward_length", 1, kMostGgufSize, shared));
+  absl::StrAppendFormat(text, R"("%s": %d, )", members.shared, *shared);
+  return absl::OkStatus();
 }
 
 // Whether any layer has this tensor.
@@ -191,125 +218,277 @@ std::string MambaText(const GgufSsm& ssm, const GgufTensors& tensors, const Gguf
       Json(AnyLayerHas(tensors, sizes, "attn_q.bias")));
 }
 
+// The scales, of which Bamba has none; and whether attention has positions.
+absl::Status ReadGraniteScales(GgufSettings* settings, const Attention& attention,
+                               std::string* text) {
+  constexpr const char* kKeys[] = {"embedding_scale", "residual_scale", "attention.scale",
+                                   "logit_scale"};
+  constexpr const char* kMembers[] = {"embedding_multiplier", "residual_multiplier",
+                                      "attention_multiplier", "logits_scaling"};
+  const float missing[] = {1, 1, 1 / std::sqrt(static_cast<float>(attention.head_dim)), 1};
+  bool turned = true, scaled = false;
+  RIVULET_RETURN_IF_ERROR(settings->Bool("rope.scaling.finetuned", &turned, true));
+  for (size_t i = 0; i < std::size(kKeys); ++i) {
+    float scale = 0;
+    RIVULET_RETURN_IF_ERROR(settings->Positive(kKeys[i], &scale, missing[i]));
+    scaled = scaled || settings->Find(kKeys[i]) != nullptr;
+    absl::StrAppendFormat(text, R"("%s": %.9g, )", kMembers[i], scale);
+  }
+  if (turned && !scaled) {  // the converter gives a hybrid positions only if it is Bamba
+    return settings->Unsupported(
+        "embedding_scale",
+        "is missing, and so are residual_scale, attention.scale and logit_scale: this is Bamba, "
+        "which is not supported; supported: Granite");
+  }
+  // llama.cpp turns neighbouring values, and the converter moved rows of q and k there.
+  absl::StrAppendFormat(text, R"("position_embedding_type": %s, "rope_interleaved": true, )",
+                        turned ? R"("rope")" : "null");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> GraniteSettings(GgufSettings* settings, const GgufTensors& tensors,
                                             GgufSizes* sizes) {
-  Common common;
+  Attention attention;
   GgufSsm ssm;
-  std::string rope;
-  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", true, sizes, &common));
-  RIVULET_RETURN_IF_ERROR(NoExperts(settings));
+  std::string text, rope, scales, experts = R"("num_local_experts": 0, )";
+  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", true, *sizes, &attention, &text));
   RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
-  RIVULET_RETURN_IF_ERROR(ReadRope(settings, common.attention, true, &rope));
+  RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, true, &rope));
+  RIVULET_RETURN_IF_ERROR(ReadGraniteScales(settings, attention, &scales));
   settings->Known({"deepstack_mapping"});  // of images
+  constexpr char kFfn[] = "feed_forward_length", kShared[] = "shared_intermediate_size";
+  int64_t count = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("expert_count", 0, 4096, &count, 0));
+  if (count > 0) {
+    RIVULET_RETURN_IF_ERROR(ReadExperts(settings, *sizes, AllLayers(*sizes), kFfn,
+                                        {"num_local_experts", "intermediate_size", kShared},
+                                        &experts, &sizes->ffn));
+  } else {
+    RIVULET_RETURN_IF_ERROR(NoExperts(settings));
+    RIVULET_RETURN_IF_ERROR(ReadOne(settings, kFfn, *sizes, AllLayers(*sizes), &sizes->ffn));
+    absl::StrAppendFormat(&experts, R"("%s": %d, )", kShared, sizes->ffn);
+  }
   if (ssm.inner % sizes->hidden != 0) {
     return settings->Unsupported("ssm.inner_size",
                                  absl::StrCat("is ", ssm.inner, "; supported: a multiple of the ",
                                               "embedding_length, ", sizes->hidden));
   }
-  bool turned = true;
-  RIVULET_RETURN_IF_ERROR(settings->Bool("rope.scaling.finetuned", &turned, true));
-  // The converter gives positions to Bamba alone, which has none of these scales.
-  constexpr const char* kScales[] = {"embedding_scale", "residual_scale", "attention.scale",
-                                     "logit_scale"};
-  const bool scaled = std::any_of(std::begin(kScales), std::end(kScales),
-                                  [&](const char* key) { return settings->Find(key) != nullptr; });
-  if (turned && !scaled) {
-    return settings->Unsupported(
-        "rope.scaling.finetuned",
-        "is true or missing, and there is no embedding_scale, residual_scale, attention.scale or "
-        "logit_scale: this is Bamba, which is not supported; supported: Granite");
-  }
-  float embedding = 0, residual = 0, attention = 0, logits = 0;
-  const float own = 1 / std::sqrt(static_cast<float>(common.attention.head_dim));
-  RIVULET_RETURN_IF_ERROR(settings->Positive(kScales[0], &embedding, 1.0f));
-  RIVULET_RETURN_IF_ERROR(settings->Positive(kScales[1], &residual, 1.0f));
-  RIVULET_RETURN_IF_ERROR(settings->Positive(kScales[2], &attention, own));
-  RIVULET_RETURN_IF_ERROR(settings->Positive(kScales[3], &logits, 1.0f));
-  // llama.cpp turns neighbouring values, and the converter moved rows of q and k there.
-  return absl::StrCat(
-      common.text, MambaText(ssm, tensors, *sizes), rope,
-      absl::StrFormat(
-          R"("shared_intermediate_size": %d, "num_local_experts": 0, "mamba_expand": %d, )"
-          R"("embedding_multiplier": %.9g, "residual_multiplier": %.9g, )"
-          R"("attention_multiplier": %.9g, "logits_scaling": %.9g, "layer_types": %s, )"
-          R"("position_embedding_type": %s, "rope_interleaved": true, )",
-          sizes->ffn, ssm.inner / sizes->hidden, embedding, residual, attention, logits,
-          common.attention.LayerTypes("mamba", "attention"), turned ? R"("rope")" : "null"));
+  return absl::StrCat(text, MambaText(ssm, tensors, *sizes), rope, scales, experts,
+                      R"("mamba_expand": )", ssm.inner / sizes->hidden, R"(, "layer_types": )",
+                      attention.LayerTypes("mamba", "attention"), ", ");
 }
 
-absl::StatusOr<std::string> Qwen35Settings(GgufSettings* settings, const GgufTensors&,
-                                           GgufSizes* sizes) {
+// Qwen3.5 but its feed-forward.
+absl::Status ReadQwen35(GgufSettings* settings, GgufSizes* sizes, std::string* text) {
   constexpr char kRecurrent[] = "attention.recurrent_layers";
-  Common common;
+  Attention attention;
   GgufSsm ssm;
   std::string rope;
   int64_t unused = 0, interval = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("nextn_predict_layers", 0, sizes->blocks - 1, &unused, 0));
   sizes->layers -= unused;
   RIVULET_RETURN_IF_ERROR(settings->Int("full_attention_interval", 1, kMostGgufSize, &interval, 4));
-  std::vector<bool>& layers = common.attention.layers;
+  std::vector<bool>& layers = attention.layers;
   for (int64_t i = 0; i < sizes->layers; ++i) layers.push_back((i + 1) % interval == 0);
   if (settings->Find(kRecurrent) != nullptr) {
     std::vector<bool> recurrent;
     RIVULET_RETURN_IF_ERROR(settings->PerLayer(kRecurrent, sizes->blocks, &recurrent));
     for (size_t i = 0; i < layers.size(); ++i) layers[i] = !recurrent[i];
   }
-  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", false, sizes, &common));
-  RIVULET_RETURN_IF_ERROR(NoExperts(settings));
+  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", false, *sizes, &attention, text));
   RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
-  RIVULET_RETURN_IF_ERROR(ReadRope(settings, common.attention, true, &rope));
+  RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, true, &rope));
   settings->Known({"rope.dimension_sections"});  // for text all positions are equal
-  return absl::StrCat(
-      common.text, rope,
+  absl::StrAppend(
+      text, rope,
       absl::StrFormat(
-          R"("head_dim": %d, "intermediate_size": %d, "linear_num_value_heads": %d, )"
-          R"("linear_num_key_heads": %d, "linear_key_head_dim": %d, "linear_value_head_dim": %d, )"
+          R"("head_dim": %d, "linear_num_value_heads": %d, "linear_num_key_heads": %d, )"
+          R"("linear_key_head_dim": %d, "linear_value_head_dim": %d, )"
           R"("linear_conv_kernel_dim": %d, "linear_value_heads_tiled": true, "layer_types": %s, )",
-          common.attention.head_dim, sizes->ffn, ssm.heads, ssm.groups, ssm.state,
-          ssm.inner / ssm.heads, ssm.width,
-          common.attention.LayerTypes("linear_attention", "full_attention")));
+          attention.head_dim, ssm.heads, ssm.groups, ssm.state, ssm.inner / ssm.heads, ssm.width,
+          attention.LayerTypes("linear_attention", "full_attention")));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Qwen35Settings(GgufSettings* settings, const GgufTensors&,
+                                           GgufSizes* sizes) {
+  std::string text;
+  RIVULET_RETURN_IF_ERROR(ReadQwen35(settings, sizes, &text));
+  RIVULET_RETURN_IF_ERROR(NoExperts(settings));
+  RIVULET_RETURN_IF_ERROR(
+      ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn));
+  return absl::StrCat(text, R"("intermediate_size": )", sizes->ffn, ", ");
+}
+
+absl::StatusOr<std::string> Qwen35MoeSettings(GgufSettings* settings, const GgufTensors&,
+                                              GgufSizes* sizes) {
+  std::string text, experts;
+  RIVULET_RETURN_IF_ERROR(ReadQwen35(settings, sizes, &text));
+  settings->Known({"feed_forward_length"});  // of no layer
+  RIVULET_RETURN_IF_ERROR(
+      ReadExperts(settings, *sizes, AllLayers(*sizes), "expert_feed_forward_length",
+                  {"num_experts", "moe_intermediate_size", "shared_expert_intermediate_size"},
+                  &experts, &sizes->ffn));
+  return text + experts;
+}
+
+// LFM2 but its feed-forward.
+absl::Status ReadLfm2(GgufSettings* settings, const GgufSizes& sizes, std::string* text) {
+  Attention attention;
+  std::string rope;
+  int64_t width = 0;
+  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "norm_eps", true, sizes, &attention, text));
+  RIVULET_RETURN_IF_ERROR(settings->Int("shortconv.l_cache", 1, 8, &width));
+  RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, false, &rope));
+  absl::StrAppend(text, rope, R"("conv_L_cache": )", width, R"(, "layer_types": )",
+                  attention.LayerTypes("conv", "full_attention"), ", ");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Lfm2Settings(GgufSettings* settings, const GgufTensors&,
                                          GgufSizes* sizes) {
-  Common common;
-  std::string rope;
-  int64_t width = 0;
-  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "norm_eps", true, sizes, &common));
+  std::string text;
+  RIVULET_RETURN_IF_ERROR(ReadLfm2(settings, *sizes, &text));
   RIVULET_RETURN_IF_ERROR(NoExperts(settings));
-  RIVULET_RETURN_IF_ERROR(settings->Int("shortconv.l_cache", 1, 8, &width));
-  RIVULET_RETURN_IF_ERROR(ReadRope(settings, common.attention, false, &rope));
-  return absl::StrCat(
-      common.text, rope,
-      absl::StrFormat(
-          R"("intermediate_size": %d, "block_auto_adjust_ff_dim": false, "conv_L_cache": %d, )"
-          R"("layer_types": %s, )",
-          sizes->ffn, width, common.attention.LayerTypes("conv", "full_attention")));
+  RIVULET_RETURN_IF_ERROR(
+      ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn));
+  return absl::StrCat(text, R"("block_auto_adjust_ff_dim": false, "intermediate_size": )",
+                      sizes->ffn, ", ");
+}
+
+// The converter drops the scale and the norm of the router, so they are 1 and true.
+absl::StatusOr<std::string> Lfm2MoeSettings(GgufSettings* settings, const GgufTensors& tensors,
+                                            GgufSizes* sizes) {
+  std::string text, experts;
+  int64_t dense = 0;
+  RIVULET_RETURN_IF_ERROR(ReadLfm2(settings, *sizes, &text));
+  RIVULET_RETURN_IF_ERROR(settings->Only("expert_gating_func", 2));  // sigmoid
+  RIVULET_RETURN_IF_ERROR(settings->Int("leading_dense_block_count", 0, sizes->layers, &dense, 0));
+  std::vector<bool> mixtures = AllLayers(*sizes);
+  std::fill_n(mixtures.begin(), dense, false);
+  std::vector<bool> others = mixtures;
+  others.flip();
+  RIVULET_RETURN_IF_ERROR(ReadOne(settings, "feed_forward_length", *sizes, others, &sizes->ffn));
+  RIVULET_RETURN_IF_ERROR(ReadExperts(settings, *sizes, mixtures, "expert_feed_forward_length",
+                                      {"num_experts", "moe_intermediate_size", nullptr}, &experts,
+                                      nullptr));
+  return absl::StrCat(text, experts, R"("intermediate_size": )", sizes->ffn,
+                      R"(, "num_dense_layers": )", dense, R"(, "use_expert_bias": )",
+                      Json(AnyLayerHas(tensors, *sizes, "exp_probs_b.bias")), ", ");
 }
 
 // The file's weights are products with all multipliers.
 absl::StatusOr<std::string> FalconSettings(GgufSettings* settings, const GgufTensors& tensors,
                                            GgufSizes* sizes) {
-  Common common;
+  Attention attention{.layers = AllLayers(*sizes)};
   GgufSsm ssm;
-  std::string rope;
-  common.attention.layers.assign(size_t(sizes->layers), true);
-  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", false, sizes, &common));
+  std::string text, rope;
+  RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", false, *sizes, &attention, &text));
   RIVULET_RETURN_IF_ERROR(NoExperts(settings));
+  RIVULET_RETURN_IF_ERROR(
+      ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn));
   RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
-  RIVULET_RETURN_IF_ERROR(ReadRope(settings, common.attention, false, &rope));
+  RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, false, &rope));
   return absl::StrCat(
-      common.text, MambaText(ssm, tensors, *sizes), rope,
+      text, MambaText(ssm, tensors, *sizes), rope,
       absl::StrFormat(
           R"("head_dim": %d, "intermediate_size": %d, "mamba_d_ssm": %d, "mamba_rms_norm": %s, )"
           R"("mamba_norm_before_gate": false, "mlp_bias": %s, )",
-          common.attention.head_dim, sizes->ffn, ssm.inner,
+          attention.head_dim, sizes->ffn, ssm.inner,
           Json(AnyLayerHas(tensors, *sizes, "ssm_norm.weight")),
           Json(AnyLayerHas(tensors, *sizes, "ffn_up.bias"))));
 }
 
+// The kinds of Nemotron-H's layers, by their tensors: a dense file may say that it has experts,
+// and its lengths are 0 then.
+struct NemotronLayers {
+  NemotronLayers(const GgufTensors& tensors, const GgufSizes& sizes) {
+    const auto has = [&](int64_t layer, const char* name) {
+      return tensors.contains(absl::StrCat("blk.", layer, ".", name));
+    };
+    for (int64_t i = 0; i < sizes.layers; ++i) {
+      attention.push_back(has(i, "attn_q.weight"));
+      experts.push_back(has(i, "ffn_gate_inp.weight"));
+      const auto up = tensors.find(absl::StrCat("blk.", i, ".ffn_up.weight"));
+      const bool dense = up != tensors.end();
+      if (dense) ffn = up->second.shape[0];
+      names.emplace_back(attention.back() ? "\"attention\""
+                         : experts.back() ? "\"moe\""
+                         : dense          ? "\"mlp\""
+                                          : "\"mamba\"");
+    }
+  }
+  std::vector<bool> attention, experts;
+  std::vector<const char*> names;
+  int64_t ffn = 1;
+};
+
+// The router of experts, and the projection of their rows.
+absl::Status ReadNemotronRouter(GgufSettings* settings, std::string* text) {
+  int64_t groups = 0, kept = 0, latent = 0;
+  bool normalized = false;
+  RIVULET_RETURN_IF_ERROR(settings->Int("expert_group_count", 0, 4096, &groups, 0));
+  RIVULET_RETURN_IF_ERROR(settings->Int("expert_group_used_count", 0, 4096, &kept, 0));
+  RIVULET_RETURN_IF_ERROR(settings->Int("moe_latent_size", 0, kMostGgufSize, &latent, 0));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("expert_weights_norm", &normalized, false));
+  constexpr char kScale[] = "expert_weights_scale";
+  const GgufValue* const given = settings->Find(kScale);
+  float scale = 1;
+  if (given != nullptr && given->Number() != 0) {  // 0: none
+    RIVULET_RETURN_IF_ERROR(settings->Positive(kScale, &scale));
+  }
+  absl::StrAppendFormat(
+      text,
+      R"("n_group": %d, "topk_group": %d, "norm_topk_prob": %s, "routed_scaling_factor": %.9g, )",
+      std::max<int64_t>(groups, 1), groups > 1 ? kept : 1, Json(normalized), scale);
+  if (latent > 0) absl::StrAppendFormat(text, R"("moe_latent_size": %d, )", latent);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> NemotronSettings(GgufSettings* settings, const GgufTensors& tensors,
+                                             GgufSizes* sizes) {
+  GgufSsm ssm;
+  std::string text, experts;
+  int64_t unused = 0, shared = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Int("nextn_predict_layers", 0, sizes->blocks - 1, &unused, 0));
+  sizes->layers -= unused;
+  const NemotronLayers layers(tensors, *sizes);
+  Attention attention{.layers = layers.attention};
+  // layer_norm_epsilon repeats the other, or is of multi-token prediction. There are no positions.
+  settings->Known({"attention.layer_norm_epsilon", "context_length", "rope.dimension_count",
+                   "rope.freq_base", "rope.scaling.finetuned", "feed_forward_length",
+                   "expert_shared_count"});
+  RIVULET_RETURN_IF_ERROR(
+      ReadCommon(settings, "layer_norm_epsilon", false, *sizes, &attention, &text));
+  RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
+  if (AnyLayerHas(tensors, *sizes, "ffn_gate_inp.weight")) {
+    RIVULET_RETURN_IF_ERROR(ReadExperts(
+        settings, *sizes, layers.experts, "expert_feed_forward_length",
+        {"n_routed_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size"},
+        &experts, &shared));
+    RIVULET_RETURN_IF_ERROR(ReadNemotronRouter(settings, &experts));
+  } else {
+    settings->Known({"expert_count", "expert_used_count", "expert_feed_forward_length",
+                     "expert_shared_feed_forward_length", "expert_weights_norm",
+                     "expert_weights_scale", "expert_group_count", "expert_group_used_count",
+                     "moe_latent_size"});
+  }
+  sizes->ffn = layers.ffn;
+  return absl::StrCat(
+      text, experts,
+      absl::StrFormat(
+          R"("head_dim": %d, "intermediate_size": %d, "mamba_num_heads": %d, )"
+          R"("mamba_head_dim": %d, "ssm_state_size": %d, "n_groups": %d, "conv_kernel": %d, )"
+          R"("use_conv_bias": %s, "use_bias": false, "attention_bias": %s, "mlp_bias": %s, )"
+          R"("layers_block_type": [%s], )",
+          attention.head_dim, sizes->ffn, ssm.heads, ssm.inner / ssm.heads, ssm.state, ssm.groups,
+          ssm.width, Json(AnyLayerHas(tensors, *sizes, "ssm_conv1d.bias")),
+          Json(AnyLayerHas(tensors, *sizes, "attn_q.bias")),
+          Json(AnyLayerHas(tensors, *sizes, "ffn_up.bias")), absl::StrJoin(layers.names, ", ")));
+}
+
 // With biases if the configuration has them.
-constexpr GgufTensorName kAttention[] = {
+constexpr GgufTensorName kAttentionNames[] = {
     {"attn_q.weight", "self_attn.q_proj.weight"},
     {"attn_q.bias", "self_attn.q_proj.bias"},
     {"attn_k.weight", "self_attn.k_proj.weight"},
@@ -319,7 +498,7 @@ constexpr GgufTensorName kAttention[] = {
     {"attn_output.weight", "self_attn.o_proj.weight"},
     {"attn_output.bias", "self_attn.o_proj.bias"},
 };
-constexpr GgufTensorName kMamba[] = {
+constexpr GgufTensorName kMambaNames[] = {
     {"ssm_in.weight", "mamba.in_proj.weight"}, {"ssm_conv1d.weight", "mamba.conv1d.weight"},
     {"ssm_conv1d.bias", "mamba.conv1d.bias"},  {"ssm_dt.bias", "mamba.dt_bias"},
     {"ssm_a", "mamba.minus_exp_A_log"},        {"ssm_d", "mamba.D"},
@@ -336,6 +515,14 @@ constexpr GgufTensorName kGraniteInside[] = {
     {"ffn_gate.weight", "shared_mlp.input_linear.weight.rows_0"},
     {"ffn_up.weight", "shared_mlp.input_linear.weight.rows_#"},
     {"ffn_down.weight", "shared_mlp.output_linear.weight"},
+    {"ffn_gate_shexp.weight", "shared_mlp.input_linear.weight.rows_0"},
+    {"ffn_up_shexp.weight", "shared_mlp.input_linear.weight.rows_#"},
+    {"ffn_down_shexp.weight", "shared_mlp.output_linear.weight"},
+    {"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight"},
+    {"ffn_gate_exps.weight", "block_sparse_moe.experts.gate_proj"},
+    {"ffn_up_exps.weight", "block_sparse_moe.experts.up_proj"},
+    {"ffn_gate_up_exps.weight", "block_sparse_moe.experts.gate_up_proj"},
+    {"ffn_down_exps.weight", "block_sparse_moe.experts.down_proj"},
 };
 // Norms are 1 + weight already; ssm_norm is a weight in the checkpoint, too.
 constexpr GgufTensorName kQwen35Outside[] = {
@@ -360,6 +547,15 @@ constexpr GgufTensorName kQwen35Inside[] = {
     {"ffn_gate.weight", "mlp.gate_proj.weight"},
     {"ffn_up.weight", "mlp.up_proj.weight"},
     {"ffn_down.weight", "mlp.down_proj.weight"},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
+    {"ffn_gate_inp.weight", "mlp.gate.weight"},
+    {"ffn_gate_exps.weight", "mlp.experts.gate_proj"},
+    {"ffn_up_exps.weight", "mlp.experts.up_proj"},
+    {"ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"},
+    {"ffn_down_exps.weight", "mlp.experts.down_proj"},
 };
 constexpr GgufTensorName kLfm2Outside[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
@@ -381,6 +577,12 @@ constexpr GgufTensorName kLfm2Inside[] = {
     {"ffn_gate.weight", "feed_forward.w1.weight"},
     {"ffn_up.weight", "feed_forward.w3.weight"},
     {"ffn_down.weight", "feed_forward.w2.weight"},
+    {"ffn_gate_inp.weight", "feed_forward.gate.weight"},
+    {"exp_probs_b.bias", "feed_forward.expert_bias"},
+    {"ffn_gate_exps.weight", "feed_forward.experts.gate_proj"},
+    {"ffn_up_exps.weight", "feed_forward.experts.up_proj"},
+    {"ffn_gate_up_exps.weight", "feed_forward.experts.gate_up_proj"},
+    {"ffn_down_exps.weight", "feed_forward.experts.down_proj"},
 };
 constexpr GgufTensorName kFalconOutside[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
@@ -398,24 +600,73 @@ constexpr GgufTensorName kFalconInside[] = {
     {"ffn_down.bias", "feed_forward.down_proj.bias"},
 };
 
-constexpr char kLayers[] = "model.layers.";
+constexpr GgufTensorName kNemotronOutside[] = {
+    {"token_embd.weight", "backbone.embeddings.weight"},
+    {"output_norm.weight", "backbone.norm_f.weight"},
+    {"output.weight", "lm_head.weight"},
+};
+constexpr GgufTensorName kNemotronInside[] = {
+    {"attn_norm.weight", "norm.weight"},
+    {"attn_q.weight", "mixer.q_proj.weight"},
+    {"attn_q.bias", "mixer.q_proj.bias"},
+    {"attn_k.weight", "mixer.k_proj.weight"},
+    {"attn_k.bias", "mixer.k_proj.bias"},
+    {"attn_v.weight", "mixer.v_proj.weight"},
+    {"attn_v.bias", "mixer.v_proj.bias"},
+    {"attn_output.weight", "mixer.o_proj.weight"},
+    {"attn_output.bias", "mixer.o_proj.bias"},
+    {"ssm_in.weight", "mixer.in_proj.weight"},
+    {"ssm_conv1d.weight", "mixer.conv1d.weight"},
+    {"ssm_conv1d.bias", "mixer.conv1d.bias"},
+    {"ssm_dt.bias", "mixer.dt_bias"},
+    {"ssm_a", "mixer.minus_exp_A_log"},
+    {"ssm_d", "mixer.D"},
+    {"ssm_norm.weight", "mixer.norm.weight"},
+    {"ssm_out.weight", "mixer.out_proj.weight"},
+    {"ffn_up.weight", "mixer.up_proj.weight"},
+    {"ffn_up.bias", "mixer.up_proj.bias"},
+    {"ffn_down.weight", "mixer.down_proj.weight"},
+    {"ffn_down.bias", "mixer.down_proj.bias"},
+    {"ffn_up_shexp.weight", "mixer.shared_experts.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mixer.shared_experts.down_proj.weight"},
+    {"ffn_gate_inp.weight", "mixer.gate.weight"},
+    {"exp_probs_b.bias", "mixer.gate.e_score_correction_bias"},
+    {"ffn_up_exps.weight", "mixer.experts.up_proj"},
+    {"ffn_down_exps.weight", "mixer.experts.down_proj"},
+    {"ffn_latent_down.weight", "mixer.fc1_latent_proj.weight"},
+    {"ffn_latent_up.weight", "mixer.fc2_latent_proj.weight"},
+};
+
+constexpr char kLayers[] = "model.layers.", kBackbone[] = "backbone.layers.";
 constexpr GgufArchitecture kHybrids[] = {
     {"qwen35",
      "qwen3_5_text",
      Qwen35Settings,
      kLayers,
-     {kQwen35Outside, kQwen35Inside, kAttention}},
+     {kQwen35Outside, kQwen35Inside, kAttentionNames}},
+    {"qwen35moe",
+     "qwen3_5_moe_text",
+     Qwen35MoeSettings,
+     kLayers,
+     {kQwen35Outside, kQwen35Inside, kAttentionNames}},
     {"granitehybrid",
      "granitemoehybrid",
      GraniteSettings,
      kLayers,
-     {kGraniteOutside, kGraniteInside, kAttention, kMamba}},
+     {kGraniteOutside, kGraniteInside, kAttentionNames, kMambaNames}},
     {"lfm2", "lfm2", Lfm2Settings, kLayers, {kLfm2Outside, kLfm2Inside}},
+    {"lfm2moe", "lfm2_moe", Lfm2MoeSettings, kLayers, {kLfm2Outside, kLfm2Inside}},
     {"falcon-h1",
      "falcon_h1",
      FalconSettings,
      kLayers,
-     {kFalconOutside, kFalconInside, kAttention, kMamba}},
+     {kFalconOutside, kFalconInside, kAttentionNames, kMambaNames}},
+    {"nemotron_h", "nemotron_h", NemotronSettings, kBackbone, {kNemotronOutside, kNemotronInside}},
+    {"nemotron_h_moe",
+     "nemotron_h",
+     NemotronSettings,
+     kBackbone,
+     {kNemotronOutside, kNemotronInside}},
 };
 
 }  // namespace

@@ -367,14 +367,19 @@ absl::StatusOr<GgufModel> Assemble(std::vector<Part> parts, const GgufTensors& t
   GgufSizes sizes;
   RIVULET_ASSIGN_OR_RETURN(model.config,
                            ConfigOf(*architecture, parts[0].metadata, tensors, &sizes));
-  std::map<std::string, CheckpointTensors::Presented> presented;
+  using Presented = CheckpointTensors::Presented;
+  std::map<std::string, Presented> presented;
   for (const auto& [name, entry] : tensors) {
     const std::optional<std::string> ours = OurName(*architecture, sizes, name);
     if (!ours) {
       return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": ", architecture->name, " of ",
                                          sizes.layers, " layers has no such tensor"));
     }
-    if (!IsDummy(*ours)) presented[*ours] = {name, OurShape(name, entry.shape, sizes)};
+    if (IsDummy(*ours)) continue;
+    if (!presented.emplace(*ours, Presented{name, OurShape(name, entry.shape, sizes)}).second) {
+      return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": the file has it twice, under ",
+                                         "another name, too"));
+    }
   }
   model.metadata = std::move(parts[0].metadata);
   CheckpointTensors::GgufFiles files;
