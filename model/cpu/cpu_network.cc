@@ -267,8 +267,11 @@ void CpuPass::AddFfn(const LayerWeights& layer) const {
 
 void CpuPass::Product(const MatrixWeights& m, const float* input, int ld_input, float* y, int ldy,
                       int count, kernels::Epilogue epilogue) const {
-  kernels::GemmArgs args = ProductArgs(m, input, ld_input, y, ldy, count, epilogue);
-  if (kernels::IsQuantized(m.packed.type)) {
+  const auto is_quantized = [](const MatrixWeights& part) {
+    return kernels::IsQuantized(part.packed.type);
+  };
+  const uint8_t* quantized_rows = nullptr;
+  if (is_quantized(m) || std::any_of(m.more.begin(), m.more.end(), is_quantized)) {
     const size_t row = kernels::QuantizedRowLayout(m.packed.k).bytes;
     auto* const all = static_cast<uint8_t*>(a.scratch.quantized[quantized++ % 2].data());
     const IndexRange own = ShareOf(count, thread, threads);
@@ -276,9 +279,16 @@ void CpuPass::Product(const MatrixWeights& m, const float* input, int ld_input, 
                               all + size_t(own.begin) * row, own.end - own.begin, ld_input,
                               m.packed.k});
     Wait();
-    args.quantized_x = all;
+    quantized_rows = all;
   }
-  kernels::GemmCpu(args);
+  const auto multiply = [&](const MatrixWeights& part) {
+    kernels::GemmArgs args =
+        ProductArgs(part, input, ld_input, y + part.first, ldy, count, epilogue);
+    if (is_quantized(part)) args.quantized_x = quantized_rows;
+    kernels::GemmCpu(args);
+  };
+  multiply(m);
+  for (const MatrixWeights& part : m.more) multiply(part);
 }
 
 void CpuPass::KeepOutputRows() {

@@ -25,9 +25,15 @@ class InputMatrix {
       n_ = begin_ = kernels::PaddedColumns(n_);
     }
     *column = n_;
-    (begin_ == 0 ? parts_ : small_).push_back(rows);
+    if (begin_ == 0) {
+      parts_.emplace_back(rows, n_);
+    } else {
+      small_.push_back(rows);
+    }
     n_ += rows.rows;
   }
+  // The next part begins with a whole panel, so that its blocks may have another type.
+  void Align() { n_ = kernels::PaddedColumns(n_); }
   // All rows of the tensor.
   void AddLow(const std::string& name, int* column) {
     Add({name, reader_.RowsOf(name)}, column, MatrixUse::kExact);
@@ -45,14 +51,16 @@ class InputMatrix {
       bias.resize(bias.size() - size_t(exact));
     }
     const int k = reader->config.hidden_size;
-    RIVULET_RETURN_IF_ERROR(reader->Matrix(parts_, k, &layer->in, bias));
+    const int end = parts_.back().second + parts_.back().first.rows;
+    RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix(parts_, k, end, &layer->in, bias));
     if (small_.empty()) return absl::OkStatus();
     return reader->Matrix(small_, k, &layer->in_small, small, MatrixUse::kExact);
   }
 
  private:
   const TensorPacker& reader_;
-  std::vector<TensorRows> parts_, small_;
+  std::vector<std::pair<TensorRows, int>> parts_;  // with their columns
+  std::vector<TensorRows> small_;
   int n_ = 0, begin_ = 0;  // begin_: first column of small_; 0: none
 };
 

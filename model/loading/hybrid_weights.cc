@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weights of hybrids, as transformers names them.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,32 +139,37 @@ absl::Status HybridReader::ReadSoftmaxInputs(const std::string& attn, LayerWeigh
   InputColumns& columns = weights_->softmax_columns;
   columns.q = 0;
   columns.gate = softmax_.gate ? queries : -1;
-  columns.k = parts * queries;
-  columns.v = columns.k + keys;
+  columns.k = kernels::PaddedColumns(parts * queries);
+  columns.v = columns.k + kernels::PaddedColumns(keys);
   columns.n = columns.v + keys;
-  std::vector<TensorRows> rows;
-  std::vector<float> file_bias, bias;
-  if (softmax_.bias) {
-    RIVULET_RETURN_IF_ERROR(
-        ReadBias(reader_, attn + "q_proj", parts * queries, 1 / softmax_.input_scale, &file_bias));
-  }
+  std::vector<std::pair<TensorRows, int>> rows;
+  std::vector<float> file_bias, bias(softmax_.bias ? size_t(columns.n) : 0);
+  // `count` rows of a projection, from `first` of `of` on, and their biases.
+  const auto add = [&](const char* name, int count, int first, int of, int column) {
+    rows.push_back({{attn + name + ".weight", count, first, of}, column});
+    if (!softmax_.bias) return;
+    std::copy_n(file_bias.begin() + first, count, bias.begin() + column);
+  };
+  const auto read_bias = [&](const char* name, int size) {
+    return softmax_.bias
+               ? ReadBias(reader_, attn + name, size, 1 / softmax_.input_scale, &file_bias)
+               : absl::OkStatus();
+  };
+  RIVULET_RETURN_IF_ERROR(read_bias("q_proj", parts * queries));
   for (int part = 0; part < parts; ++part) {
+    if (parts == 1) {
+      add("q_proj", queries, 0, 0, 0);
+      break;
+    }
     for (int h = 0; h < softmax_.num_heads; ++h) {
-      const int first = (h * parts + part) * dim;
-      rows.push_back({attn + "q_proj.weight", dim, first, parts * queries});
-      if (!softmax_.bias) continue;
-      bias.insert(bias.end(), file_bias.begin() + first, file_bias.begin() + first + dim);
+      add("q_proj", dim, (h * parts + part) * dim, parts * queries, part * queries + h * dim);
     }
   }
-  if (parts == 1) rows = {{attn + "q_proj.weight", queries}};
-  for (const char* name : {"k_proj", "v_proj"}) {
-    rows.push_back({attn + name + ".weight", keys});
-    if (!softmax_.bias) continue;
-    RIVULET_RETURN_IF_ERROR(
-        ReadBias(reader_, attn + name, keys, 1 / softmax_.input_scale, &file_bias));
-    bias.insert(bias.end(), file_bias.begin(), file_bias.end());
-  }
-  return reader_->Matrix(rows, config_.hidden_size, &layer->in, bias);
+  RIVULET_RETURN_IF_ERROR(read_bias("k_proj", keys));
+  add("k_proj", keys, 0, 0, columns.k);
+  RIVULET_RETURN_IF_ERROR(read_bias("v_proj", keys));
+  add("v_proj", keys, 0, 0, columns.v);
+  return reader_->PlacedMatrix(rows, config_.hidden_size, columns.n, &layer->in, bias);
 }
 
 absl::Status HybridReader::ReadSoftmax(const std::string& attn, LayerWeights* layer) {
@@ -191,6 +197,7 @@ absl::Status HybridReader::ReadDelta(const std::string& mixer, LayerWeights* lay
   in.Add({mixer + "in_proj_qkv.weight", channels}, &columns.q);
   columns.k = columns.q + config_.keys();
   columns.v = columns.k + config_.keys();
+  in.Align();
   in.Add({mixer + "in_proj_z.weight", config_.values()}, &columns.gate);
   in.Add({mixer + "in_proj_b.weight", heads}, &columns.beta, MatrixUse::kExact);
   in.Add({mixer + "in_proj_a.weight", heads}, &columns.dt, MatrixUse::kExact);

@@ -416,6 +416,7 @@ class ProductCounter {
       facts_.multiply_adds += count;
       facts_.row_bytes += kernels::PackedSize(w.type, w.k, w.n) / size_t(of) * size_t(chosen);
       if (w.type == WeightType::kF32) wide_ += count;
+      for (const MatrixWeights& part : m->more) Add({&part}, of, chosen);
     }
   }
   void Add(const ExpertWeights& experts, const kernels::Router& router) {

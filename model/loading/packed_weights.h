@@ -21,13 +21,16 @@
 
 namespace rivulet {
 
-// A packed matrix and its bias. `bias` is zero padded to whole panels.
+// A packed matrix and its bias. `bias` is zero padded to whole panels. Where a GGUF file has blocks
+// of several types, `more` has the columns of y from the first of another type on.
 struct MatrixWeights {
   AlignedBuffer panels;
   std::vector<float> bias;
   kernels::PackedMatrix packed;  // points into `panels`
   // The tensors whose rows are the columns of y, each with its first column, in order.
   std::vector<std::pair<std::string, int>> tensors;
+  int first = 0;                    // column of y: a whole number of panels; not 0 in `more` alone
+  std::vector<MatrixWeights> more;  // of the same input; without `more` themselves
 
   // The tensor of column `n` of y. REQUIRES: there is one.
   const std::string& TensorOf(int n) const;

@@ -114,10 +114,38 @@ TensorRows TensorPacker::Place(const TensorRows& part) const {
 absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& given, int k,
                                         int n, MatrixWeights* m, const std::vector<float>& bias,
                                         MatrixUse use) {
-  m->bias = bias;
-  m->bias.resize(size_t(kernels::PaddedColumns(n)));
-  Keep(m->bias.size() - bias.size());  // Values has counted the others
-  return Panels(given, k, n, use, m);
+  std::vector<float> padded = bias;
+  padded.resize(size_t(kernels::PaddedColumns(n)));
+  Keep(padded.size() - bias.size());  // Values has counted the others
+  for (size_t i = 0, count = 0; i < given.size(); i += count) {
+    count = CountAlike(std::span(given).subspan(i), use);
+    const int first = given[i].second, end = i + count < given.size() ? given[i + count].second : n;
+    MatrixWeights& to = i == 0 ? *m : m->more.emplace_back();
+    to.first = first;
+    const auto at = padded.begin() + first;
+    to.bias.assign(at, at + kernels::PaddedColumns(end - first));
+    std::vector<std::pair<TensorRows, int>> own(given.begin() + ptrdiff_t(i),
+                                                given.begin() + ptrdiff_t(i + count));
+    for (auto& [rows, column] : own) column -= first;
+    RIVULET_RETURN_IF_ERROR(Panels(own, k, end - first, use, &to));
+  }
+  return absl::OkStatus();
+}
+
+size_t TensorPacker::CountAlike(std::span<const std::pair<TensorRows, int>> parts,
+                                MatrixUse use) const {
+  if (use != MatrixUse::kLayer || choice_.layers != WeightPrecision::kAuto || !quantizes()) {
+    return parts.size();
+  }
+  const auto type_of = [this](const std::pair<TensorRows, int>& part) {
+    const TensorEntry* const entry = tensors_.Find(Place(part.first).name);
+    return entry == nullptr ? WeightType::kF32 : TypeOf(entry->dtype);
+  };
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (type_of(parts[i]) == type_of(parts[0])) continue;
+    if (parts[i].second % kernels::kPanelColumns == 0) return i;
+  }
+  return parts.size();
 }
 
 absl::Status TensorPacker::Experts(const std::vector<std::pair<TensorRows, int>>& parts, int k,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +95,9 @@ class TensorPacker {
   // If only some rows of a tensor are integers, the others may be a tensor of their own:
   // NAME.rows_FIRST.
   TensorRows Place(const TensorRows& part) const;
+  // The number of `parts` that form one matrix with the first. Where a file's blocks have several
+  // types, the next part has another type and begins with a whole panel.
+  size_t CountAlike(std::span<const std::pair<TensorRows, int>> parts, MatrixUse use) const;
   kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, MatrixWeights* m) const;
   // Packs rows begin .. end - 1 of the part: rounded, or the file's own blocks.
