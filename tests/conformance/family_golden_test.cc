@@ -93,6 +93,28 @@ TEST_P(FamilyGoldenTest, OutputsAndLikelihoodMatchFloat64) {
   }
 }
 
+// As served, with activations of 8 bits.
+TEST_P(FamilyGoldenTest, RoundedActivationsStayNearFloat64) {
+  const auto backend = NewBackend(model_, 2);
+  if (!RoundsActivations(*backend)) return;
+  for (const GoldenSequence& sequence : golden_.sequences) {
+    const BackendScore score = Score(*backend, sequence.tokens, 1024);
+    if (sequence.num_scored > 9) {  // a few tokens can be unlucky
+      EXPECT_NEAR(score.nll_nats, sequence.nll_nats, 0.005 * sequence.nll_nats);
+    }
+    for (size_t i = 0; i < sequence.outputs.size(); ++i) {
+      const std::vector<float>& served = score.outputs[size_t(golden_.positions[i])];
+      double errors = 0, squares = 0;
+      for (size_t j = 0; j < served.size(); ++j) {
+        const double exact = sequence.outputs[i][j], error = double{served[j]} - exact;
+        errors += error * error;
+        squares += exact * exact;
+      }
+      EXPECT_LT(std::sqrt(errors / squares), 0.05) << "position " << golden_.positions[i];
+    }
+  }
+}
+
 // The root of the mean square of the errors of a sequence's outputs, over that of the outputs.
 double OutputError(const BackendScore& score, const BackendScore& exact) {
   double errors = 0, squares = 0;
