@@ -69,18 +69,22 @@ struct Figures {
   bool profile = false;
 };
 
-// The matrices that a token row is multiplied with, and what holds them.
+// The matrices that a token row is multiplied with, and what holds them. Of a mixture of experts:
+// the first ones, as many as a row chooses.
 struct Products {
   std::unique_ptr<const PackedWeights> weights;
-  std::vector<const MatrixWeights*> matrices;
+  std::vector<kernels::PackedMatrix> matrices;
   size_t bytes = 0, values = 0, widest = 0;  // widest: in values, of an input or output row
 
-  void Add(const MatrixWeights& m) {
+  void Add(const MatrixWeights& m, int of = 1, int chosen = 1) {
     if (m.packed.panels == nullptr) return;
-    matrices.push_back(&m);
-    bytes += kernels::PackedSize(m.packed.type, m.packed.k, m.packed.n);
-    values += size_t(m.packed.k) * size_t(kernels::PaddedColumns(m.packed.n));
-    widest = std::max({widest, size_t(m.packed.k), size_t(kernels::PaddedColumns(m.packed.n))});
+    for (const MatrixWeights& more : m.more) Add(more);
+    kernels::PackedMatrix w = m.packed;
+    w.n = w.n / of * chosen;
+    matrices.push_back(w);
+    bytes += kernels::PackedSize(w.type, w.k, w.n);
+    values += size_t(w.k) * size_t(kernels::PaddedColumns(w.n));
+    widest = std::max({widest, size_t(w.k), size_t(kernels::PaddedColumns(w.n))});
   }
 };
 
@@ -99,6 +103,13 @@ Products LoadProducts(const Model& model, const WeightChoice& precision) {
     }
     for (const MatrixWeights* m : {&layer.decay, &layer.gate, &layer.out, &layer.up, &layer.down})
       products.Add(*m);
+    if (const ExpertWeights* const own = layer.experts.get()) {
+      const kernels::Router& router = model.config().block().experts->router;
+      for (const MatrixWeights* m : {&own->router, &own->in, &own->out}) products.Add(*m);
+      for (const MatrixWeights* m : {&own->up, &own->down}) {
+        products.Add(*m, router.experts, router.chosen);
+      }
+    }
   }
   products.Add(products.weights->transform);
   products.Add(products.weights->Head());
@@ -155,22 +166,22 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
                        const WeightChoice& precision) {
   const int rows = int(state.range(0)), threads = int(state.range(1));
   const Products& products = subjects->products(name, precision);
-  std::vector<float> x(size_t(rows) * products.widest, 0.5f), y(size_t(rows) * products.widest);
+  std::vector<float> x(size_t(rows) * products.widest, 0.5f), y(x), bias(products.widest);
   const AlignedBuffer quantized(size_t(rows) *
                                 kernels::QuantizedRowLayout(int(products.widest)).bytes);
   ThreadTeam team(threads);
   for (auto _ : state) {
     team.Run([&](int thread, SpinBarrier& barrier) {
-      for (const MatrixWeights* m : products.matrices) {
+      for (const kernels::PackedMatrix& m : products.matrices) {
         kernels::GemmArgs args;
-        args.w = m->packed;
-        args.bias = m->bias.data();
+        args.w = m;
+        args.bias = bias.data();
         args.x = x.data();
         args.y = y.data();
         args.rows = rows;
-        args.ldx = m->packed.k;
-        args.ldy = kernels::PaddedColumns(m->packed.n);
-        const int panels = kernels::NumPanels(m->packed.n);
+        args.ldx = m.k;
+        args.ldy = kernels::PaddedColumns(m.n);
+        const int panels = kernels::NumPanels(m.n);
         args.panel_begin = panels * thread / barrier.threads();
         args.panel_end = panels * (thread + 1) / barrier.threads();
         if (kernels::IsQuantized(args.w.type)) {

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """RWKV-7 0.4B, Mamba-2 130m and two hybrids on the CPU, compared with llama.cpp: one stream, 32 streams, the first token of a prompt.
+And mixtures of experts of 7 and 8 billion weights (random_gguf.py), whose files are written as blocks: types q4_k_m and q8_0, ours
+q4_k_m, int8 (the file q8_0) and int4 (of the file q8_0).
 
 The peer is llama.cpp from the source distribution of the PyPI package llama-cpp-python, built for this processor:
     pip download --no-binary :all: --no-deps llama-cpp-python && tar xzf llama_cpp_python-*.tar.gz
@@ -38,6 +40,7 @@ import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
+import random_gguf  # noqa: E402
 from make_family import MAMBA2, RANGES, RWKV7, all_shapes  # noqa: E402
 
 STREAMS = 32
@@ -142,6 +145,9 @@ def make_directory(directory, config):
 
 
 def gguf_of(args, name, kind):
+    """A mixture of experts has no F16: its int8 is the blocks of Q8_0, and its int4 is made of them at load."""
+    if name in random_gguf.SHAPES:
+        kind = {"int8": "q8_0", "int4": "q8_0"}.get(kind, kind)
     return args.work / (f"{name}.gguf" if kind == "f16" else f"{name}.{kind}.gguf")
 
 
@@ -192,8 +198,9 @@ def measure_peer(args, name, kind):
 
 
 def measure_own(args, name, kind):
-    command = [args.bench, f"--model={args.work / name}", "--benchmark_format=json", "--benchmark_min_time=1"]
-    command += [] if kind == "f16" else [f"--weights={kind}"]
+    experts = name in random_gguf.SHAPES
+    command = [args.bench, f"--model={gguf_of(args, name, kind) if experts else args.work / name}", "--benchmark_format=json", "--benchmark_min_time=1"]
+    command += [] if kind == "f16" or (experts and kind != "int4") else [f"--weights={kind}"]
     command += [f"--target={args.target}"] if args.target else []
     at = {}
     for n in args.contexts:
@@ -255,7 +262,7 @@ def report(name, rounds, columns):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=pathlib.Path, required=True, help="where the models are made")
-    parser.add_argument("--models", default="rwkv7-0.4b,mamba2-130m", help=", ".join(MODELS))
+    parser.add_argument("--models", default="rwkv7-0.4b,mamba2-130m", help=", ".join([*MODELS, *random_gguf.SHAPES]))
     parser.add_argument("--source", type=pathlib.Path, help="llama.cpp's sources, with convert_hf_to_gguf.py")
     parser.add_argument("--peer", type=pathlib.Path, help="its llama-batched-bench, beside its llama-quantize")
     parser.add_argument("--types", default="f16", help="the peer's: f16, and what llama-quantize knows, such as q8_0, q4_k_m, q4_0")
@@ -269,15 +276,21 @@ def main():
     parser.add_argument("--make-only", action="store_true", help="write the directories, measure nothing")
     args = parser.parse_args()
     names = args.models.split(",")
-    unknown = [name for name in names if name not in MODELS]
+    known = [*MODELS, *random_gguf.SHAPES]
+    unknown = [name for name in names if name not in known]
     if unknown:
-        parser.error(f"--models: {unknown[0]!r} is none of {', '.join(MODELS)}")
+        parser.error(f"--models: {unknown[0]!r} is none of {', '.join(known)}")
     if not args.make_only and (args.source is None or args.peer is None):
         parser.error("--source and --peer are needed, unless --make-only")
     args.contexts = [int(n) for n in args.contexts.split(",") if n]
     args.threads = len(os.sched_getaffinity(0))
     types, own = args.types.split(","), args.own.split(",")
     for name in names:
+        if name in random_gguf.SHAPES:
+            for path in {gguf_of(args, name, kind) for kind in (*types, *own)}:
+                if not path.exists():
+                    random_gguf.write(path, name, path.suffixes[-2][1:])
+            continue
         if not (args.work / name / "model.safetensors").exists():
             make_directory(args.work / name, MODELS[name])
         for kind in [] if args.make_only else dict.fromkeys(["f16", *types]):  # F16 first: the others are made of it
