@@ -4,7 +4,9 @@
 // and threads, multiply-adds in registers, and memory that is read, or read and written, by as many
 // threads.
 //
-// Flags of its own, with --model:
+// Without --model also single products BM_Product/TYPE/WIDTH, of every type of weights.
+//
+// Flags of its own, with --model (--target: always):
 //   --model=NAME|DIR  this model alone (LoadModel of backend_choice.h)
 //   --rows=1,32       of its steps
 //   --prompt=N        tokens of its prompt, 0: none; by default 512
@@ -27,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <span>
 #include <string>
 #include <tuple>
@@ -42,6 +45,7 @@
 #include "kernels/quantized.h"
 #include "model/base/thread_team.h"
 #include "model/loading/packed_weights.h"
+#include "model/weights/dtype.h"
 #include "tests/bench/backend_choice.h"
 #include "tests/bench/generation.h"
 #include "tests/bench/multiply_add_peak.h"
@@ -201,6 +205,68 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
   state.counters["GFLOP/s"] =
       benchmark::Counter(2e-9 * double(state.iterations() * rows) * double(products.values),
                          benchmark::Counter::kIsRate);
+}
+
+// A packed matrix of `width` x `width` random weights of a file's type.
+MatrixWeights RandomMatrix(DType dtype, int width) {
+  const DTypeLayout& layout = LayoutOf(dtype);
+  const kernels::WeightType type = PackedTypeOf(dtype).value_or(kernels::WeightType::kF16);
+  MatrixWeights m;
+  m.bias.resize(size_t(width));
+  m.panels = AlignedBuffer(kernels::PackedSize(type, width, width));
+  m.packed = {type, width, width, m.panels.data()};
+  std::minstd_rand random(1);
+  std::string block(layout.bytes, '\0');
+  const std::vector<float> row(size_t(width), 0.25f);
+  bool packed = true;
+  for (int column = 0; column < width; ++column) {
+    if (!PackedTypeOf(dtype)) {
+      packed &= kernels::PackWeights(type, row.data(), 1, width, column, m.panels.data());
+    }
+    const int groups = int(layout.weights) / kernels::kQuantizedInputs;
+    for (int g = 0; groups > 0 && g < width / kernels::kQuantizedInputs; g += groups) {
+      do {
+        for (char& byte : block) byte = char(random() >> 8);
+      } while (FindNonFinite(dtype, block.data(), 1));
+      packed &= PackBlock(dtype, block.data(), width, column, g, m.panels.data());
+    }
+  }
+  if (!packed) bench::Fail("random weights do not fit their type", 1);
+  return m;
+}
+
+// Products of one type, each with another copy of the matrix, which is in no cache. Counters: GB/s
+// of weights; ns/row.
+void BM_Product(benchmark::State& state, DType dtype, int width) {
+  constexpr size_t kBytes = size_t{256} << 20;
+  const int rows = int(state.range(0));
+  const MatrixWeights m = RandomMatrix(dtype, width);
+  const size_t size = kernels::PackedSize(m.packed.type, width, width), copies = kBytes / size;
+  const AlignedBuffer all(copies * size),
+      quantized(size_t(rows) * kernels::QuantizedRowLayout(width).bytes);
+  for (size_t i = 0; i < copies; ++i) {
+    std::memcpy(static_cast<char*>(all.data()) + i * size, m.panels.data(), size);
+  }
+  std::vector<float> x(size_t(rows) * size_t(width), 0.5f), y(x.size());
+  kernels::QuantizeRowsCpu({x.data(), quantized.data(), rows, width, width});
+  kernels::GemmArgs args;
+  args.w = m.packed;
+  args.bias = m.bias.data();
+  args.x = x.data();
+  args.quantized_x = quantized.data();
+  args.y = y.data();
+  args.rows = rows;
+  args.ldx = args.ldy = width;
+  args.panel_end = kernels::NumPanels(width);
+  size_t copy = 0;
+  for (auto _ : state) {
+    args.w.panels = static_cast<const char*>(all.data()) + copy * size;
+    copy = (copy + 1) % copies;
+    kernels::GemmCpu(args);
+    benchmark::ClobberMemory();
+  }
+  state.counters["GB/s"] = benchmark::Counter(1e-9 * double(size) * double(state.iterations()),
+                                              benchmark::Counter::kIsRate);
 }
 
 // The limit of products of many rows: threads that only multiply and add, in registers.
@@ -485,6 +551,20 @@ benchmark::internal::Benchmark* Add(Subjects* subjects, const std::string& name,
       name.c_str(), [=](benchmark::State& state) { function(state, subjects, args...); });
 }
 
+void RegisterProducts() {
+  for (const DType dtype :
+       {DType::kF16, DType::kQ8_0, DType::kQ4_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    for (const int width : {2048, 4096}) {
+      benchmark::RegisterBenchmark(
+          absl::StrCat("BM_Product/", LayoutOf(dtype).name, "/", width).c_str(),
+          [=](benchmark::State& state) { BM_Product(state, dtype, width); })
+          ->ArgName("rows")
+          ->ArgsProduct({{1, 4, 32}})
+          ->Unit(benchmark::kMicrosecond);
+    }
+  }
+}
+
 void RegisterCpu(Subjects* subjects) {
   constexpr WeightPrecision kF32 = WeightPrecision::kF32,
                             kF16 = WeightPrecision::kAuto;  // both files are F16
@@ -617,7 +697,10 @@ int SlotsFor(const Choice& choice, const Figures& figures) {
 }
 
 void Register(Subjects* subjects, const Figures& figures) {
-  if (figures.model.empty()) return RegisterCpu(subjects);
+  if (figures.model.empty()) {
+    RegisterProducts();
+    return RegisterCpu(subjects);
+  }
   if (subjects->choice().cuda) return RegisterModelOnCuda(subjects, figures);
   RegisterModelOnCpu(subjects, figures);
 }
