@@ -117,7 +117,7 @@ bool PlaceEight(const uint16_t* square, uint16_t* halves) {
 
 // Copies a group of a column to its step in a panel. False if one of its weights is too large.
 bool PackInt8(const QuantizedGroup& group, int all_k, int step, int column, uint8_t* panel) {
-  const uint16_t scale = F32ToF16(group.scale[0]);  // exact: the scale is an F16
+  const uint16_t scale = F32ToF16(group.d);  // exact: the scale is an F16
   const auto g = static_cast<size_t>(step), c = static_cast<size_t>(column % 8);
   std::memcpy(panel + static_cast<size_t>(CudaSteps(all_k)) * kInt8Bytes + g * kInt8ScaleBytes +
                   c * sizeof scale,
@@ -130,7 +130,7 @@ bool PackInt8(const QuantizedGroup& group, int all_k, int step, int column, uint
   std::memcpy(panel + g * kInt8Bytes + c * sizeof lanes, lanes, sizeof lanes);
   int most = 0;
   for (int j = 0; j < kStep; ++j) most = std::max(most, std::abs(int{lanes[j]} - 128));
-  return std::abs(static_cast<float>(most) * group.scale[0]) <= kLargestF16;
+  return std::abs(static_cast<float>(most) * group.d) <= kLargestF16;
 }
 
 // Calls pack(panel of `from`, k, columns begin .. end - 1 of the panel, their destination).

@@ -14,6 +14,9 @@ const char* CheckGemm(const GemmArgs& args) {
   if (args.w.panels == nullptr || args.bias == nullptr) return "weights and bias must be set";
   if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
   const bool quantized = IsQuantized(args.w.type);
+  if (quantized && FormatOf(args.w.type).groups > 1 &&
+      args.w.k % FormatOf(args.w.type).inputs() != 0)
+    return "k is whole blocks of the type";
   const void* const x = quantized ? args.quantized_x : args.x;
   if (args.rows > 0 && (x == nullptr || args.y == nullptr)) return "x and y must be set";
   if (!quantized && args.ldx < args.w.k) return "ldx >= k";
@@ -30,7 +33,7 @@ const char* CheckGemm(const GemmArgs& args) {
 
 size_t PackedSize(WeightType type, int k, int n) {
   if (IsQuantized(type)) {
-    return size_t(NumPanels(n)) * size_t(QuantizedGroups(k)) * FormatOf(type).bytes();
+    return size_t(NumPanels(n)) * size_t(QuantizedBlocks(type, k)) * FormatOf(type).bytes();
   }
   return WeightBytes(type) * size_t(k) * size_t(PaddedColumns(n));
 }

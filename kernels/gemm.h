@@ -25,7 +25,19 @@ constexpr int PaddedColumns(int n) { return NumPanels(n) * kPanelColumns; }
 
 // kInt8 and later types: integers in groups with scales, multiplied with rows of 8 bits
 // (kernels/quantized.h).
-enum class WeightType : uint8_t { kF32, kF16, kBF16, kInt8, kInt4, kQ4K, kQ5K, kQ6K };
+enum class WeightType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kInt8,
+  kInt4,
+  kInt5,
+  kQ4K,
+  kQ5K,
+  kQ6K,
+  kIQ4NL,
+  kIQ4XS
+};
 constexpr bool IsQuantized(WeightType type) { return type >= WeightType::kInt8; }
 // REQUIRES: not quantized.
 constexpr size_t WeightBytes(WeightType type) { return type == WeightType::kF32 ? 4 : 2; }

@@ -2,9 +2,12 @@
 // Packing of weights of 8 and 4 bits: rounding at load, the same for every implementation.
 #include "kernels/quantized.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "kernels/half.h"
@@ -44,40 +47,196 @@ std::pair<float, float> Range(const float* w) {
 
 bool IsFinite(uint16_t half) { return (half & kInfinity) != kInfinity; }
 
-void StoreScale(float value, int bytes, uint8_t* at) {
-  if (bytes == 4) {
-    std::memcpy(at, &value, 4);
-    return;
-  }
+void StoreHalf(float value, uint8_t* at) {
   const uint16_t half = F32ToF16(value);
   std::memcpy(at, &half, 2);
 }
 
-float LoadScale(int bytes, const uint8_t* at) {
-  if (bytes == 2) {
-    uint16_t half = 0;
-    std::memcpy(&half, at, 2);
-    return F16ToF32(half);
-  }
-  float value = 0;
-  std::memcpy(&value, at, 4);
-  return value;
+float LoadHalf(const uint8_t* at) {
+  uint16_t half = 0;
+  std::memcpy(&half, at, 2);
+  return F16ToF32(half);
 }
 
-// The offset in bytes of the block with group `g` of column `column`.
+// Where the block with group `g` of column `column` begins, in bytes.
 size_t BlockAt(WeightType type, int k, int column, int g) {
   const size_t panel = size_t(column / kPanelColumns);
-  return (panel * size_t(QuantizedGroups(k)) + size_t(g)) * FormatOf(type).bytes();
+  const int block = g / FormatOf(type).groups;
+  return (panel * size_t(QuantizedBlocks(type, k)) + size_t(block)) * FormatOf(type).bytes();
 }
 
-// Offsets of a column's scales in a block.
-size_t ScaleAt(const QuantizedFormat& format, int column, int half) {
-  return size_t((half * kPanelColumns + column % kPanelColumns) * format.scale_bytes);
+// u and v of group `g` of a block with minima; `units`: those of the column, a row apart.
+void StoreSixBits(int g, const QuantizedGroup& group, uint8_t* units) {
+  const auto at = [&](int row) -> uint8_t& { return units[(row + g % 4) * kPanelColumns]; };
+  const auto u = uint8_t(group.u[0]), v = group.v;
+  if (g < 4) {
+    at(0) = uint8_t((at(0) & 0xC0) | u);
+    at(4) = uint8_t((at(4) & 0xC0) | v);
+  } else {
+    at(0) = uint8_t((at(0) & 63) | u >> 4 << 6);
+    at(4) = uint8_t((at(4) & 63) | v >> 4 << 6);
+    at(8) = uint8_t((u & 15) | v << 4);
+  }
+}
+
+void LoadSixBits(int g, const uint8_t* units, QuantizedGroup* group) {
+  const auto at = [&](int row) { return units[(row + g % 4) * kPanelColumns]; };
+  group->u[0] = int8_t(g < 4 ? at(0) & 63 : (at(8) & 15) | at(0) >> 6 << 4);
+  group->v = uint8_t(g < 4 ? at(4) & 63 : at(8) >> 4 | at(4) >> 6 << 4);
+}
+
+// The q of a column; `values` are the group's.
+void StoreIntegers(const QuantizedFormat& format, const uint8_t* q, int column, uint8_t* values) {
+  for (int word = 0; word < format.bits; ++word) {
+    std::memset(values + (word * kPanelColumns + column) * 4, 0, 4);
+  }
+  for (int i = 0; i < kQuantizedInputs; ++i) {
+    const int word = i / 4, half = word / 4;
+    const auto add = [&](int to, int bits) {
+      uint8_t& byte = values[(to * kPanelColumns + column) * 4 + i % 4];
+      byte = uint8_t(byte | bits);
+    };
+    if (format.bits == 8) {
+      add(word, q[i]);
+    } else if (format.bits == 6) {
+      const int raised = static_cast<int8_t>(q[i]) + 32;
+      if (word % 4 < 3) add(3 * half + word % 4, raised);
+      for (int part = 0; word % 4 == 3 && part < 3; ++part) {
+        add(3 * half + part, (raised >> 2 * part & 3) << 6);
+      }
+    } else {
+      const int8_t* const in_table = std::find(kTableValues, kTableValues + 15, int8_t(q[i]));
+      const int code = format.table ? int(in_table - kTableValues) : q[i];
+      add(word % 4, (code & 15) << 4 * half);
+      if (format.bits == 5) add(4, code >> 4 << word);
+    }
+  }
+}
+
+// --- Rounding to kQ4K
+
+// SSE2: loops of clamped and summed floats are not vectorised by the compiler. The order of a sum is
+// the same on every machine.
+using Four = __m128;
+
+float Sum(Four v) {
+  float lane[4];
+  _mm_storeu_ps(lane, v);
+  return (lane[0] + lane[1]) + (lane[2] + lane[3]);
+}
+
+// q = (w + raise) inverse, rounded into 0 .. 15.
+Four Nearest(Four w, Four raise, Four inverse) {
+  const Four shift = _mm_set1_ps(0x1.8p23f), q = _mm_mul_ps(_mm_add_ps(w, raise), inverse);
+  const Four in_range = _mm_min_ps(_mm_max_ps(q, _mm_setzero_ps()), _mm_set1_ps(15));
+  return _mm_sub_ps(_mm_add_ps(in_range, shift), shift);
+}
+
+// s q - m that is nearest to a group of weights, with m >= 0.
+struct Fit {
+  float s = 0, m = 0, gain = -1;  // gain: by how much it is nearer than 0, in squares
+};
+
+// The least squares for the integers of one range, which begins at -raise. `x`: the sum of w.
+Fit FitOf(const float* w, float x, float raise, float inverse) {
+  constexpr float kN = kQuantizedInputs;
+  Four q_sum = _mm_setzero_ps(), qq_sum = q_sum, xq_sum = q_sum;
+  for (int i = 0; i < kQuantizedInputs; i += 4) {
+    const Four in = _mm_loadu_ps(w + i);
+    const Four integer = Nearest(in, _mm_set1_ps(raise), _mm_set1_ps(inverse));
+    q_sum = _mm_add_ps(q_sum, integer);
+    qq_sum = _mm_add_ps(qq_sum, _mm_mul_ps(integer, integer));
+    xq_sum = _mm_add_ps(xq_sum, _mm_mul_ps(integer, in));
+  }
+  const float q = Sum(q_sum), qq = Sum(qq_sum), xq = Sum(xq_sum);
+  const float spread = kN * qq - q * q;
+  Fit fit;
+  if (spread > 0) {
+    fit.s = (kN * xq - x * q) / spread;
+    fit.m = (q * xq - qq * x) / spread;
+  }
+  if (!(spread > 0) || fit.m < 0) {
+    fit.m = 0;
+    fit.s = qq > 0 ? std::max(xq / qq, 0.0f) : 0;
+  }
+  fit.gain = fit.s * xq - fit.m * x;
+  return fit;
+}
+
+// The best of several ranges, of which the shorter ones lose the ends.
+Fit BestFit(const float* w) {
+  auto [low, high] = Range(w);
+  low = std::min(low, 0.0f);
+  Fit best;
+  if (!(high > low)) return best;
+  if (!(high - low < 0x1p40f)) return {std::numeric_limits<float>::infinity()};  // far beyond F16
+  Four sum = _mm_setzero_ps();
+  for (int i = 0; i < kQuantizedInputs; i += 4) sum = _mm_add_ps(sum, _mm_loadu_ps(w + i));
+  const float x = Sum(sum);
+  for (const float steps : {14.5f, 15.0f, 15.5f, 16.0f, 16.5f}) {
+    const Fit fit = FitOf(w, x, -low, steps / (high - low));
+    if (fit.gain > best.gain) best = fit;
+  }
+  return best;
+}
+
+// Sets q of a group whose scales are set; returns the sum of squares of the differences.
+float RoundWeights(const float* w, QuantizedGroup* group) {
+  const float s = group->Scale(0), m = group->Minimum();
+  const Four scale = _mm_set1_ps(s), inverse = _mm_set1_ps(s > 0 ? 1 / s : 0),
+             raise = _mm_set1_ps(m);
+  Four sum = _mm_setzero_ps();
+  for (int i = 0; i < kQuantizedInputs; i += 4) {
+    const Four in = _mm_loadu_ps(w + i), q = Nearest(in, raise, inverse);
+    const Four error = _mm_sub_ps(_mm_add_ps(in, raise), _mm_mul_ps(scale, q));
+    sum = _mm_add_ps(sum, _mm_mul_ps(error, error));
+    const __m128i words = _mm_cvtps_epi32(q), halves = _mm_packs_epi32(words, words);
+    const int32_t bytes = _mm_cvtsi128_si32(_mm_packus_epi16(halves, halves));
+    std::memcpy(group->q + i, &bytes, 4);
+  }
+  return Sum(sum);
+}
+
+// Sets u, v and q of a group with d and e: the best of the four next to s / d and m / e.
+void RoundGroup(const float* w, const Fit& fit, QuantizedGroup* group) {
+  const auto units = [](float value, float of) {
+    return of > 0 ? std::clamp(static_cast<int>(value / of), 0, 62) : 0;
+  };
+  const QuantizedGroup given = *group;
+  float least = -1;
+  for (int i = 0; i < 4; ++i) {
+    QuantizedGroup tried = given;
+    tried.u[0] = tried.u[1] = static_cast<int8_t>(units(fit.s, given.d) + i % 2);
+    tried.v = static_cast<uint8_t>(units(fit.m, given.e) + i / 2);
+    const float error = RoundWeights(w, &tried);
+    if (least >= 0 && !(error < least)) continue;
+    least = error;
+    *group = tried;
+  }
+}
+
+bool RoundToQ4K(const float* w, QuantizedGroup* groups) {
+  constexpr int kGroups = FormatOf(WeightType::kQ4K).groups;
+  Fit fits[kGroups];
+  float most_s = 0, most_m = 0;
+  for (int g = 0; g < kGroups; ++g) {
+    fits[g] = BestFit(w + g * kQuantizedInputs);
+    most_s = std::max(most_s, fits[g].s);
+    most_m = std::max(most_m, fits[g].m);
+  }
+  const uint16_t d = RoundUpToF16(most_s / 63), e = RoundUpToF16(most_m / 63);
+  const bool finite = IsFinite(d) && IsFinite(e);
+  for (int g = 0; g < kGroups; ++g) {
+    groups[g] = {F16ToF32(d), F16ToF32(e)};
+    if (finite) RoundGroup(w + g * kQuantizedInputs, fits[g], &groups[g]);
+  }
+  return finite;
 }
 
 }  // namespace
 
-bool RoundToGroup(WeightType type, const float* w, QuantizedGroup* group) {
+bool RoundToBlock(WeightType type, const float* w, QuantizedGroup* groups) {
+  if (type == WeightType::kQ4K) return RoundToQ4K(w, groups);
   const bool int4 = type == WeightType::kInt4;
   const auto [low, high] = Range(w);
   const uint16_t minimum = int4 ? F32ToF16(-low) : uint16_t{0};
@@ -86,12 +245,11 @@ bool RoundToGroup(WeightType type, const float* w, QuantizedGroup* group) {
   const uint16_t scale = RoundUpToF16(span);
   const float inverse = scale == 0 ? 0 : 1 / F16ToF32(scale);
   const float least = int4 ? 0 : -127, most = int4 ? 15 : 127;
-  group->scale[0] = group->scale[1] = F16ToF32(scale);
-  group->minimum = raise;
+  *groups = {F16ToF32(scale), raise};
   if (!IsFinite(scale) || !IsFinite(minimum)) return false;
   for (int i = 0; i < kQuantizedInputs; ++i) {
     const float q = RoundToEven(std::clamp((w[i] + raise) * inverse, least, most));
-    group->q[i] = static_cast<uint8_t>(static_cast<int>(q));
+    groups->q[i] = static_cast<uint8_t>(static_cast<int>(q));
   }
   return true;
 }
@@ -100,64 +258,56 @@ void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, 
                void* panels) {
   const QuantizedFormat format = FormatOf(type);
   uint8_t* const block = static_cast<uint8_t*>(panels) + BlockAt(type, k, column, g);
-  for (int half = 0; half < format.halves; ++half) {
-    StoreScale(group.scale[half], format.scale_bytes, block + ScaleAt(format, column, half));
+  const int c = column % kPanelColumns, in_block = g % format.groups;
+  StoreHalf(group.d, block + c * 2);
+  if (format.minimum) StoreHalf(group.e, block + format.minima() + c * 2);
+  uint8_t* const units = block + format.units() + c;
+  if (format.groups > 1 && format.minimum) StoreSixBits(in_block, group, units);
+  for (int half = 0; format.groups > 1 && !format.minimum && half < format.halves; ++half) {
+    units[(in_block * format.halves + half) * kPanelColumns] = uint8_t(group.u[half]);
   }
-  if (format.minimum) {
-    StoreScale(group.minimum, format.scale_bytes,
-               block + format.minima() + ScaleAt(format, column, 0));
-  }
-  uint8_t bytes[kQuantizedInputs];
-  std::copy_n(group.q, kQuantizedInputs, bytes);
-  if (format.bits == 4) {
-    for (int i = 0; i < 16; ++i) bytes[i] = uint8_t(bytes[i] | (bytes[i + 16] << 4));
-  }
-  uint8_t* const words = block + format.values() + size_t(column % kPanelColumns) * 4;
-  for (int word = 0; word < format.bits; ++word) {
-    std::memcpy(words + word * kPanelColumns * 4, bytes + word * 4, 4);
-  }
+  StoreIntegers(format, group.q, c,
+                block + format.values() + size_t(in_block) * format.group_bytes());
 }
 
 QuantizedGroup UnpackGroup(const PackedMatrix& w, int column, int g) {
   const QuantizedFormat format = FormatOf(w.type);
   const uint8_t* const block =
       static_cast<const uint8_t*>(w.panels) + BlockAt(w.type, w.k, column, g);
+  const int c = column % kPanelColumns, in_block = g % format.groups;
   QuantizedGroup group;
-  for (int half = 0; half < 2; ++half) {
-    group.scale[half] = LoadScale(
-        format.scale_bytes, block + ScaleAt(format, column, std::min(half, format.halves - 1)));
+  group.d = LoadHalf(block + c * 2);
+  if (format.minimum) group.e = LoadHalf(block + format.minima() + c * 2);
+  const uint8_t* const units = block + format.units() + c;
+  if (format.groups > 1 && format.minimum) LoadSixBits(in_block, units, &group);
+  for (int half = 0; format.groups > 1 && !format.minimum && half < format.halves; ++half) {
+    group.u[half] = int8_t(units[(in_block * format.halves + half) * kPanelColumns]);
   }
-  if (format.minimum) {
-    group.minimum =
-        LoadScale(format.scale_bytes, block + format.minima() + ScaleAt(format, column, 0));
-  }
-  const uint8_t* const words = block + format.values() + size_t(column % kPanelColumns) * 4;
-  for (int word = 0; word < format.bits; ++word) {
-    std::memcpy(group.q + word * 4, words + word * kPanelColumns * 4, 4);
-  }
-  for (int i = 0; format.bits == 4 && i < 16; ++i) {
-    group.q[i + 16] = group.q[i] >> 4;
-    group.q[i] &= 15;
-  }
+  if (format.halves == 1) group.u[1] = group.u[0];
+  const uint8_t* const values = block + format.values() + size_t(in_block) * format.group_bytes();
+  for (int i = 0; i < kQuantizedInputs; ++i) group.q[i] = uint8_t(IntegerAt(format, values, c, i));
   return group;
 }
 
 bool PackQuantized(WeightType type, const float* w, int n, int k, int column_begin, void* panels) {
+  const int groups = FormatOf(type).groups, inputs = FormatOf(type).inputs();
   bool finite = true;
   for (int row = 0; row < n; ++row) {
     const float* const in = w + size_t(row) * size_t(k);
-    for (int g = 0; g < QuantizedGroups(k); ++g) {
-      const float* whole = in + g * kQuantizedInputs;
+    for (int block = 0; block < QuantizedBlocks(type, k); ++block) {
+      const float* whole = in + block * inputs;
       float filled[kQuantizedInputs];
-      const int left = k - g * kQuantizedInputs;
-      if (left < kQuantizedInputs) {  // pad with the last weight, which widens no range
+      const int left = k - block * inputs;
+      if (left < inputs) {  // pad with the last weight, which widens no range
         std::copy_n(whole, left, filled);
         std::fill_n(filled + left, kQuantizedInputs - left, whole[left - 1]);
         whole = filled;
       }
-      QuantizedGroup group;
-      finite = RoundToGroup(type, whole, &group) && finite;
-      PackGroup(type, group, k, column_begin + row, g, panels);
+      QuantizedGroup rounded[kMostGroups];
+      finite = RoundToBlock(type, whole, rounded) && finite;
+      for (int g = 0; g < groups; ++g) {
+        PackGroup(type, rounded[g], k, column_begin + row, block * groups + g, panels);
+      }
     }
   }
   return finite;
@@ -166,7 +316,7 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
 void UnpackWeights(const QuantizedGroup& group, float (&out)[kQuantizedInputs]) {
   for (int j = 0; j < kQuantizedInputs; ++j) {
     const auto q = float(static_cast<int8_t>(group.q[j]));  // unsigned q are below 32
-    out[j] = std::fma(group.scale[j / 16], q, -group.minimum);
+    out[j] = std::fma(group.Scale(j / 16), q, -group.Minimum());
   }
 }
 

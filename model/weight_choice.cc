@@ -19,12 +19,16 @@ std::optional<WeightPrecision> PrecisionOf(absl::string_view name) {
   return std::nullopt;
 }
 
-constexpr int kQuantizerVersion = 1;  // kernels/quantized.cc: the rounding of weights
+// kernels/quantized.cc: the version of the rounding of weights
+int QuantizerVersion(WeightPrecision precision) {
+  return precision == WeightPrecision::kInt4 ? 2 : 1;
+}
 
 std::string TypeNumerics(WeightPrecision precision) {
   if (precision == WeightPrecision::kAuto) return "exact";
   const char* const name = kNames[static_cast<size_t>(precision)];
-  return precision < WeightPrecision::kInt8 ? name : absl::StrCat(name, "q", kQuantizerVersion);
+  return precision < WeightPrecision::kInt8 ? name
+                                            : absl::StrCat(name, "q", QuantizerVersion(precision));
 }
 
 }  // namespace

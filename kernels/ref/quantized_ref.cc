@@ -26,9 +26,9 @@ float Output(const GemmArgs& args, int row, int column) {
           static_cast<int8_t>(x[size_t(g * kQuantizedInputs + i)]);
     }
     for (int half = 0; half < format.halves; ++half) {
-      y = std::fma(float(sums[half]), group.scale[half] * scale.scale, y);
+      y = std::fma(float(sums[half]), group.Scale(half) * scale.scale, y);
     }
-    if (format.minimum) y = std::fma(group.minimum, scale.offset, y);
+    if (format.minimum) y = std::fma(group.Minimum(), scale.offset, y);
   }
   return y;
 }
@@ -61,9 +61,6 @@ void QuantizeRowsRef(const QuantizeRowsArgs& args) {
       for (int i = 0; i < kQuantizedInputs; ++i) {
         halves[i / 16] += p[i];
         row[first + i] = uint8_t(int8_t(p[i]));
-        const int place = i / 4 * 4 + (i % 4 == 1 ? 2 : i % 4 == 2 ? 1 : i % 4);
-        const auto wide = int16_t(p[i]);
-        std::memcpy(row + layout.pairs + size_t(first + place) * 2, &wide, 2);
       }
       scale.offset = -(scale.scale * float(halves[0] + halves[1]));
       for (int half = 0; half < 2; ++half) scale.raised[half] = -128 * halves[half];

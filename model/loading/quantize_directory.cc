@@ -61,6 +61,8 @@ DType FileType(WeightType type, const TensorEntry& entry) {
       return DType::kQ8_0;
     case WeightType::kInt4:
       return DType::kQ4_1;
+    case WeightType::kQ4K:
+      return DType::kQ4_K;
     case WeightType::kF16:
       return DType::kF16;
     case WeightType::kBF16:
@@ -137,15 +139,28 @@ void AppendHalf(uint16_t half, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&half), sizeof(half));
 }
 
-// A block of 32 weights in Q8_0 or Q4_1 (dtype.h). Its scale or minimum may be infinite.
+// A block of Q8_0, Q4_1 or Q4_K (dtype.h). Its numbers of F16 may be infinite.
 void AppendBlock(DType dtype, const float* w, std::string* bytes) {
-  kernels::QuantizedGroup group;
-  const bool int4 = dtype == DType::kQ4_1;
-  std::ignore = kernels::RoundToGroup(int4 ? WeightType::kInt4 : WeightType::kInt8, w, &group);
-  AppendHalf(kernels::F32ToF16(group.scale[0]), bytes);
-  if (int4) AppendHalf(kernels::F32ToF16(-group.minimum), bytes);
-  for (size_t i = 0; i < (int4 ? 16u : 32u); ++i) {
-    bytes->push_back(static_cast<char>(int4 ? group.q[i] | group.q[i + 16] << 4 : group.q[i]));
+  kernels::QuantizedGroup groups[kernels::kMostGroups];
+  std::ignore = kernels::RoundToBlock(*PackedTypeOf(dtype), w, groups);
+  const kernels::QuantizedGroup& first = groups[0];
+  AppendHalf(kernels::F32ToF16(first.d), bytes);
+  if (dtype == DType::kQ8_0) {
+    bytes->append(reinterpret_cast<const char*>(first.q), sizeof(first.q));
+    return;
+  }
+  const bool k = dtype == DType::kQ4_K;
+  AppendHalf(kernels::F32ToF16(k ? first.e : -first.e), bytes);
+  const auto append = [bytes](int low, int high) { bytes->push_back(char(low | high << 4)); };
+  if (!k) {
+    for (size_t i = 0; i < 16; ++i) append(first.q[i], first.q[i + 16]);
+    return;
+  }
+  for (int g = 0; g < 4; ++g) append(groups[g].u[0], groups[g + 4].u[0] >> 4 << 2);
+  for (int g = 0; g < 4; ++g) append(groups[g].v, groups[g + 4].v >> 4 << 2);
+  for (int g = 4; g < 8; ++g) append(groups[g].u[0] & 15, groups[g].v & 15);
+  for (int g = 0; g < 8; g += 2) {
+    for (size_t i = 0; i < 32; ++i) append(groups[g].q[i], groups[g + 1].q[i]);
   }
 }
 

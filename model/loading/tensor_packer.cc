@@ -32,8 +32,8 @@ WeightType TypeOf(DType dtype) {
   return PackedTypeOf(dtype).value_or(WeightType::kF32);
 }
 
-// REQUIRES: not kAuto.
-WeightType TypeOf(WeightPrecision precision) {
+// Of a matrix of width `k`, whose own type is `own`. REQUIRES: not kAuto.
+WeightType TypeOf(WeightPrecision precision, int k, WeightType own) {
   switch (precision) {
     case WeightPrecision::kF16:
       return WeightType::kF16;
@@ -42,7 +42,9 @@ WeightType TypeOf(WeightPrecision precision) {
     case WeightPrecision::kInt8:
       return WeightType::kInt8;
     case WeightPrecision::kInt4:
-      return WeightType::kInt4;
+      if (kernels::IsQuantized(own) && kernels::FormatOf(own).bits == 4) return own;
+      return k % kernels::FormatOf(WeightType::kQ4K).inputs() == 0 ? WeightType::kQ4K
+                                                                   : WeightType::kInt4;
     case WeightPrecision::kAuto:
     case WeightPrecision::kF32:
       break;
@@ -164,7 +166,7 @@ absl::Status TensorPacker::Panels(const std::vector<std::pair<TensorRows, int>>&
     RIVULET_RETURN_IF_ERROR(CheckRows(rows, k));
     m->tensors.emplace_back(rows.name, column);
   }
-  const WeightType type = Choose(parts, use);
+  const WeightType type = Choose(parts, k, use);
   for (const auto& [part, column] : parts) packed_.push_back({part, type});
   if (kernels::IsQuantized(type)) facts_->widest_quantized = std::max(facts_->widest_quantized, k);
   const size_t bytes = kernels::PackedSize(type, k, n);
@@ -216,7 +218,7 @@ absl::Status TensorPacker::CheckRows(const TensorRows& rows, int k) {
 }
 
 // The type of the file if all parts have the same, unless the choice says otherwise.
-WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& parts,
+WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& parts, int k,
                                 MatrixUse use) {
   if (use == MatrixUse::kRouter) return WeightType::kF32;
   const auto type_of = [this](const std::pair<TensorRows, int>& part) {
@@ -229,7 +231,7 @@ WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& p
   if (use == MatrixUse::kExact && kernels::IsQuantized(own)) own = WeightType::kF32;
   WeightPrecision precision = use == MatrixUse::kEnd ? *choice_.head : choice_.layers;
   if (use == MatrixUse::kExact && quantizes()) precision = WeightPrecision::kAuto;
-  const WeightType type = precision == WeightPrecision::kAuto ? own : TypeOf(precision);
+  const WeightType type = precision == WeightPrecision::kAuto ? own : TypeOf(precision, k, own);
   if (type != WeightType::kF32 && !(same && type == first)) facts_->lossless = false;
   return type;
 }

@@ -98,7 +98,8 @@ class TensorPacker {
   // The number of `parts` that form one matrix with the first. Where a file's blocks have several
   // types, the next part has another type and begins with a whole panel.
   size_t CountAlike(std::span<const std::pair<TensorRows, int>> parts, MatrixUse use) const;
-  kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
+  kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, int k,
+                             MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, MatrixWeights* m) const;
   // Packs rows begin .. end - 1 of the part: rounded, or the file's own blocks.
   absl::Status PackRows(const TensorRows& part, int begin, int end, int column,

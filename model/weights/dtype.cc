@@ -16,8 +16,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 constexpr DTypeLayout kLayouts[] = {
-    {"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},     {"Q4_0", 32, 18},   {"Q4_1", 32, 20},
-    {"Q5_0", 32, 22}, {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
+    {"F32", 1, 4},      {"F16", 1, 2},        {"BF16", 1, 2},     {"Q4_0", 32, 18},
+    {"Q4_1", 32, 20},   {"Q5_0", 32, 22},     {"Q5_1", 32, 24},   {"Q8_0", 32, 34},
+    {"Q3_K", 256, 110}, {"Q4_K", 256, 144},   {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
+    {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136},
 };
 
 template <typename T>
@@ -32,8 +34,6 @@ uint8_t Byte(const char* bytes, size_t index) { return static_cast<uint8_t>(byte
 
 using kernels::QuantizedGroup;
 
-void SetScale(QuantizedGroup* group, float scale) { group->scale[0] = group->scale[1] = scale; }
-
 // 16 bytes: the low halves are integers 0 to 15, the high halves 16 to 31. Plus `from`.
 void SetHalves(QuantizedGroup* group, const char* bytes, int from) {
   for (size_t i = 0; i < 16; ++i) {
@@ -43,32 +43,50 @@ void SetHalves(QuantizedGroup* group, const char* bytes, int from) {
   }
 }
 
-// Q4_0: d (F16), 16 bytes.
-void GroupsOfQ4_0(const char* block, QuantizedGroup* group) {
-  SetScale(group, Half(block));
-  SetHalves(group, block + 2, -8);
+void SetTable(QuantizedGroup* group, const char* bytes) {
+  SetHalves(group, bytes, 0);
+  for (uint8_t& q : group->q) q = static_cast<uint8_t>(kernels::kTableValues[q]);
 }
 
-// Q4_1: d, m (F16), 16 bytes; m is added.
-void GroupsOfQ4_1(const char* block, QuantizedGroup* group) {
-  SetScale(group, Half(block));
-  group->minimum = -Half(block + 2);
-  SetHalves(group, block + 4, 0);
-}
-
-// Q5_0: d (F16), 32 fifth bits, then as Q4_0.
-void GroupsOfQ5_0(const char* block, QuantizedGroup* group) {
-  SetScale(group, Half(block));
-  SetHalves(group, block + 6, -16);
-  const auto high = Load<uint32_t>(block + 2);
+// Adds 16 times bit i of `bits` to integer i.
+void AddFifthBits(QuantizedGroup* group, const char* bits) {
+  const auto high = Load<uint32_t>(bits);
   for (size_t i = 0; i < 32; ++i) {
     group->q[i] = static_cast<uint8_t>(group->q[i] + (high >> i & 1) * 16);
   }
 }
 
+// Q4_0: d (F16), 16 bytes.
+void GroupsOfQ4_0(const char* block, QuantizedGroup* group) {
+  group->d = Half(block);
+  SetHalves(group, block + 2, -8);
+}
+
+// Q4_1: d, m (F16), 16 bytes; m is added.
+void GroupsOfQ4_1(const char* block, QuantizedGroup* group) {
+  group->d = Half(block);
+  group->e = -Half(block + 2);
+  SetHalves(group, block + 4, 0);
+}
+
+// Q5_0: d (F16), 32 fifth bits, then as Q4_0.
+void GroupsOfQ5_0(const char* block, QuantizedGroup* group) {
+  group->d = Half(block);
+  SetHalves(group, block + 6, -16);
+  AddFifthBits(group, block + 2);
+}
+
+// Q5_1: d, m (F16), 32 fifth bits, 16 bytes; m is added.
+void GroupsOfQ5_1(const char* block, QuantizedGroup* group) {
+  group->d = Half(block);
+  group->e = -Half(block + 2);
+  SetHalves(group, block + 8, 0);
+  AddFifthBits(group, block + 4);
+}
+
 // Q8_0: d (F16), 32 signed bytes.
 void GroupsOfQ8_0(const char* block, QuantizedGroup* group) {
-  SetScale(group, Half(block));
+  group->d = Half(block);
   std::memcpy(group->q, block + 2, 32);
 }
 
@@ -84,8 +102,10 @@ void SetKScale(const char* block, size_t j, QuantizedGroup* group) {
     scale = (Byte(packed, j + 4) & 15) | (Byte(packed, j - 4) >> 6) << 4;
     minimum = (Byte(packed, j + 4) >> 4) | (Byte(packed, j) >> 6) << 4;
   }
-  SetScale(group, Half(block) * static_cast<float>(scale));
-  group->minimum = Half(block + 2) * static_cast<float>(minimum);
+  group->d = Half(block);
+  group->e = Half(block + 2);
+  group->u[0] = group->u[1] = static_cast<int8_t>(scale);
+  group->v = static_cast<uint8_t>(minimum);
 }
 
 // Each 32 bytes are two groups: the low halves, then the high ones.
@@ -119,7 +139,6 @@ void GroupsOfQ5_K(const char* block, QuantizedGroup* groups) {
 // of 128 weights, weight 32 g + i has its low bits in byte 32 (g % 2) + i (in its high half for g
 // >= 2), and its upper bits in byte i at bit 2 g. A scale serves 16 weights.
 void GroupsOfQ6_K(const char* block, QuantizedGroup* groups) {
-  const float d = Half(block + 208);
   for (size_t j = 0; j < 8; ++j) {
     const size_t half = j / 4, g = j % 4;
     for (size_t i = 0; i < 32; ++i) {
@@ -127,9 +146,44 @@ void GroupsOfQ6_K(const char* block, QuantizedGroup* groups) {
       const int high = Byte(block + 128, 32 * half + i) >> (2 * g) & 3;
       groups[j].q[i] = static_cast<uint8_t>((low | high << 4) - 32);
     }
-    for (size_t k = 0; k < 2; ++k) {
-      groups[j].scale[k] = d * static_cast<float>(Load<int8_t>(block + 192, 2 * j + k));
+    groups[j].d = Half(block + 208);
+    for (size_t k = 0; k < 2; ++k) groups[j].u[k] = Load<int8_t>(block + 192, 2 * j + k);
+  }
+}
+
+// Q3_K: 32 bytes whose bit j is the third bit of group j, 64 bytes of lower 2 bits, 12 bytes of
+// scales of 6 bits for 16 weights each, d (F16). Of each half of 128 weights, weight 32 g + i has its
+// lower bits in byte i at bit 2 g.
+void GroupsOfQ3_K(const char* block, QuantizedGroup* groups) {
+  const char* const packed = block + 96;
+  for (size_t j = 0; j < 8; ++j) {
+    for (size_t i = 0; i < 32; ++i) {
+      const int low = Byte(block + 32, 32 * (j / 4) + i) >> (2 * (j % 4)) & 3;
+      groups[j].q[i] = static_cast<uint8_t>((low | (Byte(block, i) >> j & 1) << 2) - 4);
     }
+    groups[j].d = Half(block + 108);
+    for (size_t k = 2 * j; k < 2 * j + 2; ++k) {
+      const int low = Byte(packed, k % 8) >> (k / 8 * 4) & 15;
+      const int high = Byte(packed, 8 + k % 4) >> (k / 4 * 2) & 3;
+      groups[j].u[k % 2] = static_cast<int8_t>((low | high << 4) - 32);
+    }
+  }
+}
+
+// IQ4_NL: d (F16), 16 bytes of indices.
+void GroupsOfIQ4_NL(const char* block, QuantizedGroup* group) {
+  group->d = Half(block);
+  SetTable(group, block + 2);
+}
+
+// IQ4_XS: d (F16), the upper 2 bits of 8 scales, their lower 4 bits, 16 bytes of indices a group.
+void GroupsOfIQ4_XS(const char* block, QuantizedGroup* groups) {
+  for (size_t j = 0; j < 8; ++j) {
+    const int low = Byte(block + 4, j / 2) >> (j % 2 * 4) & 15;
+    const int high = Load<uint16_t>(block + 2) >> (2 * j) & 3;
+    groups[j].d = Half(block);
+    groups[j].u[0] = groups[j].u[1] = static_cast<int8_t>((low | high << 4) - 32);
+    SetTable(&groups[j], block + 8 + 16 * j);
   }
 }
 
@@ -141,7 +195,7 @@ void DecodeGroups(DType dtype, const char* bytes, size_t count, float* out) {
     for (size_t i = 0; i < layout.weights; ++i) {
       const QuantizedGroup& group = groups[i / 32];
       const auto q = static_cast<float>(static_cast<int8_t>(group.q[i % 32]));
-      out[block * layout.weights + i] = group.scale[i % 32 / 16] * q - group.minimum;
+      out[block * layout.weights + i] = group.Scale(i % 32 / 16) * q - group.Minimum();
     }
   }
 }
@@ -170,11 +224,16 @@ bool IsFinite(DType dtype, const char* bytes, size_t count) {
     case DType::kQ4_0:
     case DType::kQ5_0:
     case DType::kQ8_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
       return halves(0);
     case DType::kQ4_1:
+    case DType::kQ5_1:
     case DType::kQ4_K:
     case DType::kQ5_K:
       return halves(0) && halves(2);
+    case DType::kQ3_K:
+      return halves(108);
     case DType::kQ6_K:
       return halves(208);
   }
@@ -185,14 +244,19 @@ bool IsFinite(DType dtype, const char* bytes, size_t count) {
 
 const DTypeLayout& LayoutOf(DType dtype) { return kLayouts[static_cast<size_t>(dtype)]; }
 
+constexpr std::pair<DType, const char*> kSuffixes[] = {
+    {DType::kQ8_0, ".q8_0"}, {DType::kQ4_1, ".q4_1"}, {DType::kQ4_K, ".q4_k"}};
+
 std::string BlockSuffix(DType dtype) {
-  if (dtype == DType::kQ8_0) return ".q8_0";
-  return dtype == DType::kQ4_1 ? ".q4_1" : "";
+  for (const auto& [type, suffix] : kSuffixes) {
+    if (type == dtype) return suffix;
+  }
+  return "";
 }
 
 std::optional<DType> BlockTypeOf(absl::string_view name) {
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_1}) {
-    if (absl::EndsWith(name, BlockSuffix(dtype))) return dtype;
+  for (const auto& [type, suffix] : kSuffixes) {
+    if (absl::EndsWith(name, suffix)) return type;
   }
   return std::nullopt;
 }
@@ -221,12 +285,19 @@ std::optional<kernels::WeightType> PackedTypeOf(DType dtype) {
     case DType::kQ4_0:
     case DType::kQ4_1:
       return kernels::WeightType::kInt4;
+    case DType::kQ5_1:
+      return kernels::WeightType::kInt5;
     case DType::kQ4_K:
       return kernels::WeightType::kQ4K;
     case DType::kQ5_K:
       return kernels::WeightType::kQ5K;
+    case DType::kQ3_K:
     case DType::kQ6_K:
       return kernels::WeightType::kQ6K;
+    case DType::kIQ4_NL:
+      return kernels::WeightType::kIQ4NL;
+    case DType::kIQ4_XS:
+      return kernels::WeightType::kIQ4XS;
     default:
       return std::nullopt;
   }
@@ -240,14 +311,22 @@ void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups) {
       return GroupsOfQ4_1(block, groups);
     case DType::kQ5_0:
       return GroupsOfQ5_0(block, groups);
+    case DType::kQ5_1:
+      return GroupsOfQ5_1(block, groups);
     case DType::kQ8_0:
       return GroupsOfQ8_0(block, groups);
+    case DType::kQ3_K:
+      return GroupsOfQ3_K(block, groups);
     case DType::kQ4_K:
       return GroupsOfQ4_K(block, groups);
     case DType::kQ5_K:
       return GroupsOfQ5_K(block, groups);
     case DType::kQ6_K:
       return GroupsOfQ6_K(block, groups);
+    case DType::kIQ4_NL:
+      return GroupsOfIQ4_NL(block, groups);
+    case DType::kIQ4_XS:
+      return GroupsOfIQ4_XS(block, groups);
     default:
       return;
   }
@@ -258,8 +337,8 @@ bool PackBlock(DType dtype, const char* block, int k, int column, int first_grou
   GroupsOf(dtype, block, groups);
   for (int i = 0; i < int(LayoutOf(dtype).weights / kernels::kQuantizedInputs); ++i) {
     if (dtype == DType::kQ4_0) {  // s (q - 8) = s q - 8 s, exactly where 8 s is finite in F16
-      if (!(std::fabs(groups[i].scale[0]) < 8192)) return false;
-      groups[i].minimum = 8 * groups[i].scale[0];
+      if (!(std::fabs(groups[i].d) < 8192)) return false;
+      groups[i].e = 8 * groups[i].d;
       for (uint8_t& q : groups[i].q) q = static_cast<uint8_t>(q + 8);
     }
     kernels::PackGroup(*PackedTypeOf(dtype), groups[i], k, column, first_group + i, panels);

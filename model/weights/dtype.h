@@ -15,7 +15,22 @@
 namespace rivulet {
 
 // Numbers are blocks of one weight.
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS
+};
 
 struct DTypeLayout {
   const char* name;  // as in safetensors and GGUF
@@ -27,8 +42,8 @@ const DTypeLayout& LayoutOf(DType dtype);
 // No block is larger.
 inline constexpr size_t kMaxBlockWeights = 256;
 
-// safetensors has no type for blocks of integers. There such a tensor is called NAME.q8_0 or
-// NAME.q4_1, with the type U8 and the shape [rows, groups, bytes of a block].
+// safetensors has no type for blocks of integers. There such a tensor is called NAME.q8_0, NAME.q4_1
+// or NAME.q4_k, with the type U8 and the shape [rows, blocks, bytes of a block].
 std::string BlockSuffix(DType dtype);  // ".q8_0"; "" for other types
 // The type whose suffix ends `name`.
 std::optional<DType> BlockTypeOf(absl::string_view name);
@@ -37,7 +52,7 @@ std::optional<DType> BlockTypeOf(absl::string_view name);
 // bits of gguf's `dequantize`. out: [count * weights].
 void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out);
 
-// The groups of a block of integers: each weight is s q - m, rounded twice. q: int8_t.
+// The groups of a block of integers: each weight is s q - m, rounded twice.
 // groups: [weights / 32].
 void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups);
 

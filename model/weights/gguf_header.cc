@@ -42,15 +42,15 @@ constexpr std::array<TensorType, 43> kTensorTypes = {{
     {"F32", DType::kF32},
     {"F16", DType::kF16},
     {"Q4_0", DType::kQ4_0},
-    {"Q4_1", {}},
+    {"Q4_1", DType::kQ4_1},
     {"Q4_2", {}},
     {"Q4_3", {}},
     {"Q5_0", DType::kQ5_0},
-    {"Q5_1", {}},
+    {"Q5_1", DType::kQ5_1},
     {"Q8_0", DType::kQ8_0},
     {"Q8_1", {}},
     {"Q2_K", {}},
-    {"Q3_K", {}},
+    {"Q3_K", DType::kQ3_K},
     {"Q4_K", DType::kQ4_K},
     {"Q5_K", DType::kQ5_K},
     {"Q6_K", DType::kQ6_K},
@@ -59,10 +59,10 @@ constexpr std::array<TensorType, 43> kTensorTypes = {{
     {"IQ2_XS", {}},
     {"IQ3_XXS", {}},
     {"IQ1_S", {}},
-    {"IQ4_NL", {}},
+    {"IQ4_NL", DType::kIQ4_NL},
     {"IQ3_S", {}},
     {"IQ2_S", {}},
-    {"IQ4_XS", {}},
+    {"IQ4_XS", DType::kIQ4_XS},
     {"I8", {}},
     {"I16", {}},
     {"I32", {}},
@@ -96,11 +96,15 @@ absl::Status UnknownTensorType(absl::string_view name, uint32_t type) {
   if (type >= kTensorTypes.size()) {
     return BadTensor(name, absl::StrCat("its type is ", type, ", which is none of GGUF's"));
   }
+  std::string supported;
+  for (const TensorType& known : kTensorTypes) {
+    if (!known.dtype) continue;
+    absl::StrAppend(&supported, supported.empty() ? "" : ", ", known.name);
+  }
   return InvalidField(
       "UNSUPPORTED_MODEL", "model",
       absl::StrCat("tensor ", Quoted(name), " has the type ", kTensorTypes[type].name,
-                   "; supported: F32, F16, BF16, Q4_0, Q5_0, Q8_0, Q4_K, Q5_K, "
-                   "Q6_K (docs/models.md)"));
+                   "; supported: ", supported, " (docs/models.md)"));
 }
 
 template <typename T>

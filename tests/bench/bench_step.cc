@@ -552,8 +552,8 @@ benchmark::internal::Benchmark* Add(Subjects* subjects, const std::string& name,
 }
 
 void RegisterProducts() {
-  for (const DType dtype :
-       {DType::kF16, DType::kQ8_0, DType::kQ4_1, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+  for (const DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_1, DType::kQ5_1, DType::kQ4_K,
+                            DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS}) {
     for (const int width : {2048, 4096}) {
       benchmark::RegisterBenchmark(
           absl::StrCat("BM_Product/", LayoutOf(dtype).name, "/", width).c_str(),

@@ -38,6 +38,7 @@ F32, Type = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType
 R = RWKV7 | {"hidden_size": 32, "head_dim": 16, "num_heads": 2, "norm_eps": 4e-5, "hidden_ratio": None, "value_dim": 32}
 M = MAMBA2 | {"hidden_size": 32, "n_groups": 1, "tie_word_embeddings": False, "time_step_limit": [0.0, float("inf")]}
 K = (Type.Q4_K, Type.Q5_K, Type.Q6_K)
+I4 = (Type.IQ4_XS, Type.IQ4_NL, Type.Q3_K)
 DIRECTORIES = {
     "rwkv7-f16": (R | {"intermediate_size": 48}, Type.F16, {}, 1),
     "rwkv7-q8_0": (R | {"intermediate_size": 64}, Type.Q8_0, {}, 1),
@@ -48,6 +49,8 @@ DIRECTORIES = {
     "mamba2-bf16": (M | {"hidden_size": 24, "head_dim": 12, "num_heads": 4, "state_size": 8, "n_groups": 2}, Type.BF16, {}, 1),
     "mamba2-k": (M | {"head_dim": 64, "num_heads": 4, "state_size": 16, "n_groups": 2, "expand": 8, "num_hidden_layers": 3}, Type.Q5_0,
                  {f"blk.{layer}.ssm_out.weight": kind for layer, kind in enumerate(K)}, 1),
+    "mamba2-iq4": (M | {"head_dim": 64, "num_heads": 4, "state_size": 16, "expand": 8, "num_hidden_layers": 3}, Type.Q5_1,
+                   {f"blk.{layer}.ssm_out.weight": kind for layer, kind in enumerate(I4)} | {"output.weight": Type.Q4_1}, 1),
 }
 
 
@@ -131,29 +134,33 @@ def type_of(name, array, wanted, others):
 
 # --- Blocks
 
+# Where the scale is, how many of it a weight is about, and the minimum in them.
+DRAWN = {Type.Q4_K: (0, 32 * 8, 7.5), Type.Q5_K: (0, 32 * 16, 15.5), Type.Q6_K: (208, 32 * 64, 0), Type.Q3_K: (108, 18 * 2, 0),
+         Type.IQ4_NL: (0, 68, 0), Type.IQ4_XS: (0, 18 * 68, 0)}
+
+
 def quantized(rng, array, kind):
-    """Blocks of `kind` that stand for `array`; gguf has no code for K types, so that the numbers in those are drawn."""
-    if kind not in K:
+    """Blocks of `kind` that stand for `array`; gguf has no code for some types, so that the numbers in those are drawn."""
+    if kind not in DRAWN:
         return gguf.quantize(array, kind)
     weights, size = gguf.GGML_QUANT_SIZES[kind]
     count = array.size // weights
     blocks = np.array([int(rng.random() * 256) for _ in range(count * size)], np.uint8).reshape(count, size)
     # Scales so that weights are about as large as those of `array`.
-    spread = float(np.std(array))
-    step = spread / (32 * 64 if kind == Type.Q6_K else 32 * 8 if kind == Type.Q4_K else 32 * 16)
+    at, units, middle = DRAWN[kind]
+    step = float(np.std(array)) / units
     half = lambda value: np.frombuffer(np.float16(value).tobytes(), np.uint8)  # noqa: E731
-    if kind == Type.Q6_K:
-        blocks[:, 208:210] = half(step)
-    else:
-        middle = 7.5 if kind == Type.Q4_K else 15.5
-        blocks[:, 0:2], blocks[:, 2:4] = half(step), half(step * middle)
+    blocks[:, at:at + 2] = half(step)
+    if middle:
+        blocks[:, 2:4] = half(step * middle)
     return blocks.reshape(*array.shape[:-1], -1)
 
 
 def block_hashes():
     lines = []
-    for kind, scales in ((Type.Q4_0, (0,)), (Type.Q5_0, (0,)), (Type.Q8_0, (0,)), (Type.Q4_K, (0, 2)), (Type.Q5_K, (0, 2)),
-                         (Type.Q6_K, (208,))):
+    for kind, scales in ((Type.Q4_0, (0,)), (Type.Q4_1, (0, 2)), (Type.Q5_0, (0,)), (Type.Q5_1, (0, 2)), (Type.Q8_0, (0,)),
+                         (Type.Q3_K, (108,)), (Type.Q4_K, (0, 2)), (Type.Q5_K, (0, 2)), (Type.Q6_K, (208,)), (Type.IQ4_NL, (0,)),
+                         (Type.IQ4_XS, (0,))):
         size, state, data = gguf.GGML_QUANT_SIZES[kind][1], 1, bytearray()
         for _ in range(64 * size):
             state = (state * 1664525 + 1013904223) % 2**32

@@ -97,7 +97,7 @@ TEST(CudaPackingTest, AWeightThatIsTooLargeForF16IsNotedInItsColumnAlone) {
   EXPECT_TRUE(PackForCuda(WeightType::kF16, host.matrix, 3, 37, 3, packed.data()));
   for (const float scale : {515.0f, 516.0f}) {  // 127 x 515 = 65405
     QuantizedGroup group;
-    group.scale[0] = group.scale[1] = scale;
+    group.d = scale;
     group.q[5] = 127;
     std::vector<float> panels(PackedSize(WeightType::kInt8, 32, 1) / sizeof(float));
     PackGroup(WeightType::kInt8, group, 32, 0, 0, panels.data());

@@ -11,41 +11,54 @@
 namespace rivulet::kernels::quantized_test {
 namespace {
 
-constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K,
-                                 WeightType::kQ5K, WeightType::kQ6K};
-constexpr WeightType kRounded[] = {WeightType::kInt8, WeightType::kInt4};
-constexpr WeightType kOthers[] = {WeightType::kQ4K, WeightType::kQ5K, WeightType::kQ6K};
+constexpr WeightType kTypes[] = {WeightType::kInt8,  WeightType::kInt4, WeightType::kInt5,
+                                 WeightType::kQ4K,   WeightType::kQ5K,  WeightType::kQ6K,
+                                 WeightType::kIQ4NL, WeightType::kIQ4XS};
+constexpr WeightType kRounded[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K};
 
-// Groups of a type that is not made by rounding: the integers and scales of the nearest one that
-// is, moved to where the type's own values are.
+// A group of a type that is not made by rounding: its integers from those of the nearest group of
+// kInt4, 0 to 15, and all values that u and v can have.
+QuantizedGroup OtherGroup(WeightType type, const QuantizedGroup& nearest, int c, int g) {
+  const QuantizedFormat format = FormatOf(type);
+  QuantizedGroup group = nearest;
+  for (uint8_t& q : group.q) {
+    if (format.table) q = uint8_t(kTableValues[q]);
+    if (format.bits == 5) q = uint8_t(2 * q + q % 2);
+    if (format.bits == 6) q = uint8_t(4 * q + q % 4 - 32);
+  }
+  if (!format.minimum) group.e = 0;
+  if (format.groups == 1) return group;
+  for (int half = 0; half < 2; ++half) {
+    const int u = 7 * c + 5 * g + 3 * half * (format.halves - 1);
+    group.u[half] = int8_t(format.minimum ? u % 64 : u % 256 - 128);
+  }
+  group.v = format.minimum ? uint8_t((3 * c + 11 * g) % 64) : uint8_t{1};
+  return group;
+}
+
 void PackOther(WeightType type, const float* w, int n, int k, void* panels) {
-  const bool int4 = type == WeightType::kQ4K;
   std::vector<float> nearest(PackedSize(WeightType::kInt4, k, n) / sizeof(float));
   ASSERT_TRUE(PackWeights(WeightType::kInt4, w, n, k, 0, nearest.data()));
   for (int c = 0; c < n; ++c) {
+    QuantizedGroup first;
     for (int g = 0; g < QuantizedGroups(k); ++g) {
       QuantizedGroup group = UnpackGroup({WeightType::kInt4, k, n, nearest.data()}, c, g);
-      if (!int4) {
-        for (uint8_t& q : group.q) q = uint8_t(q * 2);  // up to 30
-        group.scale[0] *= 0.501f;
-      }
-      if (type == WeightType::kQ6K) {  // around 0, and another scale in the second half
-        for (uint8_t& q : group.q) q = uint8_t(q - 16);
-        group.scale[1] = 1.01f * group.scale[0];
-        group.minimum = 0;
-      } else {
-        group.scale[1] = group.scale[0];
-      }
-      PackGroup(type, group, k, c, g, panels);
+      if (g % FormatOf(type).groups == 0) first = group;
+      group.d = first.d;
+      group.e = first.e;
+      PackGroup(type, OtherGroup(type, group, c, g), k, c, g, panels);
     }
   }
+}
+
+bool IsOther(WeightType type) {
+  return IsQuantized(type) && std::count(std::begin(kRounded), std::end(kRounded), type) == 0;
 }
 
 // `w` [n, k].
 struct Matrix : HostMatrix {
   Matrix(WeightType type, int k, int n, const std::vector<float>& w)
-      : HostMatrix(type, k, n, w,
-                   std::count(kOthers, kOthers + 3, type) > 0 ? PackOther : nullptr) {}
+      : HostMatrix(type, k, n, w, IsOther(type) ? PackOther : nullptr) {}
 };
 
 std::vector<float> Quantized(const std::vector<float>& x, int rows, int k,
@@ -70,7 +83,7 @@ void ExpectOutputs(const std::vector<float>& y, const std::vector<float>& expect
     for (int c = 0; c < n; ++c) {
       const size_t at = size_t(r) * ld + size_t(c);
       ASSERT_TRUE(!same || y[at] == expected[at]) << where << " at " << r << "," << c;
-      ASSERT_NEAR(y[at], expected[at], 1e-4 * (1 + std::fabs(expected[at]))) << where;
+      ASSERT_NEAR(y[at], expected[at], 2e-4 * (1 + std::fabs(expected[at]))) << where;
     }
   }
 }
@@ -113,7 +126,9 @@ TEST(QuantizedRowsTest, AGroupIsWithinHalfAStepAndMarksWhatIsNotFinite) {
 
 TEST(QuantizedGemmTest, EveryTargetRowCountAndPanelSplitHasTheBitsOfTheReference) {
   for (const WeightType type : kTypes) {
-    for (const auto& [k, n] : {std::pair{1, 1}, {31, 33}, {32, 32}, {100, 77}, {256, 160}}) {
+    for (const auto& [k, n] :
+         {std::pair{1, 1}, {31, 33}, {32, 32}, {100, 77}, {256, 160}, {768, 33}}) {
+      if (FormatOf(type).groups > 1 && k % FormatOf(type).inputs() != 0) continue;
       const Matrix m(type, k, n, RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.3f));
       constexpr int kMost = 29;
       const std::vector<float> x = Quantized(RandomFloats(size_t(kMost * k), 3), kMost, k);
@@ -145,7 +160,7 @@ TEST(QuantizedGemmTest, EveryTargetRowCountAndPanelSplitHasTheBitsOfTheReference
 
 // Sums of products of the largest integers are where instructions that saturate would differ.
 TEST(QuantizedGemmTest, GroupsOfExtremesAreExact) {
-  constexpr int kK = 64, kN = 32, kRows = 4;
+  constexpr int kK = 256, kN = 32, kRows = 4;
   for (const WeightType type : kTypes) {
     std::vector<float> w(kN * kK), values(kRows * kK);
     for (int c = 0; c < kN; ++c) {
@@ -165,7 +180,7 @@ TEST(QuantizedGemmTest, GroupsOfExtremesAreExact) {
     QuantizedGemmRef(Args(m, x.data(), kRows, expected.data(), Epilogue::kNone));
     // 1 and -1 are rounded within 2^-10 of themselves, 2 and -2 exactly.
     if (type == WeightType::kInt8 || type == WeightType::kInt4) {
-      EXPECT_NEAR(expected[0], m.bias[0] + 2 * kK, 0.2);
+      EXPECT_NEAR(expected[0], m.bias[0] + 2 * kK, 1);
     }
     ForEachCpuTarget([&](const std::string& target) {
       std::vector<float> y(kRows * kN);
@@ -176,11 +191,12 @@ TEST(QuantizedGemmTest, GroupsOfExtremesAreExact) {
 }
 
 TEST(QuantizedGemmTest, ARowThatIsNotFiniteHasNoFiniteOutput) {
-  constexpr int kK = 40, kN = 33;
+  constexpr int kN = 33;
   for (const WeightType type : kTypes) {
-    const Matrix m(type, kK, kN, RandomFloats(kN * kK, 1));
-    std::vector<float> values = RandomFloats(2 * kK, 3);
-    values[kK - 1] = std::numeric_limits<float>::infinity();
+    const int kK = FormatOf(type).groups > 1 ? 256 : 40;
+    const Matrix m(type, kK, kN, RandomFloats(size_t(kN * kK), 1));
+    std::vector<float> values = RandomFloats(size_t(2 * kK), 3);
+    values[size_t(kK - 1)] = std::numeric_limits<float>::infinity();
     ForEachCpuTarget([&](const std::string& target) {
       const std::vector<float> x = Quantized(values, 2, kK, QuantizeRowsCpu);
       std::vector<float> y(2 * 64);
@@ -197,7 +213,7 @@ TEST(QuantizedWeightsTest, EachIsWithinHalfAStepOfTheGiven) {
   constexpr int kK = 100, kN = 40;
   for (const float size : {1e-6f, 1e-3f, 1.0f, 1000.0f}) {
     const std::vector<float> w = RandomFloats(kN * kK, 1, -size, 0.7f * size);
-    for (const WeightType type : kRounded) {
+    for (const WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
       const Matrix m(type, kK, kN, w);
       const float step = type == WeightType::kInt8 ? size / 127 : 1.7f * size / 15;
       for (int c = 0; c < kN; ++c) {
@@ -215,29 +231,30 @@ TEST(QuantizedWeightsTest, EachIsWithinHalfAStepOfTheGiven) {
 }
 
 TEST(QuantizedWeightsTest, AGroupIsUnpackedAsItWasPacked) {
-  constexpr int kK = 64, kN = 40;
+  constexpr int kK = 256, kN = 40;
   for (const WeightType type : kTypes) {
     const QuantizedFormat format = FormatOf(type);
     std::vector<float> panels(PackedSize(type, kK, kN) / sizeof(float));
-    QuantizedGroup group;
-    group.scale[0] = 0.5f;
-    group.scale[1] = format.halves == 2 ? 0.3f : 0.5f;
-    group.minimum = format.minimum ? 1.25f : 0;
-    for (int i = 0; i < kQuantizedInputs; ++i) {
-      group.q[i] = uint8_t(format.bits == 4 ? i % 16 : type == WeightType::kQ5K ? i : i - 16);
-    }
-    PackGroup(type, group, kK, 37, 1, panels.data());
     const PackedMatrix w = {type, kK, kN, panels.data()};
-    const QuantizedGroup other = UnpackGroup(w, 37, 1);
-    EXPECT_EQ(std::memcmp(&group, &other, sizeof(group)), 0) << int(type);
-    std::vector<float> column(kK);
-    UnpackColumn(w, 37, column.data());
-    for (int i = 0; i < kQuantizedInputs; ++i) {
-      EXPECT_EQ(column[size_t(i)], 0);
-      const bool is_signed = type == WeightType::kInt8 || type == WeightType::kQ6K;
-      const float q = is_signed ? float(static_cast<int8_t>(group.q[i])) : float(group.q[i]);
-      EXPECT_EQ(column[size_t(32 + i)], std::fma(group.scale[i / 16], q, -group.minimum));
+    QuantizedGroup groups[kK / kQuantizedInputs];
+    for (int g = 0; g < kK / kQuantizedInputs; ++g) {
+      QuantizedGroup nearest = {0.5f, format.minimum ? 1.25f : 0};
+      for (int i = 0; i < kQuantizedInputs; ++i) nearest.q[i] = uint8_t((i * 5 + g) % 16);
+      groups[g] = OtherGroup(type, nearest, 37, g);
+      PackGroup(type, groups[g], kK, 37, g, panels.data());
     }
+    std::vector<float> column(kK), other(kK);
+    UnpackColumn(w, 37, column.data());
+    for (int g = 0; g < kK / kQuantizedInputs; ++g) {
+      EXPECT_TRUE(groups[g] == UnpackGroup(w, 37, g)) << int(type) << " group " << g;
+      for (int i = 0; i < kQuantizedInputs; ++i) {
+        const float q = float(static_cast<int8_t>(groups[g].q[i]));
+        EXPECT_EQ(column[size_t(g * kQuantizedInputs + i)],
+                  std::fma(groups[g].Scale(i / 16), q, -groups[g].Minimum()));
+      }
+    }
+    UnpackColumn(w, 36, other.data());
+    EXPECT_TRUE(std::all_of(other.begin(), other.end(), [](float x) { return x == 0; }));
   }
 }
 
@@ -251,7 +268,7 @@ TEST(QuantizedWeightsTest, AProductIsNearThatOfTheGivenMatrix) {
   args.ldx = kK;
   GemmRef(args);
   for (const auto& [type, tolerance] :
-       {std::pair{WeightType::kInt8, 0.2}, {WeightType::kInt4, 2.0}}) {
+       {std::pair{WeightType::kInt8, 0.2}, {WeightType::kInt4, 2.0}, {WeightType::kQ4K, 2.0}}) {
     const Matrix m(type, kK, kN, w);
     const std::vector<float> x = Quantized(values, kRows, kK);
     std::vector<float> y(kRows * kN);
