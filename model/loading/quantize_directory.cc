@@ -109,6 +109,10 @@ absl::StatusOr<std::vector<Output>> Plan(const Model& model, const WeightChoice&
       outputs.push_back(OutputOf({name, 0}, entry, WeightType::kF32));
       continue;
     }
+    if (begin->rows.stacked > 0) {  // experts: all parts have one type
+      outputs.push_back(OutputOf({name, 0}, entry, begin->type));
+      continue;
+    }
     for (auto part = begin; part != packed.end() && part->rows.name == name; ++part) {
       outputs.push_back(OutputOf(part->rows, entry, part->type));
     }
@@ -169,7 +173,6 @@ absl::StatusOr<std::string> Rounded(const Model& model, const Output& output, si
   std::vector<float> weights(count);
   RIVULET_RETURN_IF_ERROR(model.tensors().ReadFrom(output.rows.name, first, weights));
   std::string bytes;
-  bytes.reserve(output.bytes);
   const DTypeLayout& layout = LayoutOf(output.dtype);
   for (size_t i = 0; i < count; i += layout.weights) {
     if (layout.weights > 1) {
@@ -186,17 +189,30 @@ absl::StatusOr<std::string> Rounded(const Model& model, const Output& output, si
   return bytes;
 }
 
-absl::StatusOr<std::string> BytesOf(const Model& model, const Output& output) {
-  const TensorEntry& entry = *model.tensors().Find(output.rows.name);
-  const DTypeLayout& layout = LayoutOf(entry.dtype);
-  const size_t row = Count(entry.shape) / size_t(entry.shape.empty() ? 1 : entry.shape[0]);
-  const size_t first = size_t(output.rows.first) * row;
-  const size_t count = output.rows.of == 0 ? Count(entry.shape) : size_t(output.rows.rows) * row;
+absl::StatusOr<std::string> BytesOf(const Model& model, const Output& output, size_t first,
+                                    size_t count) {
+  const DTypeLayout& layout = LayoutOf(model.tensors().Find(output.rows.name)->dtype);
   if (output.rounded) return Rounded(model, output, first, count);
   std::string bytes(count / layout.weights * layout.bytes, '\0');
   RIVULET_RETURN_IF_ERROR(
       model.tensors().ReadBlocks(output.rows.name, first / layout.weights, bytes));
   return bytes;
+}
+
+// Calls `write` with the bytes of the tensor, in pieces.
+absl::Status ForEachPiece(const Model& model, const Output& output,
+                          absl::FunctionRef<absl::Status(absl::string_view bytes)> write) {
+  constexpr size_t kPiece = size_t{1} << 24;  // weights: whole blocks
+  const TensorEntry& entry = *model.tensors().Find(output.rows.name);
+  const size_t row = Count(entry.shape) / size_t(entry.shape.empty() ? 1 : entry.shape[0]);
+  const size_t first = size_t(output.rows.first) * row;
+  const size_t count = output.rows.of == 0 ? Count(entry.shape) : size_t(output.rows.rows) * row;
+  for (size_t at = 0; at < count; at += kPiece) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string bytes,
+                             BytesOf(model, output, first + at, std::min(kPiece, count - at)));
+    RIVULET_RETURN_IF_ERROR(write(bytes));
+  }
+  return absl::OkStatus();
 }
 
 bool IsWeights(const std::string& name) {
@@ -269,12 +285,14 @@ absl::StatusOr<QuantizedDirectory> WriteWeights(
   file.write(reinterpret_cast<const char*>(&length), sizeof(length));
   file.write(header.data(), std::streamsize(header.size()));
   for (const Output& output : outputs) {
-    RIVULET_ASSIGN_OR_RETURN(const std::string bytes, BytesOf(model, output));
-    file.write(bytes.data(), std::streamsize(bytes.size()));
-    if (!file.good()) return CannotWrite(path, std::strerror(errno));
-    made.bytes_after += int64_t(bytes.size());
+    RIVULET_RETURN_IF_ERROR(ForEachPiece(model, output, [&](absl::string_view bytes) {
+      file.write(bytes.data(), std::streamsize(bytes.size()));
+      if (!file.good()) return CannotWrite(path, std::strerror(errno));
+      made.bytes_after += int64_t(bytes.size());
+      progress(made.bytes_after, all);
+      return absl::OkStatus();
+    }));
     ++(output.rounded ? made.rounded : made.kept);
-    progress(made.bytes_after, all);
   }
   file.close();
   if (!file.good()) return CannotWrite(path, std::strerror(errno));
