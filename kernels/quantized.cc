@@ -5,6 +5,7 @@
 #include <emmintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -85,31 +86,37 @@ void LoadSixBits(int g, const uint8_t* units, QuantizedGroup* group) {
   group->v = uint8_t(g < 4 ? at(4) & 63 : at(8) >> 4 | at(4) >> 6 << 4);
 }
 
-// The q of a column; `values` are the group's.
+// The code of each value of kTableValues, by its byte.
+std::array<uint8_t, 256> TableCodes() {
+  std::array<uint8_t, 256> codes = {};
+  for (uint8_t code = 0; code < 16; ++code) codes[uint8_t(kTableValues[code])] = code;
+  return codes;
+}
+
+// The q of a column; `values` are the group's. A word has four inputs, one in each byte.
 void StoreIntegers(const QuantizedFormat& format, const uint8_t* q, int column, uint8_t* values) {
-  for (int word = 0; word < format.bits; ++word) {
-    std::memset(values + (word * kPanelColumns + column) * 4, 0, 4);
-  }
-  for (int i = 0; i < kQuantizedInputs; ++i) {
-    const int word = i / 4, half = word / 4;
-    const auto add = [&](int to, int bits) {
-      uint8_t& byte = values[(to * kPanelColumns + column) * 4 + i % 4];
-      byte = uint8_t(byte | bits);
-    };
-    if (format.bits == 8) {
-      add(word, q[i]);
-    } else if (format.bits == 6) {
-      const int raised = static_cast<int8_t>(q[i]) + 32;
-      if (word % 4 < 3) add(3 * half + word % 4, raised);
-      for (int part = 0; word % 4 == 3 && part < 3; ++part) {
-        add(3 * half + part, (raised >> 2 * part & 3) << 6);
-      }
-    } else {
-      const int8_t* const in_table = std::find(kTableValues, kTableValues + 15, int8_t(q[i]));
-      const int code = format.table ? int(in_table - kTableValues) : q[i];
-      add(word % 4, (code & 15) << 4 * half);
-      if (format.bits == 5) add(4, code >> 4 << word);
+  static const std::array<uint8_t, 256> kCodes = TableCodes();
+  constexpr uint32_t kLow4 = 0x0F0F0F0F, kLow6 = 0x3F3F3F3F, kRaise = 0x20202020;
+  uint8_t codes[kQuantizedInputs];
+  for (int i = 0; format.table && i < kQuantizedInputs; ++i) codes[i] = kCodes[q[i]];
+  uint32_t words[8];
+  std::memcpy(words, format.table ? codes : q, sizeof(words));
+  const auto store = [&](int word, uint32_t bits) {
+    std::memcpy(values + (word * kPanelColumns + column) * 4, &bits, 4);
+  };
+  if (format.bits == 8) {
+    for (int i = 0; i < 8; ++i) store(i, words[i]);
+  } else if (format.bits == 6) {
+    for (uint32_t& word : words) word = (word & kLow6) ^ kRaise;  // + 32 in each byte
+    for (int i = 0; i < 6; ++i) {
+      const uint32_t* const half = words + i / 3 * 4;
+      store(i, half[i % 3] | (half[3] >> i % 3 * 2 & 0x03030303) << 6);
     }
+  } else {
+    uint32_t fifth = 0;
+    for (int i = 0; i < 8; ++i) fifth |= (words[i] >> 4 & 0x01010101) << i;
+    for (int i = 0; i < 4; ++i) store(i, (words[i] & kLow4) | (words[i + 4] & kLow4) << 4);
+    if (format.bits == 5) store(4, fifth);
   }
 }
 
@@ -259,8 +266,10 @@ void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, 
   const QuantizedFormat format = FormatOf(type);
   uint8_t* const block = static_cast<uint8_t*>(panels) + BlockAt(type, k, column, g);
   const int c = column % kPanelColumns, in_block = g % format.groups;
-  StoreHalf(group.d, block + c * 2);
-  if (format.minimum) StoreHalf(group.e, block + format.minima() + c * 2);
+  if (in_block == 0) {
+    StoreHalf(group.d, block + c * 2);
+    if (format.minimum) StoreHalf(group.e, block + format.minima() + c * 2);
+  }
   uint8_t* const units = block + format.units() + c;
   if (format.groups > 1 && format.minimum) StoreSixBits(in_block, group, units);
   for (int half = 0; format.groups > 1 && !format.minimum && half < format.halves; ++half) {

@@ -164,7 +164,7 @@ struct QuantizedGroup {
   bool operator==(const QuantizedGroup&) const = default;
 };
 // Writes group `g` of a column. REQUIRES: the values fit the type, exactly (d and e are F16); u and v
-// are 1 where a block is one group, else the groups of a block have the same d and e.
+// are 1 where a block is one group, else the groups of a block have the d and e of its first.
 void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, int g,
                void* panels);
 QuantizedGroup UnpackGroup(const PackedMatrix& w, int column, int g);
