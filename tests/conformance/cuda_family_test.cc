@@ -22,12 +22,16 @@
 namespace rivulet::testing {
 namespace {
 
-std::vector<std::string> FamilyDirectories() {
+// The kinds that this backend refuses, or the others.
+std::vector<std::string> FamilyDirectories(bool refused = false) {
   std::vector<std::string> found;
   for (const char* folder :
        {"tests/conformance/family", "tests/conformance/hybrid", "tests/conformance/molformer"}) {
     for (const auto& entry : std::filesystem::directory_iterator(SourcePath(folder))) {
-      if (std::filesystem::exists(entry.path() / "golden.json")) found.push_back(entry.path());
+      if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+      const std::string name = entry.path().filename();
+      const bool is_refused = name.ends_with("-moe") || name.starts_with("nemotron");
+      if (is_refused == refused) found.push_back(entry.path());
     }
   }
   std::sort(found.begin(), found.end());
@@ -38,6 +42,16 @@ std::shared_ptr<const Model> Loaded(const std::string& directory) {
   auto model = Model::Load(directory);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? *std::move(model) : nullptr;
+}
+
+TEST(CudaRefusedTest, ExpertsAndLayersOfOnePartAreRefusedByName) {
+  const std::vector<std::string> directories = FamilyDirectories(/*refused=*/true);
+  EXPECT_EQ(directories.size(), 5u);
+  for (const std::string& directory : directories) {
+    const auto status = TestedBackends()[0].same_bits[0](Loaded(directory), 3).status();
+    EXPECT_EQ(GetErrorDetail(status).reason, "MODEL_UNSUPPORTED") << directory << ": " << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("use --backend cpu"));
+  }
 }
 
 class CudaFamilyTest : public ::testing::TestWithParam<std::tuple<std::string, TestedBackend>> {

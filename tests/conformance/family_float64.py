@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The eight kinds of block in float64: the logits of a checkpoint, as the published equations of the models give them.
+"""The kinds without softmax attention in float64: the logits of a checkpoint, as the published equations of the models give them.
 
-Shares no code with the server, so that the two check each other. make_family.py computes goldens with it.
+Shares no code with the server, so that the two check each other. make_family.py computes goldens with it, and with hybrid_float64.py.
 """
 import math
 
@@ -39,13 +39,17 @@ def shifted(x):
     return np.concatenate([np.zeros_like(x[:1]), x[:-1]])
 
 
-def conv(t, x):
-    """silu of the causal convolution of x [T, C], each channel by itself. The last tap takes the current token."""
+def causal_conv(t, x):
+    """The convolution of x [T, C], each channel by itself. The last tap takes the current token."""
     weight = t["weight"]
     width = weight.shape[2]
     past = np.concatenate([np.zeros((width - 1, x.shape[1])), x])
     y = sum(weight[:, 0, j] * past[j:j + len(x)] for j in range(width))
-    return silu(y + t["bias"] if "bias" in t else y)
+    return y + t["bias"] if "bias" in t else y
+
+
+def conv(t, x):
+    return silu(causal_conv(t, x))
 
 
 def linear(t, x):
@@ -78,6 +82,21 @@ def delta(q, k, v, w, beta):
     return recurrence(q, beta * k, v, w, a=w * k, b=-beta * k)
 
 
+def mamba2_mixer(t, h, heads, size, groups, limits, eps):
+    """Gate first, then the norm. size: of the state, a head; limits: of dt, or None."""
+    inner = len(t["norm.weight"])
+    z, rest, dt = np.split(linear(t.at("in_proj"), h), [inner, 2 * inner + 2 * groups * size], axis=1)
+    y, b, c = np.split(conv(t.at("conv1d"), rest), [inner, inner + groups * size], axis=1)
+    k, q = (np.repeat(part.reshape(len(h), groups, size), heads // groups, axis=1) for part in (b, c))
+    low, high = (math.inf if isinstance(limit, dict) else limit for limit in limits or (0, math.inf))
+    dt = np.clip(softplus(dt + t["dt_bias"]), low, high)[:, :, None]
+    w = np.exp(-np.exp(t["A_log"])[:, None] * dt)
+    y = y.reshape(len(h), heads, -1)
+    o = recurrence(q, k, dt * y, np.broadcast_to(w, k.shape)) + t["D"][:, None] * y
+    o = (o.reshape(len(h), -1) * silu(z)).reshape(len(h), groups, -1)
+    return linear(t.at("out_proj"), rms_norm(o, 1.0, eps).reshape(len(h), -1) * t["norm.weight"])
+
+
 class Tensors:
     """Tensors by name below a prefix. Remembers the names that were read, for all prefixes together."""
 
@@ -93,6 +112,11 @@ class Tensors:
     def __getitem__(self, name):
         self.read.add(self.prefix + name)
         return self.values[self.prefix + name]
+
+    def check_all_read(self):
+        unread = sorted(set(self.values) - self.read)
+        if unread:
+            raise ValueError(f"tensors without a use: {', '.join(unread)}")
 
 
 class Network:
@@ -115,9 +139,7 @@ class Network:
         x = self.layer_norm(top.at("norm"), x) if self.c["model_type"] == "rwkv7" else rms_norm(
             x, top["norm_f.weight" if mamba2 else "norm.weight"], self.eps)
         head = embedding if self.c.get("tie_word_embeddings") else self.t["lm_head.weight"]
-        unread = sorted(set(self.t.values) - self.t.read)
-        if unread:
-            raise ValueError(f"tensors without a use: {', '.join(unread)}")
+        self.t.check_all_read()
         return x @ head.T
 
     def split(self, x, heads=None):
@@ -202,19 +224,8 @@ class Network:
         return self.out(t, delta(q, k, v, w, beta), "o_norm", gate)
 
     def mamba2_block(self, t, x, _):
-        m, groups, size = t.at("mixer"), self.c["n_groups"], self.c["state_size"]
-        inner = self.heads * self.c["head_dim"]
-        rows = linear(m.at("in_proj"), rms_norm(x, t["norm.weight"], self.eps))
-        z, rest, dt = np.split(rows, [inner, 2 * inner + 2 * groups * size], axis=1)
-        y, b, c = np.split(conv(m.at("conv1d"), rest), [inner, inner + groups * size], axis=1)
-        k, q = (np.repeat(self.split(part, groups), self.heads // groups, axis=1) for part in (b, c))
-        low, high = (math.inf if isinstance(limit, dict) else limit for limit in self.c["time_step_limit"])
-        dt = np.clip(softplus(dt + m["dt_bias"]), low, high)[:, :, None]
-        w = np.exp(-np.exp(m["A_log"])[:, None] * dt)
-        y = self.split(y)
-        o = recurrence(q, k, dt * y, np.broadcast_to(w, k.shape)) + m["D"][:, None] * y
-        o = self.split(o.reshape(len(x), -1) * silu(z), groups)
-        return x + linear(m.at("out_proj"), rms_norm(o, 1.0, self.eps).reshape(len(x), -1) * m["norm.weight"])
+        h = rms_norm(x, t["norm.weight"], self.eps)
+        return x + mamba2_mixer(t.at("mixer"), h, self.heads, self.c["state_size"], self.c["n_groups"], self.c["time_step_limit"], self.eps)
 
     def layer_norm(self, t, x):
         y = centred(x, self.eps) * t["weight"]
@@ -252,10 +263,10 @@ class Network:
         return linear(t.at("o_proj"), (o + bonus.reshape(len(h), -1)) * gate)
 
 
-def answers(config, values, tokens, positions):
+def answers(network, tokens, positions):
     """One entry of golden.json's `sequences`."""
     scored = len(tokens) - 1
-    logits = Network(config, values).logits(tokens[:-1])
+    logits = network.logits(tokens[:-1])
     peak = logits.max(axis=1)
     totals = peak + np.log(np.sum(np.exp(logits - peak[:, None]), axis=1))
     nll = float(np.sum(totals - logits[np.arange(scored), tokens[1:]]))

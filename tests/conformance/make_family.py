@@ -20,6 +20,8 @@ import sys
 import numpy as np
 
 from family_float64 import answers, difference
+from hybrid_family import HYBRIDS, hybrid_shapes, mamba_shapes, under, weights
+from hybrid_float64 import Hybrid, network
 
 ABOUT = ("float64. outputs[j] = raw logits that predict scored token positions[j] (0 = the first scored, i.e. tokens[1]); "
          "positions past the end are left out")
@@ -27,6 +29,7 @@ POSITIONS = (0, 1, 2, 7, 17, 38, 68)
 LENGTHS = (40, 2, 9, 70)
 DECIMALS = 12      # of outputs in golden.json
 LARGEST = 80_000   # bytes of a directory
+NEAR = 2e-3        # least difference between the scores of experts that are chosen and those that are not
 LIMIT = 1e-10      # of golden numbers: the order of numpy's sums depends on the processor
 
 # --- The directories: config.json, the type of the weights, whether they are in two files. Settings that the server honours
@@ -96,19 +99,12 @@ DIRECTORIES = {
     # A tuned state, as rivulet-convert --initial-state writes it.
     "rwkv7-initial-state": (RWKV7 | {
         "dtype": "float16", "head_dim": 16, "hidden_ratio": 1, "intermediate_size": 16, "num_heads": 2}, "F16", False),
-}
+} | HYBRIDS
 WITH_INITIAL_STATE = {"rwkv7-initial-state"}
+SEEDS = {"lfm2-moe": "1"}  # where the name's numbers leave an expert nearly without tokens
 
 
 # --- Shapes of the tensors
-
-def weights(out, inputs, bias=False):
-    return {"weight": (out, inputs)} | ({"bias": (out,)} if bias else {})
-
-
-def under(prefix, shapes):
-    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
-
 
 def gated_shapes(c):
     """Mixers of linear_attn, retnet and gla."""
@@ -152,13 +148,9 @@ def delta_shapes(c):
 
 def mamba2_shapes(c):
     """A layer: mamba2 has no feed-forward."""
-    hidden, heads = c["hidden_size"], c["num_heads"]
-    inner = heads * c["head_dim"]
-    channels = inner + 2 * c["n_groups"] * c["state_size"]
-    shapes = {"A_log": (heads,), "D": (heads,), "dt_bias": (heads,), "norm.weight": (inner,)}
-    shapes |= {"conv1d.weight": (channels, 1, c["conv_kernel"])} | ({"conv1d.bias": (channels,)} if c["use_conv_bias"] else {})
-    shapes |= under("in_proj", weights(inner + channels + heads, hidden, c["use_bias"]))
-    return under("mixer", shapes | under("out_proj", weights(hidden, inner, c["use_bias"]))) | {"norm.weight": (hidden,)}
+    mixer = mamba_shapes(c["hidden_size"], c["num_heads"], c["head_dim"], c["state_size"], c["n_groups"], c["conv_kernel"], c["use_bias"],
+                         c["use_conv_bias"])
+    return under("mixer", mixer) | {"norm.weight": (c["hidden_size"],)}
 
 
 def rwkv7_shapes(c, layer):
@@ -212,10 +204,13 @@ def all_shapes(c):
 
 
 # --- Values: uniform, so that no parameter is at the value that makes it neutral. The first pattern that fits the name decides.
+# Biases of a choice have a large offset, so that the weights of experts must lack them; bfloat16 would lose their differences.
 RANGES = (
-    (r"norm\w*\.weight$", 0.6, 1.4), (r"\.D$", 0.5, 1.5), (r"A_log$", -1, 1), (r"dt_bias$", -2, 0.5), (r"lower_bounds$", -1, 1),
+    (r"language_model\.(?!.*linear_attn).*norm\.weight$", -0.4, 0.4), (r"norm\w*\.weight$", 0.6, 1.4), (r"(expert|correction)_bias$", 5.9, 6.1),
+    (r"\.(gate|layer|shared_expert_gate)\.weight$", -0.6, 0.6), (r"\.D$", 0.5, 1.5), (r"A_log$", -1, 1), (r"dt_bias$", -2, 0.5), (r"lower_bounds$", -1, 1),
     (r"\.(x_.|k_a)$", 0.1, 0.9), (r"k_k$", 0.4, 1.2), (r"r_k$", -0.5, 0.5), (r"w_lora\.lora\.2\.bias$", -4, 1), (r"bias$", -0.5, 0.5),
-    (r"conv1d\.weight$", -0.7, 0.7), (r"embeddings?\.weight$", -1.5, 1.5))
+    (r"\w*conv(1d)?\.weight$", -0.7, 0.7), (r"embed\w*\.weight$", -1.5, 1.5))
+FLOAT32 = re.compile(r"(expert_bias|mixer\.gate\.\w+)$")  # whatever the type of the other tensors
 
 
 def draw(rng, name, shape):
@@ -243,9 +238,15 @@ def from_bytes(data, dtype):
     return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float64)
 
 
-def safetensors(values, dtype):
+def type_of(name, dtype):
+    """The type in a file whose tensors are of type `dtype`."""
+    return "F32" if FLOAT32.search(name) else dtype
+
+
+def safetensors(values, weights_type):
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name in sorted(values):
+        dtype = type_of(name, weights_type)
         part = to_bytes(values[name], dtype)
         header[name] = {"dtype": dtype, "shape": list(values[name].shape), "data_offsets": [len(data), len(data) + len(part)]}
         data += part
@@ -279,8 +280,21 @@ def read_weights(directory):
 
 # --- Directories
 
+def draw_tokens(rng, vocab, length, model):
+    """Random tokens at which no router is near another choice, so that float32 makes the same."""
+    tokens = [int(rng.random() * vocab) for _ in range(length)]
+    while isinstance(model, Hybrid):
+        model.logits(tokens)
+        near = np.flatnonzero(model.margins < NEAR)
+        if not len(near):
+            break
+        tokens[near[0]] = int(rng.random() * vocab)
+    return tokens
+
+
 def golden_json(config, values, sequences):
-    found = [answers(config, values, tokens, POSITIONS) for tokens in sequences]
+    model = network(config, values)
+    found = [answers(model, tokens, POSITIONS) for tokens in sequences]
     for sequence in found:
         sequence["outputs"] = [[round(y, DECIMALS) for y in row] for row in sequence["outputs"]]
     return {"about": ABOUT, "model_type": config["model_type"], "positions": list(POSITIONS), "sequences": found}
@@ -289,17 +303,19 @@ def golden_json(config, values, sequences):
 def files_of(name):
     """{file name: bytes} of a directory."""
     config, dtype, sharded = DIRECTORIES[name]
-    rng = random.Random(name)
-    shapes = all_shapes(config) | (initial_states(config) if name in WITH_INITIAL_STATE else {})
+    rng = random.Random(SEEDS.get(name, name))
+    shapes = hybrid_shapes(config) if name in HYBRIDS else all_shapes(config) | (initial_states(config) if name in WITH_INITIAL_STATE else {})
     drawn = {tensor: draw(rng, tensor, shape) for tensor, shape in sorted(shapes.items())}
-    sequences = [[int(rng.random() * config["vocab_size"]) for _ in range(length)] for length in LENGTHS]
-    values = {tensor: from_bytes(to_bytes(value, dtype), dtype).reshape(value.shape) for tensor, value in drawn.items()}
+    values = {tensor: from_bytes(to_bytes(value, type_of(tensor, dtype)), type_of(tensor, dtype)).reshape(value.shape)
+              for tensor, value in drawn.items()}
+    vocab, model = config.get("text_config", config)["vocab_size"], network(config, values)
+    sequences = [draw_tokens(rng, vocab, length, model) for length in LENGTHS]
     files = {"config.json": (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()}
     names = sorted(values)
     parts = {"model.safetensors": names}
     if sharded:
         parts = {f"model-0000{i + 1}-of-00002.safetensors": names[i * len(names) // 2:(i + 1) * len(names) // 2] for i in range(2)}
-        index = {"metadata": {"total_size": sum(len(to_bytes(value, dtype)) for value in values.values())},
+        index = {"metadata": {"total_size": sum(len(to_bytes(value, type_of(tensor, dtype))) for tensor, value in values.items())},
                  "weight_map": {tensor: part for part in sorted(parts) for tensor in parts[part]}}
         files["model.safetensors.index.json"] = (json.dumps(index, indent=2) + "\n").encode()
     for part, tensors in parts.items():
@@ -349,8 +365,8 @@ def compare(folders):
     failed = False
     for folder in folders:
         config, golden = (json.loads((folder / file).read_text()) for file in ("config.json", "golden.json"))
-        values = read_weights(folder)
-        computed = [answers(config, values, s["tokens"], golden["positions"]) for s in golden["sequences"]]
+        model = network(config, read_weights(folder))
+        computed = [answers(model, s["tokens"], golden["positions"]) for s in golden["sequences"]]
         worst = difference(golden["sequences"], computed)
         failed |= not worst <= LIMIT
         print(f"{folder}: {worst:.2g}, at most {LIMIT:.2g}")
