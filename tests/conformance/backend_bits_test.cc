@@ -166,10 +166,12 @@ std::vector<std::string> BitsModels(bool bundled) {
   std::vector<std::string> models = {"tests/conformance/models/tiny-favor",
                                      "tests/conformance/models/tiny-smoothed-random-fourier",
                                      "tests/conformance/models/tiny-image",
-                                     "tests/conformance/molformer/gp-molformer-bf16"};
-  if (HasSoftmaxAttention()) {
-    models.push_back("tests/conformance/softmax/full");
-    models.push_back("tests/conformance/softmax/window4");
+                                     "tests/conformance/molformer/gp-molformer-bf16",
+                                     "tests/conformance/softmax/full",
+                                     "tests/conformance/softmax/window4"};
+  if (HasExperts()) {
+    models.push_back("tests/conformance/family/lfm2-moe");
+    models.push_back("tests/conformance/family/nemotron-moe");
   }
   if (bundled && !BundledModelsAreTooLarge() && !StepsAreSlow()) {
     models.push_back("model/zoo/mnist-linear");

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of hybrids far into their contexts, on more threads than there are heads of keys: the
-// threads share the blocks of a head, and no bit changes. Backends run steps of such small models
-// on one thread, so the test calls the network.
+// Steps of hybrids on many threads. Far into their contexts, on more threads than there are heads
+// of keys, the threads share the blocks of a head; they share the columns of experts; and no bit
+// changes. Backends run steps of such small models on one thread, so the test calls the network.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "model/cpu/cpu_network.h"
+#include "tests/conformance/tested_backend.h"
 #include "tests/support/paths.h"
 
 namespace rivulet::testing {
@@ -23,13 +26,14 @@ constexpr int64_t kLong = kSharedBlocks * kernels::kCacheBlock + 70, kShort = 20
 // The outputs of the last token, of each sequence.
 using Outputs = std::vector<std::vector<float>>;
 
-class SharedBlocksTest : public ::testing::TestWithParam<const char*> {
+class SharedBlocksTest : public ::testing::TestWithParam<std::tuple<const char*, WeightPrecision>> {
  protected:
   void SetUp() override {
-    auto model = Model::Load(SourcePath(std::string("tests/conformance/hybrid/") + GetParam()));
+    const auto& [directory, weights] = GetParam();
+    auto model = Model::Load(SourcePath(std::string("tests/conformance/") + directory));
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
-    auto network = CpuNetwork::Load(*model_, {}, kernels::CacheType::kF32);
+    auto network = CpuNetwork::Load(*model_, weights, kernels::CacheType::kF32);
     ASSERT_TRUE(network.ok()) << network.status();
     network_ = *std::move(network);
   }
@@ -96,13 +100,53 @@ TEST_P(SharedBlocksTest, ThreadsChangeNoBit) {
   }
 }
 
+// Also where the numbers of one sequence are none, so that its experts are.
+TEST_P(SharedBlocksTest, TheOthersInAPassChangeNoBit) {
+  constexpr size_t kBad = 5;
+  std::vector<std::vector<float>> states;
+  std::vector<int64_t> counts;
+  for (uint32_t i = 0; i < 12; ++i) {
+    states.push_back(RandomState(i));
+    counts.push_back(kShort + i);
+  }
+  std::fill(states[kBad].begin(), states[kBad].end(), std::nanf(""));
+  for (const int threads : {1, 3}) {
+    std::vector<std::vector<float>> all = states;
+    const Outputs together = Steps(counts, &all, threads);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      std::vector<std::vector<float>> one = {states[i]};
+      const Outputs alone = Steps({counts[i]}, &one, 1);
+      if (i == kBad) {
+        EXPECT_TRUE(std::isnan(together[i][0])) << "as the test needs it";
+        continue;
+      }
+      EXPECT_EQ(together[i], alone[0]) << i;
+      EXPECT_EQ(together[counts.size() + i], alone[1]) << i;
+      EXPECT_EQ(all[i], one[0]) << i;
+    }
+  }
+}
+
+std::string NameOf(
+    const ::testing::TestParamInfo<std::tuple<const char*, WeightPrecision>>& param) {
+  const auto& [directory, weights] = param.param;
+  return TestName(directory, weights == WeightPrecision::kAuto   ? "auto"
+                             : weights == WeightPrecision::kInt8 ? "int8"
+                                                                 : "int4");
+}
+
 INSTANTIATE_TEST_SUITE_P(All, SharedBlocksTest,
-                         ::testing::Values("granite-nope", "qwen35-text", "falcon-h1-bf16"),
-                         [](const auto& param) {
-                           std::string name = param.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         ::testing::Combine(::testing::Values("hybrid/granite-nope",
+                                                              "hybrid/qwen35-text",
+                                                              "hybrid/falcon-h1-bf16"),
+                                            ::testing::Values(WeightPrecision::kAuto)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Experts, SharedBlocksTest,
+    ::testing::Combine(::testing::Values("family/qwen35-moe", "family/nemotron-moe"),
+                       ::testing::Values(WeightPrecision::kAuto, WeightPrecision::kInt8,
+                                         WeightPrecision::kInt4)),
+    NameOf);
 
 }  // namespace
 }  // namespace rivulet::testing

@@ -74,7 +74,7 @@ std::vector<TestedBackend> RoundedBackends() {
   return {tested};
 }
 
-bool HasSoftmaxAttention() { return true; }
+bool HasExperts() { return false; }
 
 #ifdef RIVULET_CUDA_EMULATED
 bool StepsAreSlow() { return true; }

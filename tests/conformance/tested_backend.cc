@@ -12,9 +12,9 @@
 namespace rivulet::testing {
 
 std::vector<std::string> GoldenDirectories() {
-  std::vector<std::string> parents = {SourcePath("tests/conformance/models")};
+  std::vector<std::string> parents = {SourcePath("tests/conformance/models"),
+                                      SourcePath("tests/conformance/softmax")};
   if (!BundledModelsAreTooLarge()) parents.push_back(SourcePath("model/zoo"));
-  if (HasSoftmaxAttention()) parents.push_back(SourcePath("tests/conformance/softmax"));
   std::vector<std::string> directories;
   for (const std::string& parent : parents) {
     for (const auto& entry : std::filesystem::directory_iterator(parent)) {
@@ -35,7 +35,6 @@ ModelConfig TestedBackend::Config() const {
 
 std::vector<TestedBackend> TestedAttention() {
   std::vector<TestedBackend> all = TestedBackends();
-  if (!HasSoftmaxAttention()) return all;
   for (const TestedBackend& plain : TestedBackends()) {
     for (const int window : {0, 70}) {
       TestedBackend& tested = all.emplace_back(plain);

@@ -32,7 +32,7 @@ struct TestedBackend {
 };
 
 std::vector<TestedBackend> TestedBackends();
-// The same, and each with softmax attention if the backend has it.
+// The same, and each with softmax attention.
 std::vector<TestedBackend> TestedAttention();
 // The same with rounded weights, for which only equal bits are promised.
 std::vector<TestedBackend> RoundedBackends();
@@ -41,8 +41,8 @@ std::vector<TestedBackend> RoundedBackends();
 // bundled models are left out if BundledModelsAreTooLarge().
 bool StepsAreSlow();
 bool BundledModelsAreTooLarge();
-// Whether the backend has softmax attention (tests/conformance/softmax).
-bool HasSoftmaxAttention();
+// Whether the backend has mixtures of experts.
+bool HasExperts();
 
 // Directories with a golden.json: the tests' and the bundled directories.
 std::vector<std::string> GoldenDirectories();

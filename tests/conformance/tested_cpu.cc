@@ -43,6 +43,6 @@ std::vector<TestedBackend> RoundedBackends() {
 
 bool StepsAreSlow() { return RIVULET_SANITIZED; }
 bool BundledModelsAreTooLarge() { return false; }
-bool HasSoftmaxAttention() { return true; }
+bool HasExperts() { return true; }
 
 }  // namespace rivulet::testing
