@@ -48,24 +48,35 @@ COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}
 RANKS = {"decay_low_rank_dim": 8, "gate_low_rank_dim": 12, "a_low_rank_dim": 6, "v_low_rank_dim": 4}
 MAMBA2 = {"num_heads": 8, "head_dim": 16, "state_size": 16, "chunk_size": 16, "n_groups": 1}
 QWEN = {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "intermediate_size": 96, "num_hidden_layers": 4}
+        "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 4}
+QWEN_DENSE = QWEN | {"intermediate_size": 96}
 GRANITE = {"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16,
            "mamba_chunk_size": 16, "shared_intermediate_size": 96, "num_local_experts": 0, "layer_types": ["linear_attention", "full_attention"],
            "embedding_multiplier": 6, "residual_multiplier": 0.4, "attention_multiplier": 0.2, "logits_scaling": 2}
 LFM2 = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "block_auto_adjust_ff_dim": False,
         "layer_types": ["conv", "full_attention"]}
+QWEN_MOE = QWEN | {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+GRANITE_MOE = GRANITE | {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32}
+LFM2_MOE = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 8,
+            "num_experts_per_tok": 3, "num_dense_layers": 1, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}
+# transformers bounds dt by time_step_min, which NVIDIA's code does not.
+NEMOTRON = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 96, "mamba_num_heads": 8, "mamba_head_dim": 16,
+            "ssm_state_size": 16, "n_groups": 2, "chunk_size": 16, "time_step_min": 1e-6, "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]}
+NEMOTRON_MOE = NEMOTRON | {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48,
+                           "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"]}
 FALCON = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "intermediate_size": 96, "mamba_d_ssm": 96, "mamba_n_heads": 6,
           "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16, "key_multiplier": 0.5, "attention_in_multiplier": 1.5,
           "attention_out_multiplier": 0.8, "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.6, "ssm_multipliers": [0.7, 1.2, 0.9, 1.1, 0.8],
           "mlp_multipliers": [0.8, 0.7], "lm_head_multiplier": 0.5, "embedding_multiplier": 2.0}
+ROUTERS = (".gate.weight", ".router.weight")  # made wide: a near tie would be decided by the rounding of float32
 FLA = "fla"
 CASES = (
     ("transformers", "Mamba2", "float32", MAMBA2, 150),
     ("transformers", "Mamba2", "float32", MAMBA2 | {"n_groups": 4, "tie_word_embeddings": True, "use_bias": True}, 60),
     ("transformers", "Mamba2", "bfloat16", MAMBA2 | {"expand": 1, "num_heads": 4, "conv_kernel": 3, "use_conv_bias": False, "sharded": True}, 60),
     ("transformers", "Mamba2", "float16", MAMBA2 | {"time_step_limit": (0.05, 0.5), "layer_norm_epsilon": 1e-3, "state_size": 24}, 60),
-    ("transformers", "Qwen3_5", "float32", QWEN, 150),
-    ("transformers", "Qwen3_5", "bfloat16", QWEN | {"attention_bias": True, "num_key_value_heads": 4, "tie_word_embeddings": True}, 60),
+    ("transformers", "Qwen3_5", "float32", QWEN_DENSE, 150),
+    ("transformers", "Qwen3_5", "bfloat16", QWEN_DENSE | {"attention_bias": True, "num_key_value_heads": 4, "tie_word_embeddings": True}, 60),
     ("transformers", "GraniteMoeHybrid", "float32", GRANITE | {"position_embedding_type": "rope"}, 150),
     ("transformers", "GraniteMoeHybrid", "bfloat16",
      GRANITE | {"mamba_proj_bias": True, "attention_bias": True, "mamba_n_groups": 2, "layer_types": ["full_attention", "linear_attention"]}, 60),
@@ -101,12 +112,23 @@ CASES = (
     ("rwkv", "RWKV7", "float32", {"width": 128, "layers": 3, "inside": 160}, 150),
     ("rwkv", "RWKV7", "bfloat16", {"width": 192, "layers": 2, "inside": 768}, 60),
     ("rwkv", "RWKV7", "float16", {"width": 64, "layers": 4, "inside": 224}, 60),
+    # Behind the others, whose random numbers are those of their places.
+    ("transformers", "Lfm2Moe", "float32", LFM2_MOE | {"routed_scaling_factor": 1.7}, 150),
+    ("transformers", "Lfm2Moe", "bfloat16", LFM2_MOE | {"norm_topk_prob": False, "conv_bias": True, "num_dense_layers": 0}, 60),
+    ("transformers", "GraniteMoeHybrid", "float32", GRANITE_MOE, 150),
+    ("transformers", "GraniteMoeHybrid", "float16", GRANITE_MOE | {"num_local_experts": 9, "num_experts_per_tok": 4, "tie_word_embeddings": True}, 60),
+    ("transformers", "Qwen3_5Moe", "float32", QWEN_MOE, 150),
+    ("transformers", "Qwen3_5Moe", "bfloat16", QWEN_MOE | {"num_experts_per_tok": 1, "tie_word_embeddings": True}, 60),
+    ("transformers", "NemotronH", "float32", NEMOTRON, 150),
+    ("transformers", "NemotronH", "float16", NEMOTRON | {"mlp_bias": True, "use_bias": True, "use_conv_bias": False}, 60),
+    ("transformers", "NemotronH", "float32", NEMOTRON_MOE | {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5}, 150),
+    ("transformers", "NemotronH", "bfloat16", NEMOTRON_MOE | {"moe_latent_size": 40, "mlp_bias": True, "norm_topk_prob": False}, 60),
 )
 
 
 def classes(library, kind):
     if library == "transformers":
-        return getattr(transformers, "Qwen3_5TextConfig" if kind == "Qwen3_5" else f"{kind}Config"), getattr(transformers, f"{kind}ForCausalLM")
+        return getattr(transformers, f"{kind}{'Text' if kind.startswith('Qwen3_5') else ''}Config"), getattr(transformers, f"{kind}ForCausalLM")
     return getattr(fla.models, f"{kind}Config"), getattr(fla.models, f"{kind}ForCausalLM")
 
 
@@ -117,8 +139,13 @@ def saved(library, kind, dtype, settings, folder):
     configuration, model = classes(library, kind)
     made = model(configuration(**(COMMON | settings)))
     with torch.no_grad():
-        for parameter in made.parameters():
+        for name, parameter in made.named_parameters():
             parameter.mul_(1 + 0.2 * torch.randn_like(parameter)).add_(0.05 * torch.randn_like(parameter))
+            if name.endswith(ROUTERS):
+                parameter.mul_(6)
+        for name, buffer in made.named_buffers():
+            if name.endswith("_bias"):  # of an expert's choice
+                buffer.add_(0.1 * torch.randn_like(buffer))
     made.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size="60KB" if sharded else "5GB")
     if sharded != (folder / "model.safetensors.index.json").exists():
         raise AssertionError(f"{folder}: shards")
