@@ -220,7 +220,8 @@ absl::Status ParseQwen35(JsonReader* settings, ModelConfig* config) {
 }
 
 absl::Status ParseQwen35Moe(JsonReader* settings, ModelConfig* config) {
-  settings->Known({"output_router_logits", "router_aux_loss_coef"});
+  // No layer has a feed-forward of intermediate_size.
+  settings->Known({"intermediate_size", "output_router_logits", "router_aux_loss_coef"});
   RIVULET_RETURN_IF_ERROR(ParseQwen35Rest(settings, config));
   ExpertsConfig experts;
   RIVULET_RETURN_IF_ERROR(ParseExperts(

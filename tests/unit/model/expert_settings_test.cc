@@ -75,6 +75,7 @@ TEST(ExpertSettingsTest, Lfm2BeginsWithDenseLayersAsWideAsTheSettingSays) {
 TEST(ExpertSettingsTest, QwenHasDefaultsAndMayHaveAVisionTower) {
   for (const std::string& text :
        {std::string(kQwenMoe),
+        absl::StrReplaceAll(kQwenMoe, {{R"("head_dim")", R"("intermediate_size": 5, "head_dim")"}}),
         absl::StrCat(R"({"model_type": "qwen3_5_moe", "text_config": )", kQwenMoe, "}")}) {
     const auto config = ParseExpertModel(text);
     ASSERT_TRUE(config.ok()) << config.status();
