@@ -42,6 +42,16 @@ void CheckCheckpoint(const ModelConfig& config) {
   Promise(
       block == nullptr || (block->conv_channels >= 0 && config.num_heads % block->num_groups == 0),
       "heads are shared by the groups");
+  if (block != nullptr && block->experts) {
+    const kernels::Router& router = block->experts->router;
+    Promise(router.experts % router.groups == 0 && router.chosen > 0 &&
+                router.chosen <= router.experts / router.groups * router.kept_groups,
+            "as many experts are left as are chosen");
+    Promise(block->experts->size > 0 && block->experts->shared_size >= 0, "experts have sizes");
+  }
+  Promise(
+      block == nullptr || !block->kind->hybrid || std::ssize(block->layers) == config.num_layers,
+      "each layer of a hybrid has parts");
   std::vector<int32_t> ends = config.more_eos_token_ids;
   if (config.eos_token_id) ends.push_back(*config.eos_token_id);
   for (const int32_t id : ends) {
