@@ -20,6 +20,8 @@
 namespace rivulet {
 namespace {
 
+constexpr int64_t kMostBlocks = 1024;  // config.json lists layers
+
 const char* Json(bool value) { return value ? "true" : "false"; }
 
 // The layers with attention, all alike.
@@ -100,8 +102,9 @@ absl::Status ReadAttention(GgufSettings* settings, const GgufSizes& sizes, bool 
                    " heads; supported: heads that make up the embedding_length, ", sizes.hidden));
 }
 
-// rope.scaling as transformers has it; "null" without.
-absl::Status ReadRopeScaling(GgufSettings* settings, std::string* json) {
+// rope.scaling as transformers has it; "null" without. `context`: the length before scaling, if the
+// file does not say another; 0: unknown.
+absl::Status ReadRopeScaling(GgufSettings* settings, int64_t context, std::string* json) {
   constexpr char kType[] = "rope.scaling.type", kFactor[] = "rope.scaling.factor";
   const GgufValue* const type = settings->Find(kType);
   const std::string name = type == nullptr ? "linear" : type->Text().value_or("");
@@ -119,8 +122,9 @@ absl::Status ReadRopeScaling(GgufSettings* settings, std::string* json) {
   if (name == "yarn") {
     int64_t trained = 0;
     float fast = 0, slow = 0;
+    const auto missing = context > 0 ? std::optional<int64_t>(context) : std::nullopt;
     RIVULET_RETURN_IF_ERROR(
-        settings->Int("rope.scaling.original_context_length", 1, INT32_MAX, &trained));
+        settings->Int("rope.scaling.original_context_length", 1, INT32_MAX, &trained, missing));
     RIVULET_RETURN_IF_ERROR(settings->Positive("rope.scaling.yarn_beta_fast", &fast, 32.0f));
     RIVULET_RETURN_IF_ERROR(settings->Positive("rope.scaling.yarn_beta_slow", &slow, 1.0f));
     absl::StrAppendFormat(
@@ -138,11 +142,11 @@ absl::Status ReadRope(GgufSettings* settings, const Attention& attention, bool p
   int64_t turned = 0, trained = 0;
   float theta = 0;
   std::string scaling;
+  RIVULET_RETURN_IF_ERROR(settings->Int("context_length", 0, INT32_MAX, &trained, 0));
   RIVULET_RETURN_IF_ERROR(
       settings->Int(kTurned, 2, attention.head_dim, &turned, attention.head_dim));
   RIVULET_RETURN_IF_ERROR(settings->Positive("rope.freq_base", &theta, 10000.0f));
-  RIVULET_RETURN_IF_ERROR(ReadRopeScaling(settings, &scaling));
-  RIVULET_RETURN_IF_ERROR(settings->Int("context_length", 0, INT32_MAX, &trained, 0));
+  RIVULET_RETURN_IF_ERROR(ReadRopeScaling(settings, trained, &scaling));
   if (!partial && turned != attention.head_dim) {
     return settings->Unsupported(kTurned, absl::StrCat("is ", turned, "; supported: all values of ",
                                                        "a head, ", attention.head_dim));
@@ -156,12 +160,16 @@ absl::Status ReadRope(GgufSettings* settings, const Attention& attention, bool p
 
 // What all hybrids have.
 absl::Status ReadCommon(GgufSettings* settings, const char* eps_name, bool divided,
-                        const GgufSizes& sizes, Attention* attention, std::string* text) {
-  constexpr char kEps[] = "attention.layer_norm_rms_epsilon";
+                        const GgufSizes& sizes, Attention* attention, std::string* text,
+                        const char* eps_key = "attention.layer_norm_rms_epsilon") {
   float eps = 0;
   bool causal = true;
+  if (sizes.blocks > kMostBlocks) {
+    return settings->Invalid("block_count",
+                             absl::StrCat("is ", sizes.blocks, "; allowed: up to ", kMostBlocks));
+  }
   RIVULET_RETURN_IF_ERROR(ReadAttention(settings, sizes, divided, attention));
-  RIVULET_RETURN_IF_ERROR(settings->Positive(kEps, &eps));
+  RIVULET_RETURN_IF_ERROR(settings->Positive(eps_key, &eps));
   RIVULET_RETURN_IF_ERROR(settings->Only("attention.sliding_window", 0));
   RIVULET_RETURN_IF_ERROR(settings->Bool("attention.causal", &causal, true));
   if (!causal) return settings->Unsupported("attention.causal", "is false; supported: true");
@@ -179,15 +187,21 @@ absl::Status NoExperts(GgufSettings* settings) {
 struct ExpertMembers {
   const char *count, *size, *shared;
 };
-// The experts of `layers`. `size_key`: of the columns of an expert.
+// The experts of `layers`. `size_key`: of the columns of an expert, which may be missing if
+// `missing_size` is not 0.
 absl::Status ReadExperts(GgufSettings* settings, const GgufSizes& sizes,
                          const std::vector<bool>& layers, const char* size_key,
-                         const ExpertMembers& members, std::string* text, int64_t* shared) {
+                         const ExpertMembers& members, std::string* text, int64_t* shared,
+                         int64_t missing_size = 0) {
   constexpr char kUsed[] = "expert_used_count";
   int64_t count = 0, used = 0, size = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("expert_count", 1, 4096, &count));
   RIVULET_RETURN_IF_ERROR(ReadOne(settings, kUsed, sizes, layers, &used));
-  RIVULET_RETURN_IF_ERROR(ReadOne(settings, size_key, sizes, layers, &size));
+  if (missing_size > 0 && settings->Find(size_key) == nullptr) {
+    size = missing_size;
+  } else {
+    RIVULET_RETURN_IF_ERROR(ReadOne(settings, size_key, sizes, layers, &size));
+  }
   if (used > count) {
     return settings->Invalid(kUsed,
                              absl::StrCat("is ", used, "; allowed: up to expert_count, ", count));
@@ -218,16 +232,15 @@ std::string MambaText(const GgufSsm& ssm, const GgufTensors& tensors, const Gguf
       Json(AnyLayerHas(tensors, sizes, "attn_q.bias")));
 }
 
-// The scales, of which Bamba has none; and whether attention has positions.
-absl::Status ReadGraniteScales(GgufSettings* settings, const Attention& attention,
+// The scales, of which Bamba has none. `turned`: attention has positions.
+absl::Status ReadGraniteScales(GgufSettings* settings, const Attention& attention, bool turned,
                                std::string* text) {
   constexpr const char* kKeys[] = {"embedding_scale", "residual_scale", "attention.scale",
                                    "logit_scale"};
   constexpr const char* kMembers[] = {"embedding_multiplier", "residual_multiplier",
                                       "attention_multiplier", "logits_scaling"};
   const float missing[] = {1, 1, 1 / std::sqrt(static_cast<float>(attention.head_dim)), 1};
-  bool turned = true, scaled = false;
-  RIVULET_RETURN_IF_ERROR(settings->Bool("rope.scaling.finetuned", &turned, true));
+  bool scaled = false;
   for (size_t i = 0; i < std::size(kKeys); ++i) {
     float scale = 0;
     RIVULET_RETURN_IF_ERROR(settings->Positive(kKeys[i], &scale, missing[i]));
@@ -253,8 +266,10 @@ absl::StatusOr<std::string> GraniteSettings(GgufSettings* settings, const GgufTe
   std::string text, rope, scales, experts = R"("num_local_experts": 0, )";
   RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", true, *sizes, &attention, &text));
   RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
-  RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, true, &rope));
-  RIVULET_RETURN_IF_ERROR(ReadGraniteScales(settings, attention, &scales));
+  bool turned = true;
+  RIVULET_RETURN_IF_ERROR(settings->Bool("rope.scaling.finetuned", &turned, true));
+  RIVULET_RETURN_IF_ERROR(ReadGraniteScales(settings, attention, turned, &scales));
+  RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, !turned, &rope));
   settings->Known({"deepstack_mapping"});  // of images
   constexpr char kFfn[] = "feed_forward_length", kShared[] = "shared_intermediate_size";
   int64_t count = 0;
@@ -412,6 +427,8 @@ struct NemotronLayers {
       const auto up = tensors.find(absl::StrCat("blk.", i, ".ffn_up.weight"));
       const bool dense = up != tensors.end();
       if (dense) ffn = up->second.shape[0];
+      const auto exps = tensors.find(absl::StrCat("blk.", i, ".ffn_up_exps.weight"));
+      if (exps != tensors.end() && exps->second.shape.size() == 3) expert = exps->second.shape[1];
       names.emplace_back(attention.back() ? "\"attention\""
                          : experts.back() ? "\"moe\""
                          : dense          ? "\"mlp\""
@@ -420,7 +437,7 @@ struct NemotronLayers {
   }
   std::vector<bool> attention, experts;
   std::vector<const char*> names;
-  int64_t ffn = 1;
+  int64_t ffn = 1, expert = 0;  // columns
 };
 
 // The router of experts, and the projection of their rows.
@@ -454,12 +471,14 @@ absl::StatusOr<std::string> NemotronSettings(GgufSettings* settings, const GgufT
   sizes->layers -= unused;
   const NemotronLayers layers(tensors, *sizes);
   Attention attention{.layers = layers.attention};
-  // layer_norm_epsilon repeats the other, or is of multi-token prediction. There are no positions.
+  // There are no positions.
   settings->Known({"attention.layer_norm_epsilon", "context_length", "rope.dimension_count",
                    "rope.freq_base", "rope.scaling.finetuned", "feed_forward_length",
                    "expert_shared_count"});
+  constexpr char kEps[] = "attention.layer_norm_rms_epsilon";
   RIVULET_RETURN_IF_ERROR(
-      ReadCommon(settings, "layer_norm_epsilon", false, *sizes, &attention, &text));
+      ReadCommon(settings, "layer_norm_epsilon", false, *sizes, &attention, &text,
+                 settings->Find(kEps) != nullptr ? kEps : "attention.layer_norm_epsilon"));
   RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
   if (AnyLayerHas(tensors, *sizes, "ffn_gate_inp.weight")) {
     RIVULET_RETURN_IF_ERROR(ReadExperts(

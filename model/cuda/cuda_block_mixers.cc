@@ -251,6 +251,7 @@ absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaLayer& layer, int in
   args.q = {p.a.conv.data, ld, c.key_dim};
   args.k = {p.a.conv.data + c.keys(), ld, c.key_dim};
   args.heads_per_key = c.num_heads / c.key_heads();
+  args.tiled_keys = c.block().tiled_heads;
   args.v = {p.a.conv.data + 2 * c.keys(), ld, c.value_dim};
   args.beta = {p.a.in.data + columns.beta, p.a.in.ld, 1};
   args.beta_scale = c.block().negative_eigenvalues ? 2.0f : 1.0f;

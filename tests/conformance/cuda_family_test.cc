@@ -232,8 +232,9 @@ INSTANTIATE_TEST_SUITE_P(All, CudaInt8Test, ::testing::ValuesIn(Int8Directories(
                          [](const auto& param) { return TestName(param.param, "int8"); });
 
 TEST(CudaGgufTest, IntegersOfAFileAreDecoded) {
-  for (const char* name : {"mamba2-k", "rwkv7-q4_0"}) {
-    const std::string directory = SourcePath(std::string("tests/conformance/gguf/") + name);
+  for (const char* name :
+       {"gguf/mamba2-k", "gguf/rwkv7-q4_0", "llama_cpp/qwen35-q8_0", "llama_cpp/falcon-h1-q8_0"}) {
+    const std::string directory = SourcePath(std::string("tests/conformance/") + name);
     const auto model = Loaded(directory + "/model.gguf");
     ASSERT_NE(model, nullptr);
     const TestedBackend tested = TestedBackends()[0];  // float32

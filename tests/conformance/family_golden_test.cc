@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the family, hybrids and GP-MoLFormer against their float64 goldens (make_family.py,
-// make_gguf.py, the READMEs of hybrid/ and molformer/), and the promises of the seam that their
-// states must keep: prefill is stepping, threads and batches change no bit, a state that was read
-// and written continues with the same bits. RIVULET_FAMILY_DIR adds a folder of model directories.
+// make_gguf.py, gguf_hybrids_test.py, the READMEs of hybrid/, llama_cpp/ and molformer/), and the
+// promises of the seam that their states must keep: prefill is stepping, threads and batches change
+// no bit, a state that was read and written continues with the same bits. RIVULET_FAMILY_DIR adds a
+// folder of model directories.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +28,8 @@ std::vector<std::string> Directories() {
   std::vector<std::string> found;
   std::vector<std::string> folders = {
       SourcePath("tests/conformance/family"), SourcePath("tests/conformance/gguf"),
-      SourcePath("tests/conformance/hybrid"), SourcePath("tests/conformance/molformer")};
+      SourcePath("tests/conformance/hybrid"), SourcePath("tests/conformance/llama_cpp"),
+      SourcePath("tests/conformance/molformer")};
   if (const char* more = std::getenv("RIVULET_FAMILY_DIR")) folders.emplace_back(more);
   for (const std::string& folder : folders) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -212,6 +214,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGoldenTest, ::testing::ValuesIn(Directories(
                              return param.param.rfind(SourcePath(folder), 0) == 0;
                            };
                            if (is_in("tests/conformance/gguf")) return "gguf_" + name;
+                           if (is_in("tests/conformance/llama_cpp")) return "llama_cpp_" + name;
                            return is_in("tests/conformance/family") ? name : "other_" + name;
                          });
 

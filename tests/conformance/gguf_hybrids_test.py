@@ -246,11 +246,13 @@ def tensors(c, values, blocks):
 
 
 def write(directory, to):
-    """False if no kind fits."""
+    """False if the converter cannot write the model."""
     config = json.loads((directory / "config.json").read_text())
     c = dict(config.get("text_config") or config)
     c["tie_word_embeddings"] = config.get("tie_word_embeddings", c.get("tie_embedding", c["model_type"].startswith("lfm2")))
-    if c["model_type"] not in KINDS:
+    # The converter drops the scale of the router, and whether its weights are divided by their sum.
+    lost = c["model_type"] == "lfm2_moe" and (c.get("routed_scaling_factor", 1), c.get("norm_topk_prob", True)) != (1, True)
+    if c["model_type"] not in KINDS or lost:
         return False
     values = read_weights(directory)
     extra = int(any(name.startswith("mtp.") for name in values))

@@ -28,6 +28,11 @@ __device__ __forceinline__ const float* VectorAt(const CudaHeadVectors& x, int r
   return x.data + At(row, x.ld) + At(head, x.head_stride);
 }
 
+// The head of q and k of `head`.
+__device__ __forceinline__ int KeyHead(const CudaRecurrenceArgs& p, int head) {
+  return p.tiled_keys ? head % (p.heads / p.heads_per_key) : head / p.heads_per_key;
+}
+
 // A lane's part of the next token.
 template <UpdateRule kRule, int kGroups>
 struct NextToken {
@@ -43,7 +48,7 @@ struct NextToken {
     }
   }
   __device__ __forceinline__ void Load(const CudaRecurrenceArgs& p, int row, int head, int column) {
-    const int key_head = head / p.heads_per_key;
+    const int key_head = KeyHead(p, head);
     LoadKeys(VectorAt(p.q, row, key_head), p.key_dim, 0);
     LoadKeys(VectorAt(p.k, row, key_head), p.key_dim, 1);
     if (p.w_dim > 1) LoadKeys(VectorAt(p.w, row, head), p.key_dim, 2);
@@ -267,7 +272,7 @@ class FewTokens {
         w_step_(args.w_dim > 1 ? kWarpLanes : 0),
         brings_v_(LaneIndex() < Shape::kColumns && first_column + LaneIndex() < args.value_dim),
         brings_beta_(LaneIndex() == 0 && args.beta.data != nullptr) {
-    const int key_head = head / args.heads_per_key;
+    const int key_head = KeyHead(args, head);
     keys_[0] = VectorAt(args.q, row, key_head) + LaneIndex();
     keys_[1] = VectorAt(args.k, row, key_head) + LaneIndex();
     keys_[2] = args.w_dim == 0 ? nullptr : VectorAt(args.w, row, head);

@@ -44,7 +44,8 @@ struct CudaRecurrenceArgs {
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
   int num_segments = 0;
   int heads = 0, key_dim = 0, value_dim = 0;
-  int heads_per_key = 1;        // neighbouring heads that share q and k (Mamba-2's groups)
+  int heads_per_key = 1;        // heads that share q and k (Mamba-2's groups): neighbours, ...
+  bool tiled_keys = false;      // ... or head h has those of h % (heads / heads_per_key)
   int w_dim = 0;                // values of w a token: 0 (w = 1), 1 or key_dim
   CudaHeadVectors q, k, v, w;   // [key_dim], [key_dim], [value_dim], [w_dim]
   CudaHeadVectors beta;         // [1]: kDelta always, kDecay where set
