@@ -47,8 +47,8 @@ enum class Epilogue : uint8_t {
   kRelu,
   kGelu,      // exact, with erf
   kResidual,  // adds residual[r][c]
-  kScatter,   // for experts (kernels/experts.h): y[i][c] = fma(scatter.scales[r], value, y[i][c]),
-              // i = scatter.rows[r]
+  kScatter,   // of experts (kernels/experts.h), on the CPU: with i = scatter.rows[r],
+              // y[i][c] = fma(scatter.scales[r], value, y[i][c])
 };
 
 // Borrowed packed weights. Memory: PackedSize() bytes, 64-byte aligned, owned by the caller.

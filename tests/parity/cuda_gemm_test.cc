@@ -53,6 +53,8 @@ double Expected(const Matrix& m, const Rows& a, int r, int c, Epilogue epilogue,
       return 0.5 * sum * (1 + std::erf(sum / std::sqrt(2.0)));
     case Epilogue::kResidual:
       return sum + double{residual};
+    case Epilogue::kScatter:  // of the CPU alone
+      break;
   }
   return 0;
 }

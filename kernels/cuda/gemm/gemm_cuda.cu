@@ -48,6 +48,7 @@ const char* CheckGemmCuda(const CudaGemmArgs& args) {
   if (args.lda < args.w.k || args.ld_out < args.w.n) return "lda >= k and ld_out >= n";
   if (!Aligned(args.a, args.lda)) return "a is 16-byte aligned and lda a multiple of 4";
   if (args.a == args.out) return "out is not a";
+  if (args.epilogue == Epilogue::kScatter) return "kScatter is of the CPU alone";
   if (args.epilogue == Epilogue::kResidual) {
     if (args.residual == nullptr || args.ld_residual < args.w.n)
       return "residual [.., n] must be set";

@@ -389,6 +389,7 @@ const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
   if (!Aligned(args.out, 8) || !Aligned(args.out_half, 4) || args.ld_out % 2 != 0) {
     return "out is 8-byte, out_half 4-byte aligned, and ld_out even";
   }
+  if (args.epilogue == Epilogue::kScatter) return "kScatter is of the CPU alone";
   if (args.epilogue != Epilogue::kResidual) return nullptr;
   if (args.residual == nullptr || args.ld_residual < args.w.n)
     return "residual [.., n] must be set";
