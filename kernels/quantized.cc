@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing of weights of 8 and 4 bits: rounding at load, the same for every implementation.
+// Packing of weights of 8 to 4 bits: rounding at load, the same for every implementation.
 #include "kernels/quantized.h"
 
 #include <emmintrin.h>
@@ -122,8 +122,8 @@ void StoreIntegers(const QuantizedFormat& format, const uint8_t* q, int column, 
 
 // --- Rounding to kQ4K
 
-// SSE2: loops of clamped and summed floats are not vectorised by the compiler. The order of a sum is
-// the same on every machine.
+// SSE2, as the compiler does not vectorise loops of clamped and summed floats. The order of a sum
+// is the same on every machine.
 using Four = __m128;
 
 float Sum(Four v) {

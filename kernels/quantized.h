@@ -35,12 +35,12 @@
 //     byte 8 + j  the lower 4 bits of u of group j + 4, above them those of v
 //   q of each group
 //     of 8 bits  [8][32][4] int8: inputs 4 i .. 4 i + 3 of a column are word i
-//     of 4 bits  [4][32][4] bytes: word i has inputs 4 i .. in its low halves, inputs 16 + 4 i .. in
-//                the high ones; q of a table: its index
-//     of 5 bits  the low 4 bits likewise; then [32][4] bytes: bit i of a byte is the fifth bit of its
-//                input of word i
-//     of 6 bits  (q + 32) [halves][3][32][4] bytes: word i has inputs 4 i .. of its half in its low 6
-//                bits, and in the upper ones bits 2 i and 2 i + 1 of inputs 12 ..
+//     of 4 bits  [4][32][4] bytes: word i has inputs 4 i .. in its low halves, inputs 16 + 4 i ..
+//                in the high ones; q of a table: its index
+//     of 5 bits  the low 4 bits likewise; then [32][4] bytes: bit i of a byte is the fifth bit of
+//                its input of word i
+//     of 6 bits  (q + 32) [halves][3][32][4] bytes: word i has inputs 4 i .. of its half in its low
+//                6 bits, and in the upper ones bits 2 i and 2 i + 1 of inputs 12 ..
 // Tested by: tests/parity/quantized_test.cc
 #pragma once
 
@@ -148,7 +148,7 @@ struct QuantizeRowsArgs {
 void QuantizeRowsCpu(const QuantizeRowsArgs& args);
 void QuantizeRowsRef(const QuantizeRowsArgs& args);  // tests only
 
-// GemmCpu for weights of 8 and 4 bits.
+// GemmCpu for weights of 8 to 4 bits.
 void QuantizedGemmCpu(const GemmArgs& args);
 void QuantizedGemmRef(const GemmArgs& args);  // the same bits, plainly; tests only
 
@@ -163,8 +163,8 @@ struct QuantizedGroup {
   float Minimum() const { return e * float(v); }
   bool operator==(const QuantizedGroup&) const = default;
 };
-// Writes group `g` of a column. REQUIRES: the values fit the type, exactly (d and e are F16); u and v
-// are 1 where a block is one group, else the groups of a block have the d and e of its first.
+// Writes group `g` of a column. REQUIRES: the values fit the type, exactly (d and e are F16); u and
+// v are 1 where a block is one group, else the groups of a block have the d and e of its first.
 void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, int g,
                void* panels);
 QuantizedGroup UnpackGroup(const PackedMatrix& w, int column, int g);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with weights of 8 and 4 bits. A tile is kRows rows by a panel of 32 columns; for each
+// Products with weights of 8 to 4 bits. A tile is kRows rows by a panel of 32 columns; for each
 // group of inputs the integers are summed in registers, a few vectors of columns at a time, then
 // scaled and added to the tile's float32 sums.
 //
@@ -131,18 +131,19 @@ inline constexpr bool kSignedBytes = FormatOf(kType).bits == 8 || FormatOf(kType
 
 #if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
-// What q are raised by where they are multiplied as unsigned bytes, divided into 128; 0: nothing.
+// What q are raised by where they are multiplied as unsigned bytes: 128 / RaiseOf; 0: by nothing.
 template <WeightType kType>
-inline constexpr int kRaise = FormatOf(kType).bits == 6                         ? 4
-                              : HWY_TARGET == HWY_AVX3_DL&& kSignedBytes<kType> ? 1
-                                                                                : 0;
+constexpr int RaiseOf() {
+  if (FormatOf(kType).bits == 6) return 4;
+  return kSignedBytes<kType> && HWY_TARGET == HWY_AVX3_DL ? 1 : 0;
+}
 
 // Word `word` of a vector of columns, whose words of the group begin at `values`.
 template <WeightType kType>
 HWY_INLINE Raw LoadIntegers(const uint8_t* HWY_RESTRICT values, int word) {
   constexpr QuantizedFormat kFormat = FormatOf(kType);
   const auto load = [values](int i) HWY_ATTR { return LoadRaw(values + size_t(i) * kWordBytes); };
-  constexpr int kSign = kRaise<kType> == 1 ? 128 : 0;
+  constexpr int kSign = RaiseOf<kType>() == 1 ? 128 : 0;
   if constexpr (kFormat.bits == 8 && kSign == 0) {
     return load(word);
   } else if constexpr (kFormat.bits == 8) {
@@ -170,7 +171,7 @@ HWY_INLINE Raw LoadIntegers(const uint8_t* HWY_RESTRICT values, int word) {
   return low;
 }
 
-// sum + w p + v q: products of four bytes each, or of 4 bits pairs of them, where Widen adds these.
+// sum + w p + v q: sums of four products each. Of 4 bits without VNNI: of two, in 16 bits.
 template <WeightType kType>
 HWY_INLINE Raw AddProducts(Raw sum, Raw w, Raw p, Raw v, Raw q) {
 #if HWY_TARGET == HWY_AVX3_DL
@@ -214,12 +215,13 @@ template <WeightType kType, int kHalf, int kRows, int kVecs>
 HWY_INLINE void SumIntegers(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
                             IntSums (&sums)[kRows][kVecs]) {
   constexpr QuantizedFormat kFormat = FormatOf(kType);
+  constexpr int kRaise = RaiseOf<kType>();
   RIVULET_UNROLL
   for (int i = 0; i < kRows; ++i) {
     int32_t raised = 0;
-    if constexpr (kRaise < kType >> 0) {
+    if constexpr (kRaise != 0) {
       const QuantizedScale t = x.Scale(i);
-      raised = (kFormat.halves == 2 ? t.raised[kHalf] : t.raised[0] + t.raised[1]) / kRaise<kType>;
+      raised = (kFormat.halves == 2 ? t.raised[kHalf] : t.raised[0] + t.raised[1]) / kRaise;
     }
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) sums[i][j].raw = Broadcast(raised);
@@ -232,9 +234,9 @@ HWY_INLINE void SumIntegers(const uint8_t* HWY_RESTRICT values, const GroupRows&
     for (int word = 0; word < 4; ++word) {
       AddWords<kType, kRows, kVecs>(values, x, word, word + 4, sums);
     }
-  } else {
-    RIVULET_NO_UNROLL  // unrolled it needs too many registers: 17 % slower with AVX2
-        for (int word = 0; word < 4; ++word) {
+  } else {  // unrolled it needs too many registers: 17 % slower with AVX2
+    RIVULET_NO_UNROLL
+    for (int word = 0; word < 4; ++word) {
       AddWords<kType, kRows, kVecs>(values, x, word, word + 4, sums);
     }
   }
@@ -344,7 +346,8 @@ class Scales {
   HWY_ALIGN uint8_t unpacked_[16 * kPanelColumns];
 };
 
-// y += s t sum of the integers of half kHalf of a group, vectors vec .. vec + kVecs - 1 of the panel.
+// y += s t sum of the integers of half kHalf of a group, for vectors vec .. vec + kVecs - 1 of the
+// panel.
 template <WeightType kType, int kHalf, int kRows, int kVecs>
 HWY_INLINE void AddSums(const uint8_t* HWY_RESTRICT values, const Scales<kType>& scales, int group,
                         const GroupRows& x, int vec, FloatSums (&y)[kRows][kPanelVecs]) {
@@ -362,7 +365,7 @@ HWY_INLINE void AddSums(const uint8_t* HWY_RESTRICT values, const Scales<kType>&
   }
 }
 
-// Adds a group to a tile's sums, vectors vec .. vec + kVecs - 1 of the panel. `group`: in the block.
+// Adds group `group` of a block to a tile's sums, vectors vec .. vec + kVecs - 1 of the panel.
 template <WeightType kType, int kRows, int kVecs>
 HWY_INLINE void AddGroup(const uint8_t* HWY_RESTRICT values, const Scales<kType>& scales, int group,
                          const GroupRows& x, int vec, FloatSums (&y)[kRows][kPanelVecs]) {

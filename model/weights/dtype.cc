@@ -152,8 +152,8 @@ void GroupsOfQ6_K(const char* block, QuantizedGroup* groups) {
 }
 
 // Q3_K: 32 bytes whose bit j is the third bit of group j, 64 bytes of lower 2 bits, 12 bytes of
-// scales of 6 bits for 16 weights each, d (F16). Of each half of 128 weights, weight 32 g + i has its
-// lower bits in byte i at bit 2 g.
+// scales of 6 bits for 16 weights each, d (F16). Of each half of 128 weights, weight 32 g + i has
+// its lower bits in byte i at bit 2 g.
 void GroupsOfQ3_K(const char* block, QuantizedGroup* groups) {
   const char* const packed = block + 96;
   for (size_t j = 0; j < 8; ++j) {

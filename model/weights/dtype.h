@@ -42,8 +42,8 @@ const DTypeLayout& LayoutOf(DType dtype);
 // No block is larger.
 inline constexpr size_t kMaxBlockWeights = 256;
 
-// safetensors has no type for blocks of integers. There such a tensor is called NAME.q8_0, NAME.q4_1
-// or NAME.q4_k, with the type U8 and the shape [rows, blocks, bytes of a block].
+// safetensors has no type for blocks of integers. There such a tensor is called NAME.q8_0,
+// NAME.q4_1 or NAME.q4_k, with the type U8 and the shape [rows, blocks, bytes of a block].
 std::string BlockSuffix(DType dtype);  // ".q8_0"; "" for other types
 // The type whose suffix ends `name`.
 std::optional<DType> BlockTypeOf(absl::string_view name);

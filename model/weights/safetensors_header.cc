@@ -97,7 +97,7 @@ absl::Status SetBlocks(absl::string_view name, DType dtype, const JsonValue& sto
       entry->shape[1] > INT64_MAX / int64_t(layout.weights)) {
     return BadEntry(name, absl::StrCat("dtype is ", Describe(stored), " and shape ",
                                        ShapeText(entry->shape), "; a tensor of this name needs ",
-                                       "\"U8\" and [rows, groups, ", layout.bytes, "]"));
+                                       "\"U8\" and [rows, blocks, ", layout.bytes, "]"));
   }
   entry->dtype = dtype;
   entry->shape = {entry->shape[0], entry->shape[1] * int64_t(layout.weights)};

@@ -235,23 +235,39 @@ MatrixWeights RandomMatrix(DType dtype, int width) {
   return m;
 }
 
-// Products of one type, each with another copy of the matrix, which is in no cache. Counters: GB/s
-// of weights; ns/row.
-void BM_Product(benchmark::State& state, DType dtype, int width) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  const int rows = int(state.range(0));
-  const MatrixWeights m = RandomMatrix(dtype, width);
-  const size_t size = kernels::PackedSize(m.packed.type, width, width), copies = kBytes / size;
-  const AlignedBuffer all(copies * size),
-      quantized(size_t(rows) * kernels::QuantizedRowLayout(width).bytes);
-  for (size_t i = 0; i < copies; ++i) {
-    std::memcpy(static_cast<char*>(all.data()) + i * size, m.panels.data(), size);
+// Copies of a matrix, together more than any cache; the last ones asked for are kept.
+struct Copies {
+  DType dtype;
+  int width;
+  MatrixWeights matrix;
+  size_t size, count;
+  AlignedBuffer panels;
+
+  static const Copies& Of(DType dtype, int width) {
+    static std::unique_ptr<const Copies> last;
+    if (last != nullptr && last->dtype == dtype && last->width == width) return *last;
+    constexpr size_t kBytes = size_t{256} << 20;
+    MatrixWeights matrix = RandomMatrix(dtype, width);
+    const size_t size = kernels::PackedSize(matrix.packed.type, width, width);
+    AlignedBuffer panels(kBytes / size * size);
+    for (size_t at = 0; at + size <= kBytes; at += size) {
+      std::memcpy(static_cast<char*>(panels.data()) + at, matrix.panels.data(), size);
+    }
+    last.reset(new Copies{dtype, width, std::move(matrix), size, kBytes / size, std::move(panels)});
+    return *last;
   }
+};
+
+// Products of one type, each with another copy of the matrix. Counter: GB/s of weights.
+void BM_Product(benchmark::State& state, DType dtype, int width) {
+  const int rows = int(state.range(0));
+  const Copies& copies = Copies::Of(dtype, width);
+  const AlignedBuffer quantized(size_t(rows) * kernels::QuantizedRowLayout(width).bytes);
   std::vector<float> x(size_t(rows) * size_t(width), 0.5f), y(x.size());
   kernels::QuantizeRowsCpu({x.data(), quantized.data(), rows, width, width});
   kernels::GemmArgs args;
-  args.w = m.packed;
-  args.bias = m.bias.data();
+  args.w = copies.matrix.packed;
+  args.bias = copies.matrix.bias.data();
   args.x = x.data();
   args.quantized_x = quantized.data();
   args.y = y.data();
@@ -260,13 +276,13 @@ void BM_Product(benchmark::State& state, DType dtype, int width) {
   args.panel_end = kernels::NumPanels(width);
   size_t copy = 0;
   for (auto _ : state) {
-    args.w.panels = static_cast<const char*>(all.data()) + copy * size;
-    copy = (copy + 1) % copies;
+    args.w.panels = static_cast<const char*>(copies.panels.data()) + copy * copies.size;
+    copy = (copy + 1) % copies.count;
     kernels::GemmCpu(args);
     benchmark::ClobberMemory();
   }
-  state.counters["GB/s"] = benchmark::Counter(1e-9 * double(size) * double(state.iterations()),
-                                              benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(
+      1e-9 * double(copies.size) * double(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 // The limit of products of many rows: threads that only multiply and add, in registers.

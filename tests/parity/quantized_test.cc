@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "kernels/half.h"
 #include "tests/support/gemm_case.h"
@@ -277,12 +278,52 @@ TEST(QuantizedWeightsTest, AProductIsNearThatOfTheGivenMatrix) {
   }
 }
 
+// Relative to the weights, root mean square.
+double RoundingError(WeightType type, const std::vector<float>& w, int k) {
+  const int n = int(w.size()) / k;
+  const Matrix m(type, k, n, w);
+  std::vector<float> column(size_t(k), 0.0f);
+  double squares = 0, errors = 0;
+  for (size_t i = 0; i < w.size(); ++i) {
+    if (i % size_t(k) == 0) UnpackColumn(m.packed, int(i) / k, column.data());
+    const double error = double{column[i % size_t(k)]} - double{w[i]};
+    errors += error * error;
+    squares += double{w[i]} * double{w[i]};
+  }
+  return std::sqrt(errors / squares);
+}
+
+TEST(QuantizedWeightsTest, NormalWeightsAreNearerInTheFormOfQ4KThanInInt4) {
+  constexpr int kK = 512;
+  std::mt19937 random(1);
+  for (const float size : {1e-3f, 1.0f, 100.0f}) {
+    std::normal_distribution<float> normal(0, size);
+    std::vector<float> w(kK * 32);
+    for (float& x : w) x = normal(random);
+    const double int4 = RoundingError(WeightType::kInt4, w, kK);
+    EXPECT_LT(RoundingError(WeightType::kQ4K, w, kK), 0.95 * int4) << size;
+    EXPECT_LT(int4, 0.085);
+  }
+  // Weights of one sign, and groups of zeros.
+  std::vector<float> w = RandomFloats(kK * 32, 1, 0, 1);
+  for (size_t i = 0; i < w.size(); i += 64) std::fill_n(w.begin() + std::ptrdiff_t(i), 32, 0.0f);
+  EXPECT_LT(RoundingError(WeightType::kQ4K, w, kK), 0.04);
+  for (float& x : w) x = -x;
+  EXPECT_LT(RoundingError(WeightType::kQ4K, w, kK), 0.04);
+}
+
 TEST(QuantizedWeightsTest, PackingSaysWhenAScaleDoesNotFitSixteenBits) {
   std::vector<float> panels(PackedSize(WeightType::kInt8, 1, 1) / sizeof(float));
   const float large = 70000.0f, largest = 9e6f;
   EXPECT_TRUE(PackWeights(WeightType::kInt8, &large, 1, 1, 0, panels.data()));
   EXPECT_FALSE(PackWeights(WeightType::kInt8, &largest, 1, 1, 0, panels.data()));
   EXPECT_FALSE(PackWeights(WeightType::kInt4, &large, 1, 1, 0, panels.data()));
+  for (const float beyond : {1e8f, -1e8f, 1e30f, std::numeric_limits<float>::max()}) {
+    std::vector<float> w(256, 1.0f), blocks(PackedSize(WeightType::kQ4K, 256, 1) / sizeof(float));
+    EXPECT_TRUE(PackWeights(WeightType::kQ4K, w.data(), 1, 256, 0, blocks.data()));
+    w[77] = beyond;
+    EXPECT_FALSE(PackWeights(WeightType::kQ4K, w.data(), 1, 256, 0, blocks.data())) << beyond;
+  }
 }
 
 }  // namespace

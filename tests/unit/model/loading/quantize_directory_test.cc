@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/cpu/cpu_backend.h"
+#include "model/loading/packed_weights.h"
 #include "model/model.h"
 #include "tests/support/golden.h"
 #include "tests/support/paths.h"
@@ -36,7 +38,8 @@ std::vector<std::vector<float>> Outputs(const std::string& directory, const Weig
   return ScoreThroughBackend(**backend, (*model)->config(), 1, tokens, 100).outputs;
 }
 
-// The own format, and a kind of which a tensor becomes two.
+// The own format, also with widths that are multiples of 256, and a kind of which a tensor becomes
+// two.
 class QuantizeTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(QuantizeTest, TheDirectoryHasTheBitsOfTheChoiceOnTheOriginal) {
@@ -61,7 +64,7 @@ TEST_P(QuantizeTest, TheDirectoryHasTheBitsOfTheChoiceOnTheOriginal) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, QuantizeTest,
-                         ::testing::Values("model/zoo/shakespeare-rfa",
+                         ::testing::Values("model/zoo/shakespeare-rfa", "model/zoo/mnist-linear",
                                            "tests/conformance/family/mamba2"),
                          [](const auto& param) {
                            std::string name = param.param;
@@ -85,6 +88,31 @@ TEST(QuantizeKeepsTest, WidthsThatAreNoMultipleOf32AndWhatMakesDecays) {
   EXPECT_EQ(type_of("mlp.down_proj"), DType::kF32);  // 12 wide
   EXPECT_EQ(type_of("attn.gk_proj.0"), DType::kF32);
   EXPECT_EQ(type_of("attn_norm"), DType::kF32);
+}
+
+TEST(QuantizeTypesTest, Int4HasTheFormOfQ4KWhereTheWidthAllowsItAndKeepsBlocksOfFourBits) {
+  const TempDir out;
+  ASSERT_TRUE(QuantizeDirectory(SourcePath("model/zoo/shakespeare-rfa"), out.path(),
+                                WeightPrecision::kInt4, kNoProgress)
+                  .ok());
+  const auto model = Model::Load(out.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto type_of = [&](const char* name) {
+    return (*model)->tensors().Find(absl::StrCat("transformer.layers.0.", name, ".weight"))->dtype;
+  };
+  EXPECT_EQ(type_of("linear1"), DType::kQ4_1);  // 384 wide
+  EXPECT_EQ(type_of("linear2"), DType::kQ4_K);  // 1536 wide
+
+  const auto blocks = Model::Load(SourcePath("tests/conformance/gguf/mamba2-iq4/model.gguf"));
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  const auto plan = PackedWeights::Plan(**blocks, WeightPrecision::kInt4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<kernels::WeightType> types;
+  for (const PackedRows& matrix : plan->matrices) {
+    if (absl::EndsWith(matrix.rows.name, "out_proj.weight")) types.push_back(matrix.type);
+  }
+  using enum kernels::WeightType;
+  EXPECT_THAT(types, ::testing::ElementsAre(kIQ4XS, kIQ4NL, kQ4K));
 }
 
 TEST(QuantizeErrorsTest, WhatCannotBeDoneIsSaidBeforeAnythingIsWritten) {

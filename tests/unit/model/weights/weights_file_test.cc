@@ -143,10 +143,10 @@ TEST(WeightsFileTest, ReadsBlocksOfIntegersAndNamesWhatIsWrongWithThem) {
   } const cases[] = {
       {R"("q.q8_0":{"dtype":"F16","shape":[2,2,34],"data_offsets":[0,272]})", 272, "needs \"U8\""},
       {R"("q.q8_0":{"dtype":"U8","shape":[2,68],"data_offsets":[0,136]})", 136,
-       "[rows, groups, 34]"},
-      {R"("q.q8_0":{"dtype":"U8","shape":[2,2,33],"data_offsets":[0,132]})", 132, "groups, 34]"},
+       "[rows, blocks, 34]"},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,2,33],"data_offsets":[0,132]})", 132, "blocks, 34]"},
       {R"("q.q8_0":{"dtype":"U8","shape":[2,9223372036854775807,34],"data_offsets":[0,136]})", 136,
-       "[rows, groups, 34]"},
+       "[rows, blocks, 34]"},
       {R"("q.q8_0":{"dtype":"U8","shape":[2,3,34],"data_offsets":[0,204]})", 204, "needs [2, 64]"},
       {R"("q.q8_0":{"dtype":"U8","shape":[2,2,34],"data_offsets":[0,132]})", 132, "need 136"},
       {R"("q":{"dtype":"U8","shape":[2,64],"data_offsets":[0,128]})", 128, "dtype is \"U8\""},
