@@ -32,6 +32,7 @@ enum class WeightType : uint8_t {
   kInt8,
   kInt4,
   kInt5,
+  kInt5Signed,
   kQ4K,
   kQ5K,
   kQ6K,

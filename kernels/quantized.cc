@@ -96,7 +96,8 @@ std::array<uint8_t, 256> TableCodes() {
 // The q of a column; `values` are the group's. A word has four inputs, one in each byte.
 void StoreIntegers(const QuantizedFormat& format, const uint8_t* q, int column, uint8_t* values) {
   static const std::array<uint8_t, 256> kCodes = TableCodes();
-  constexpr uint32_t kLow4 = 0x0F0F0F0F, kLow6 = 0x3F3F3F3F, kRaise = 0x20202020;
+  constexpr uint32_t kLow4 = 0x0F0F0F0F, kLow6 = 0x3F3F3F3F, kRaise6 = 0x20202020,
+                     kLow5 = 0x1F1F1F1F, kRaise5 = 0x10101010;
   uint8_t codes[kQuantizedInputs];
   for (int i = 0; format.table && i < kQuantizedInputs; ++i) codes[i] = kCodes[q[i]];
   uint32_t words[8];
@@ -107,13 +108,16 @@ void StoreIntegers(const QuantizedFormat& format, const uint8_t* q, int column, 
   if (format.bits == 8) {
     for (int i = 0; i < 8; ++i) store(i, words[i]);
   } else if (format.bits == 6) {
-    for (uint32_t& word : words) word = (word & kLow6) ^ kRaise;  // + 32 in each byte
+    for (uint32_t& word : words) word = (word & kLow6) ^ kRaise6;  // + 32 in each byte
     for (int i = 0; i < 6; ++i) {
       const uint32_t* const half = words + i / 3 * 4;
       store(i, half[i % 3] | (half[3] >> i % 3 * 2 & 0x03030303) << 6);
     }
   } else {
     uint32_t fifth = 0;
+    for (int i = 0; format.bits == 5 && !format.minimum && i < 8; ++i) {
+      words[i] = (words[i] & kLow5) ^ kRaise5;  // + 16
+    }
     for (int i = 0; i < 8; ++i) fifth |= (words[i] >> 4 & 0x01010101) << i;
     for (int i = 0; i < 4; ++i) store(i, (words[i] & kLow4) | (words[i + 4] & kLow4) << 4);
     if (format.bits == 5) store(4, fifth);

@@ -4,9 +4,10 @@
 // Inputs are taken in groups of 32. Of a group g of output column c and of row r:
 //
 //   weights  W[c][k] = s[c][g] q[c][k] - m[c][g]
-//            kInt8   q in -128 .. 127, s in F16, no m; holds GGUF's Q8_0 and Q5_0
+//            kInt8   q in -128 .. 127, s in F16, no m; holds GGUF's Q8_0
 //            kInt4   q in 0 .. 15, s and m in F16; Q4_0 and Q4_1
 //            kInt5   q in 0 .. 31, s and m in F16; Q5_1
+//            kInt5Signed  q in -16 .. 15, s in F16, no m; Q5_0
 //            kIQ4NL  q one of kTableValues, s in F16, no m; IQ4_NL
 //            and in blocks of 8 groups, with d and e in F16 for each block:
 //            kQ4K    q in 0 .. 15, s = d u, m = e v, u and v in 0 .. 63; Q4_K
@@ -37,7 +38,7 @@
 //     of 8 bits  [8][32][4] int8: inputs 4 i .. 4 i + 3 of a column are word i
 //     of 4 bits  [4][32][4] bytes: word i has inputs 4 i .. in its low halves, inputs 16 + 4 i ..
 //                in the high ones; q of a table: its index
-//     of 5 bits  the low 4 bits likewise; then [32][4] bytes: bit i of a byte is the fifth bit of
+//     of 5 bits  q, without m q + 16: the low 4 bits likewise; then [32][4] bytes: bit i of a byte is the fifth bit of
 //                its input of word i
 //     of 6 bits  (q + 32) [halves][3][32][4] bytes: word i has inputs 4 i .. of its half in its low
 //                6 bits, and in the upper ones bits 2 i and 2 i + 1 of inputs 12 ..
@@ -81,6 +82,8 @@ constexpr QuantizedFormat FormatOf(WeightType type) {
       return {4, 1, 1, true};
     case WeightType::kInt5:
       return {5, 1, 1, true};
+    case WeightType::kInt5Signed:
+      return {5, 1, 1, false};
     case WeightType::kQ4K:
       return {4, 8, 1, true};
     case WeightType::kQ5K:
@@ -116,7 +119,7 @@ constexpr int IntegerAt(const QuantizedFormat& format, const uint8_t* values, in
     return (byte(3 * half) >> 6 | byte(3 * half + 1) >> 6 << 2 | byte(3 * half + 2) >> 6 << 4) - 32;
   }
   const int low = half == 0 ? byte(word) & 15 : byte(word - 4) >> 4;
-  if (format.bits == 5) return low | (byte(4) >> word & 1) << 4;
+  if (format.bits == 5) return (low | (byte(4) >> word & 1) << 4) - (format.minimum ? 0 : 16);
   return format.table ? kTableValues[low] : low;
 }
 

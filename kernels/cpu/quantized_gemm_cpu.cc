@@ -135,6 +135,7 @@ inline constexpr bool kSignedBytes = FormatOf(kType).bits == 8 || FormatOf(kType
 template <WeightType kType>
 constexpr int RaiseOf() {
   if (FormatOf(kType).bits == 6) return 4;
+  if (FormatOf(kType).bits == 5 && !FormatOf(kType).minimum) return 8;
   return kSignedBytes<kType> && HWY_TARGET == HWY_AVX3_DL ? 1 : 0;
 }
 
@@ -467,6 +468,8 @@ void QuantizedGemm(const GemmArgs& args) {
       return RunQuantized<WeightType::kInt4>(args);
     case WeightType::kInt5:
       return RunQuantized<WeightType::kInt5>(args);
+    case WeightType::kInt5Signed:
+      return RunQuantized<WeightType::kInt5Signed>(args);
     case WeightType::kQ4K:
       return RunQuantized<WeightType::kQ4K>(args);
     case WeightType::kQ5K:

@@ -280,8 +280,9 @@ void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out) {
 std::optional<kernels::WeightType> PackedTypeOf(DType dtype) {
   switch (dtype) {
     case DType::kQ8_0:
-    case DType::kQ5_0:
       return kernels::WeightType::kInt8;
+    case DType::kQ5_0:
+      return kernels::WeightType::kInt5Signed;
     case DType::kQ4_0:
     case DType::kQ4_1:
       return kernels::WeightType::kInt4;

@@ -12,9 +12,9 @@
 namespace rivulet::kernels::quantized_test {
 namespace {
 
-constexpr WeightType kTypes[] = {WeightType::kInt8,  WeightType::kInt4, WeightType::kInt5,
-                                 WeightType::kQ4K,   WeightType::kQ5K,  WeightType::kQ6K,
-                                 WeightType::kIQ4NL, WeightType::kIQ4XS};
+constexpr WeightType kTypes[] = {WeightType::kInt8,       WeightType::kInt4,  WeightType::kInt5,
+                                 WeightType::kInt5Signed, WeightType::kQ4K,   WeightType::kQ5K,
+                                 WeightType::kQ6K,        WeightType::kIQ4NL, WeightType::kIQ4XS};
 constexpr WeightType kRounded[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K};
 
 // A group of a type that is not made by rounding: its integers from those of the nearest group of
@@ -24,7 +24,7 @@ QuantizedGroup OtherGroup(WeightType type, const QuantizedGroup& nearest, int c,
   QuantizedGroup group = nearest;
   for (uint8_t& q : group.q) {
     if (format.table) q = uint8_t(kTableValues[q]);
-    if (format.bits == 5) q = uint8_t(2 * q + q % 2);
+    if (format.bits == 5) q = uint8_t(2 * q + q % 2 - (format.minimum ? 0 : 16));
     if (format.bits == 6) q = uint8_t(4 * q + q % 4 - 32);
   }
   if (!format.minimum) group.e = 0;
