@@ -484,7 +484,7 @@ absl::StatusOr<std::string> NemotronSettings(GgufSettings* settings, const GgufT
     RIVULET_RETURN_IF_ERROR(ReadExperts(
         settings, *sizes, layers.experts, "expert_feed_forward_length",
         {"n_routed_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size"},
-        &experts, &shared));
+        &experts, &shared, layers.expert));
     RIVULET_RETURN_IF_ERROR(ReadNemotronRouter(settings, &experts));
   } else {
     settings->Known({"expert_count", "expert_used_count", "expert_feed_forward_length",
@@ -516,12 +516,6 @@ constexpr GgufTensorName kAttentionNames[] = {
     {"attn_v.bias", "self_attn.v_proj.bias"},
     {"attn_output.weight", "self_attn.o_proj.weight"},
     {"attn_output.bias", "self_attn.o_proj.bias"},
-};
-constexpr GgufTensorName kMambaNames[] = {
-    {"ssm_in.weight", "mamba.in_proj.weight"}, {"ssm_conv1d.weight", "mamba.conv1d.weight"},
-    {"ssm_conv1d.bias", "mamba.conv1d.bias"},  {"ssm_dt.bias", "mamba.dt_bias"},
-    {"ssm_a", "mamba.minus_exp_A_log"},        {"ssm_d", "mamba.D"},
-    {"ssm_norm.weight", "mamba.norm.weight"},  {"ssm_out.weight", "mamba.out_proj.weight"},
 };
 constexpr GgufTensorName kGraniteOutside[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
@@ -626,22 +620,6 @@ constexpr GgufTensorName kNemotronOutside[] = {
 };
 constexpr GgufTensorName kNemotronInside[] = {
     {"attn_norm.weight", "norm.weight"},
-    {"attn_q.weight", "mixer.q_proj.weight"},
-    {"attn_q.bias", "mixer.q_proj.bias"},
-    {"attn_k.weight", "mixer.k_proj.weight"},
-    {"attn_k.bias", "mixer.k_proj.bias"},
-    {"attn_v.weight", "mixer.v_proj.weight"},
-    {"attn_v.bias", "mixer.v_proj.bias"},
-    {"attn_output.weight", "mixer.o_proj.weight"},
-    {"attn_output.bias", "mixer.o_proj.bias"},
-    {"ssm_in.weight", "mixer.in_proj.weight"},
-    {"ssm_conv1d.weight", "mixer.conv1d.weight"},
-    {"ssm_conv1d.bias", "mixer.conv1d.bias"},
-    {"ssm_dt.bias", "mixer.dt_bias"},
-    {"ssm_a", "mixer.minus_exp_A_log"},
-    {"ssm_d", "mixer.D"},
-    {"ssm_norm.weight", "mixer.norm.weight"},
-    {"ssm_out.weight", "mixer.out_proj.weight"},
     {"ffn_up.weight", "mixer.up_proj.weight"},
     {"ffn_up.bias", "mixer.up_proj.bias"},
     {"ffn_down.weight", "mixer.down_proj.weight"},
@@ -672,20 +650,26 @@ constexpr GgufArchitecture kHybrids[] = {
      "granitemoehybrid",
      GraniteSettings,
      kLayers,
-     {kGraniteOutside, kGraniteInside, kAttentionNames, kMambaNames}},
+     {kGraniteOutside, kGraniteInside, kAttentionNames, kGgufMamba}},
     {"lfm2", "lfm2", Lfm2Settings, kLayers, {kLfm2Outside, kLfm2Inside}},
     {"lfm2moe", "lfm2_moe", Lfm2MoeSettings, kLayers, {kLfm2Outside, kLfm2Inside}},
     {"falcon-h1",
      "falcon_h1",
      FalconSettings,
      kLayers,
-     {kFalconOutside, kFalconInside, kAttentionNames, kMambaNames}},
-    {"nemotron_h", "nemotron_h", NemotronSettings, kBackbone, {kNemotronOutside, kNemotronInside}},
+     {kFalconOutside, kFalconInside, kAttentionNames, kGgufMamba}},
+    {"nemotron_h",
+     "nemotron_h",
+     NemotronSettings,
+     kBackbone,
+     {kNemotronOutside, kNemotronInside, kAttentionNames, kGgufMamba},
+     "mixer."},
     {"nemotron_h_moe",
      "nemotron_h",
      NemotronSettings,
      kBackbone,
-     {kNemotronOutside, kNemotronInside}},
+     {kNemotronOutside, kNemotronInside, kAttentionNames, kGgufMamba},
+     "mixer."},
 };
 
 }  // namespace

@@ -131,21 +131,16 @@ constexpr GgufTensorName kMamba2Outside[] = {
     {"output_norm.weight", "backbone.norm_f.weight"},
     {"output.weight", "lm_head.weight"},
 };
-constexpr GgufTensorName kMamba2Inside[] = {
-    {"attn_norm.weight", "norm.weight"},
-    {"ssm_in.weight", "mixer.in_proj.weight"},
-    {"ssm_conv1d.weight", "mixer.conv1d.weight"},
-    {"ssm_conv1d.bias", "mixer.conv1d.bias"},
-    {"ssm_dt.bias", "mixer.dt_bias"},
-    {"ssm_a", "mixer.minus_exp_A_log"},
-    {"ssm_d", "mixer.D"},
-    {"ssm_norm.weight", "mixer.norm.weight"},
-    {"ssm_out.weight", "mixer.out_proj.weight"},
-};
+constexpr GgufTensorName kMamba2Inside[] = {{"attn_norm.weight", "norm.weight"}};
 
 constexpr GgufArchitecture kOthers[] = {
     {"rwkv7", "rwkv7", Rwkv7Settings, "model.layers.", {kRwkv7Outside, kRwkv7Inside}},
-    {"mamba2", "mamba2", Mamba2Settings, "backbone.layers.", {kMamba2Outside, kMamba2Inside}},
+    {"mamba2",
+     "mamba2",
+     Mamba2Settings,
+     "backbone.layers.",
+     {kMamba2Outside, kMamba2Inside, kGgufMamba},
+     "mixer."},
 };
 
 std::vector<const GgufArchitecture*> Architectures() {
@@ -208,8 +203,13 @@ std::optional<std::string> OurName(const GgufArchitecture& architecture, const G
   for (const auto table : layer ? tables.subspan(1) : tables.first(1)) {
     for (const GgufTensorName& name : table) {
       if (name.gguf != gguf) continue;
-      std::string ours =
-          layer ? absl::StrCat(architecture.layer_prefix, *layer, ".", name.ours) : name.ours;
+      absl::string_view own = name.ours;
+      std::string ours = layer ? absl::StrCat(architecture.layer_prefix, *layer, ".") : "";
+      if (architecture.mixer != nullptr &&
+          (absl::ConsumePrefix(&own, "mamba.") || absl::ConsumePrefix(&own, "self_attn."))) {
+        ours += architecture.mixer;
+      }
+      absl::StrAppend(&ours, own);
       if (ours.back() != '#') return ours;
       ours.pop_back();
       return absl::StrCat(ours, sizes.ffn);

@@ -98,6 +98,15 @@ struct GgufArchitecture {
   const char* layer_prefix;
   // First of the tensors outside layers; then of those in layers.
   std::span<const GgufTensorName> names[4];
+  const char* mixer = nullptr;  // in the place of "mamba." and "self_attn."; null: these
+};
+
+// Of Mamba-2.
+inline constexpr GgufTensorName kGgufMamba[] = {
+    {"ssm_in.weight", "mamba.in_proj.weight"}, {"ssm_conv1d.weight", "mamba.conv1d.weight"},
+    {"ssm_conv1d.bias", "mamba.conv1d.bias"},  {"ssm_dt.bias", "mamba.dt_bias"},
+    {"ssm_a", "mamba.minus_exp_A_log"},        {"ssm_d", "mamba.D"},
+    {"ssm_norm.weight", "mamba.norm.weight"},  {"ssm_out.weight", "mamba.out_proj.weight"},
 };
 
 // Of hybrids (gguf_hybrids.cc).
