@@ -227,18 +227,20 @@ HWY_INLINE void SumIntegers(const uint8_t* HWY_RESTRICT values, const GroupRows&
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) sums[i][j].raw = Broadcast(raised);
   }
+  // Two words at a time, as they lie: of 4 and 5 bits in the same bytes.
+  constexpr int kFirst = kFormat.bits == 8 ? 2 : 1, kNext = kFormat.bits == 8 ? 1 : 4;
   if constexpr (kFormat.halves == 2) {
     AddWords<kType, kRows, kVecs>(values, x, 4 * kHalf, 4 * kHalf + 1, sums);
     AddWords<kType, kRows, kVecs>(values, x, 4 * kHalf + 2, 4 * kHalf + 3, sums);
   } else if constexpr (kFormat.bits == 5 || HWY_TARGET == HWY_AVX3_DL) {
     RIVULET_UNROLL
-    for (int word = 0; word < 4; ++word) {
-      AddWords<kType, kRows, kVecs>(values, x, word, word + 4, sums);
+    for (int i = 0; i < 4; ++i) {
+      AddWords<kType, kRows, kVecs>(values, x, kFirst * i, kFirst * i + kNext, sums);
     }
   } else {  // unrolled it needs too many registers: 17 % slower with AVX2
     RIVULET_NO_UNROLL
-    for (int word = 0; word < 4; ++word) {
-      AddWords<kType, kRows, kVecs>(values, x, word, word + 4, sums);
+    for (int i = 0; i < 4; ++i) {
+      AddWords<kType, kRows, kVecs>(values, x, kFirst * i, kFirst * i + kNext, sums);
     }
   }
 #if HWY_TARGET != HWY_AVX3_DL
