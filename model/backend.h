@@ -26,6 +26,12 @@ namespace rivulet {
 using Slot = int32_t;
 inline constexpr Slot kGuardSlot = 0;  // for padding rows; no sequence ever gets it
 
+// A row of the table of contexts.
+struct ContextSlots {
+  int64_t context = 0;
+  int slots = 0;  // that are chosen where no number is given; 0: none fits
+};
+
 struct BackendLimits {
   int num_slots = 0;        // sequences that fit: slots 1..num_slots
   int max_rows = 0;         // rows of one run
@@ -42,8 +48,9 @@ struct BackendLimits {
   size_t weight_bytes = 0;        // weights in this backend's memory
   std::string numerics_id;        // backend's part in the bits of tokens, beside model and request
   std::string slots_choice = {};  // the reason for num_slots; human-readable
-  std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
-  std::string products = {};      // the libraries for matrix products; human-readable
+  std::vector<ContextSlots> contexts = {};  // the slots at other contexts; empty: it has no limit
+  std::string plan = {};      // how steps are run; human-readable; bits do not depend on it
+  std::string products = {};  // the libraries for matrix products; human-readable
   std::shared_ptr<const ExpertLoad> expert_load = {};  // null: not counted
 
   StateSize state_size() const {

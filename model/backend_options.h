@@ -14,13 +14,21 @@
 namespace rivulet {
 
 inline constexpr int64_t kMostContext = int64_t{1} << 24;
+inline constexpr int kMostAutoSlots = 256;
+
+// The number of positions that each slot holds, for models that cache keys and values of all
+// positions; at most the model's own limit.
+struct ContextChoice {
+  std::optional<int64_t> tokens = {};  // 1 to kMostContext; nullopt: by memory
+  // By memory: the most that leaves so many slots, 1 to kMostAutoSlots (ContextForSlots); nullopt:
+  // AutoContext.
+  std::optional<int> slots = {};
+};
 
 struct CpuBackendOptions {
   // Behaviour.
   std::optional<int> num_slots = 256;  // sequences with a state; nullopt: AutoSlots
-  // The number of positions that each slot holds, for models that cache keys and values of all
-  // positions; at most the model's own limit. nullopt: AutoContext.
-  std::optional<int64_t> max_context = {};
+  ContextChoice max_context = {};
   kernels::CacheType cache = kernels::CacheType::kF32;  // keys and values of softmax attention
   // Memory that other backends of this process have reserved, used or not. AutoSlots does not give
   // it to slots.
@@ -57,8 +65,7 @@ struct CudaBackendOptions {
   CudaProductChoice products = CudaProductChoice::kAuto;
   std::string library = {};  // cuBLASLt: a file, or a name for the dynamic linker;
                              // empty: libcublasLt.so.13
-  // As CpuBackendOptions::max_context.
-  std::optional<int64_t> max_context = {};
+  ContextChoice max_context = {};
   int device = 0;  // as CUDA counts them
   // If the device makes no progress for this time, it counts as hung, and the backend is poisoned.
   absl::Duration patience = absl::Seconds(10);

@@ -98,6 +98,8 @@ struct ModelConfig {
   int ffn_size = 0;  // 0: no feed-forward (Mamba-2)
   float norm_eps = 1e-5f;
   int64_t max_positions = 0;  // 0: no limit
+  // Of a hybrid, which may be given more; 0: unknown.
+  int64_t trained_positions = 0;
   // The number of positions that a slot holds, if softmax attention caches all positions; 0: no
   // limit. A backend chooses it (BackendLimits::context); until then it is kDefaultContext at most.
   int64_t context = 0;

@@ -62,6 +62,7 @@ absl::StatusOr<int> ParsePositions(JsonReader* settings, ModelConfig* config) {
   if (settings->Find(kName) == nullptr) return 0;
   int positions = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int(kName, 1, INT32_MAX, &positions));
+  config->trained_positions = positions;
   config->context = std::min<int64_t>(positions, kDefaultContext);
   return positions;
 }

@@ -3,23 +3,21 @@
 // number.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/softmax_attention.h"
+#include "model/backend.h"
 #include "model/backend_options.h"
-#include "model/base/error.h"
+#include "model/config.h"
 #include "model/state_parts.h"
 
 namespace rivulet {
-
-inline constexpr int kMostAutoSlots = 256;
 
 struct SlotChoice {
   int num_slots = 0;
@@ -30,33 +28,44 @@ struct SlotChoice {
 // `memory` ("the device's 100 bytes"); at most kMostAutoSlots, and at least one, even if it does
 // not fit. The other half is for kept states, and for parked and preempted replies, which take
 // memory later.
-inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_view memory) {
-  const int64_t fit = left_bytes / 2 / static_cast<int64_t>(slot_bytes);
-  if (fit >= kMostAutoSlots)
-    return {kMostAutoSlots, absl::StrCat("auto: at most ", kMostAutoSlots)};
-  return {static_cast<int>(std::max(fit, int64_t{1})),
-          absl::StrCat("auto: half of the ", left_bytes, " bytes left of ", memory)};
-}
+SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_view memory);
 
-// OK, or INVALID_ARGUMENT (OPTION_OUT_OF_RANGE). nullopt: AutoContext decides.
-inline absl::Status CheckMaxContext(std::optional<int64_t> max_context) {
-  if (!max_context || (*max_context >= 1 && *max_context <= kMostContext)) return absl::OkStatus();
-  return InvalidField(
-      "OPTION_OUT_OF_RANGE", "max_context",
-      absl::StrCat("max_context is ", *max_context, "; allowed: 1 to ", kMostContext));
-}
+// "auto", "auto:SLOTS" or an integer, of any size; nullopt: another text.
+std::optional<ContextChoice> ParseContextChoice(absl::string_view text);
+std::string ContextChoiceName(const ContextChoice& choice);
+// OK, or INVALID_ARGUMENT (OPTION_OUT_OF_RANGE).
+absl::Status CheckContextChoice(const ContextChoice& choice);
 
 // The number of positions of each slot, at most `most`. `left_bytes` must hold 3 * slots + 1
 // states: of the slots, of 2 * slots replies that gave up their slots, and one kept state. But at
 // least 2,048, or `most` if that is less: then there are fewer slots. 0: a state does not grow.
-inline int64_t AutoContext(int64_t left_bytes, const StateSize& size, int64_t most,
-                           int slots = 16) {
-  if (size.per_block == 0) return 0;
-  constexpr int64_t kLeast = 2048;
-  const int64_t states = 3 * int64_t{slots} + 1;
-  const int64_t room = left_bytes / states - static_cast<int64_t>(size.fixed);
-  const int64_t blocks = std::max<int64_t>(0, room) / static_cast<int64_t>(size.per_block);
-  return std::min(most, std::max(kLeast, blocks * kernels::kCacheBlock));
-}
+int64_t AutoContext(int64_t left_bytes, const StateSize& size, int64_t most, int slots = 16);
+
+// The positions that a model was trained for, or else may have: the longest context that is chosen
+// or shown. A longer one can be set, up to the model's limit.
+int64_t LongestContext(const ModelConfig& config);
+
+// What AutoSlots chooses from: memory, and the states in it.
+struct SlotRoom {
+  int64_t left_bytes = 0;
+  StateSize size;      // of a slot
+  int64_t most = 0;    // positions of a slot
+  std::string memory;  // as for AutoSlots
+  int guards = 0;      // slots that AutoSlots does not count
+
+  // 0: none fits.
+  int SlotsAt(int64_t context) const;
+};
+
+// The largest number of positions at which AutoSlots gives `slots` slots; 0: a state does not grow.
+// Errors: RESOURCE_EXHAUSTED (OUT_OF_MEMORY): fewer slots fit even with 2,048 positions, or
+// room.most if that is less.
+absl::StatusOr<int64_t> ContextForSlots(int slots, const SlotRoom& room);
+
+// The slots at contexts of 8,192, four times as many and so on, and at room.most, up to the first
+// at which none fits. Empty: a state does not grow.
+std::vector<ContextSlots> SlotsByContext(const SlotRoom& room);
+// "8192: 24, 32768: 6, 131072: none"
+std::string SlotsByContextText(const std::vector<ContextSlots>& table);
 
 }  // namespace rivulet

@@ -97,7 +97,10 @@ int Check(const ServerCommand& command) {
   for (const std::string& warning : report.warnings) {
     Complain(absl::StrCat("warning: ", warning));
   }
-  return code == 0 ? Show("the configuration is good\n") : code;
+  if (code != 0) return code;
+  std::string shown;
+  for (const std::string& note : report.notes) absl::StrAppend(&shown, note, "\n");
+  return Show(absl::StrCat(shown, "the configuration is good\n"));
 }
 
 // Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. On SIGHUP

@@ -10,7 +10,9 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
+#include "model/cache_type.h"
 #include "model/hybrid_settings.h"
+#include "model/slot_choice.h"
 #include "server/health/health_watch.h"
 #include "server/log.h"
 #include "server/start/start_files.h"
@@ -80,6 +82,13 @@ void LogModel(const ModelHold& model) {
        {"head_rows", int64_t{limits.head_rows}},
        {"state_bytes_per_slot", slot_bytes},
        {"state_bytes_total", slot_bytes * limits.num_slots}});
+  if (!limits.contexts.empty()) {
+    Log(LogLevel::kInfo, "contexts",
+        {{"model", model.name()},
+         {"context", limits.context},
+         {"kv_cache", CacheTypeName(limits.state.kept_type)},
+         {"slots_by_context", SlotsByContextText(limits.contexts)}});
+  }
   LogSkippedTensors(model);
   const auto* const encoder = std::get_if<EncoderConfig>(&engine.model().config().network);
   if (encoder != nullptr && encoder->redrawn_elsewhere) {

@@ -329,7 +329,7 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
                         absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
   };
   RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots.value_or(1), 1, 1 << 24));
-  RIVULET_RETURN_IF_ERROR(CheckMaxContext(options.max_context));
+  RIVULET_RETURN_IF_ERROR(CheckContextChoice(options.max_context));
   RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
@@ -358,8 +358,10 @@ absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBacken
   RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, PackedWeights::Plan(model, options.weights));
   BackendLimits limits;
   limits.weight_bytes = plan.facts.bytes;
+  HostMemory memory = ReadHostMemory();
+  memory.available -= static_cast<int64_t>(plan.facts.bytes);  // which a start has loaded by now
   RIVULET_RETURN_IF_ERROR(
-      PlanCpuMemory(options, model.config().WithCache(options.cache), ReadHostMemory(), &limits));
+      PlanCpuMemory(options, model.config().WithCache(options.cache), memory, &limits));
   return limits;
 }
 

@@ -15,14 +15,17 @@ absl::Status CpuOutOfMemory(absl::string_view message) {
   return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
 }
 
-int64_t ChooseCpuContext(const CpuBackendOptions& options, const ModelConfig& config,
-                         int64_t left_bytes) {
+absl::StatusOr<int64_t> ChooseCpuContext(const CpuBackendOptions& options,
+                                         const ModelConfig& config, int64_t left_bytes,
+                                         const std::string& whole) {
   const StateSize size = config.state().size();
-  const int64_t automatic = options.num_slots
-                                ? AutoContext(left_bytes, size, config.context, *options.num_slots)
-                                : AutoContext(left_bytes, size, config.context);
-  if (automatic == 0 || !options.max_context) return automatic;
-  return config.AtMost(*options.max_context);
+  if (const auto& tokens = options.max_context.tokens; tokens) {
+    return size.per_block == 0 ? 0 : config.AtMost(*tokens);
+  }
+  if (const auto& slots = options.max_context.slots; slots) {
+    return ContextForSlots(*slots, {left_bytes, size, LongestContext(config), whole});
+  }
+  return AutoContext(left_bytes, size, config.context, options.num_slots.value_or(16));
 }
 
 absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& config,
@@ -32,7 +35,8 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
   const int64_t left =
       std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available);
   limits->state = config.state().size();
-  limits->context = ChooseCpuContext(options, config, left);
+  RIVULET_ASSIGN_OR_RETURN(limits->context, ChooseCpuContext(options, config, left, whole));
+  limits->contexts = SlotsByContext({left, limits->state, LongestContext(config), whole});
   const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
   SlotChoice choice = {options.num_slots.value_or(0), "as set"};
   if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);

@@ -16,13 +16,14 @@ namespace rivulet {
 // RESOURCE_EXHAUSTED (OUT_OF_MEMORY), about the slots.
 absl::Status CpuOutOfMemory(absl::string_view message);
 
-// The number of positions of a slot, from the options or else from AutoContext for `left_bytes`; 0:
-// no limit. Thread: any.
-int64_t ChooseCpuContext(const CpuBackendOptions& options, const ModelConfig& config,
-                         int64_t left_bytes);
+// The number of positions of a slot, from the options or else for `left_bytes` of `whole` ("this
+// machine's 100 bytes"); 0: no limit. Errors: those of ContextForSlots. Thread: any.
+absl::StatusOr<int64_t> ChooseCpuContext(const CpuBackendOptions& options,
+                                         const ModelConfig& config, int64_t left_bytes,
+                                         const std::string& whole);
 
-// Sets context and slots in `limits`, from the options or else from AutoContext and AutoSlots.
-// Reads limits->weight_bytes. Errors: CpuOutOfMemory. Thread: any.
+// Sets context and slots in `limits`, from the options or else by memory (model/slot_choice.h).
+// Reads limits->weight_bytes. Errors: CpuOutOfMemory; those of ChooseCpuContext. Thread: any.
 absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits);
 

@@ -366,6 +366,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     return MeasureCudaNeed(config, *state->network, limits, options, library);
   };
   RIVULET_ASSIGN_OR_RETURN(CudaNeed need, measure());
+  if (options.max_context.slots) {  // a longer context needs more work space
+    limits.context = need.context;
+    RIVULET_ASSIGN_OR_RETURN(need, measure());
+  }
   if (!need.Fit(options) && library.library != nullptr) {
     library = {nullptr, "no memory for a second copy of the weights"};
     RIVULET_ASSIGN_OR_RETURN(need, measure());
@@ -375,6 +379,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   limits.bytes_per_slot = limits.state.At(need.context);
   limits.num_slots = need.num_slots;
   limits.slots_choice = need.slots_choice;
+  limits.contexts = SlotsByContext(need.Room(config));
   limits.head_rows = need.head_rows;
   limits.max_rows = std::min(limits.max_rows, limits.num_slots);
   limits.weight_bytes = need.weights;

@@ -25,7 +25,7 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("library_rows", options.library_rows, 1, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
-  RIVULET_RETURN_IF_ERROR(CheckMaxContext(options.max_context));
+  RIVULET_RETURN_IF_ERROR(CheckContextChoice(options.max_context));
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
   return InvalidField("OPTION_OUT_OF_RANGE", "patience",
                       absl::StrCat("patience is ", absl::FormatDuration(options.patience),
@@ -49,8 +49,8 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.preferred_prefill_tokens = limits.max_tokens;
   limits.state = config.state().size();
   limits.context = config.context;
-  if (config.context > 0 && options.max_context) {
-    limits.context = config.AtMost(*options.max_context);
+  if (config.context > 0 && options.max_context.tokens) {
+    limits.context = config.AtMost(*options.max_context.tokens);
   }
   limits.bytes_per_slot = limits.state.At(limits.context);
   const std::string type = options.weights.quantized()

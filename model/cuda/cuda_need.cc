@@ -12,7 +12,6 @@
 #include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_slots.h"
-#include "model/slot_choice.h"
 
 namespace rivulet {
 
@@ -34,13 +33,29 @@ bool CudaNeed::Fit(const CudaBackendOptions& options) {
   return sum() <= usable();
 }
 
-void CudaNeed::ChooseContext(const ModelConfig& config, const BackendLimits& limits,
-                             const CudaBackendOptions& options) {
-  const int64_t left = int64_t(usable()) - int64_t(weights + work);
-  context = options.max_context && limits.context > 0
-                ? limits.context
-                : AutoContext(left, limits.state, limits.context, options.num_slots.value_or(16));
+SlotRoom CudaNeed::Room(const ModelConfig& config) const {
+  StateSize size = config.state().size();
+  size.fixed = CudaSlots::BytesPerSlot(config, size.fixed);
+  return {int64_t(usable()) - int64_t(weights + work), size, LongestContext(config),
+          absl::StrCat("the device's ", total, " bytes"), /*guards=*/1};
+}
+
+absl::Status CudaNeed::ChooseContext(const ModelConfig& config, const BackendLimits& limits,
+                                     const CudaBackendOptions& options) {
+  SlotRoom room = Room(config);
+  if (options.max_context.slots) {
+    // Head outputs come later.
+    const int rows = CudaOutputs::HeadRows(config, limits, HeadBytes(options));
+    room.left_bytes -= int64_t(CudaOutputs::Bytes(config, std::max(rows, options.head_rows)));
+    RIVULET_ASSIGN_OR_RETURN(context, ContextForSlots(*options.max_context.slots, room));
+  } else if (options.max_context.tokens && limits.context > 0) {
+    context = limits.context;
+  } else {
+    context =
+        AutoContext(room.left_bytes, limits.state, limits.context, options.num_slots.value_or(16));
+  }
   slot = CudaSlots::BytesPerSlot(config, limits.state.At(context));
+  return absl::OkStatus();
 }
 
 absl::Status CudaNeed::OutOfMemory() const {
@@ -66,7 +81,7 @@ absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, CudaNetwork&
   need.weights = bytes.weights;
   need.work = bytes.work + CudaRunBlock::MaxBytes(limits);
   need.num_slots = limits.num_slots;
-  need.ChooseContext(config, limits, options);
+  RIVULET_RETURN_IF_ERROR(need.ChooseContext(config, limits, options));
   need.head_rows = options.head_rows > 0
                        ? std::min(options.head_rows, limits.max_tokens)
                        : CudaOutputs::HeadRows(config, limits, need.HeadBytes(options));

@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
+#include "model/slot_choice.h"
 
 namespace rivulet {
 
@@ -33,10 +34,12 @@ struct CudaNeed {
   size_t HeadBytes(const CudaBackendOptions& options) const;
   // Sets the number of slots by AutoSlots if the options give none. Returns whether all fits now.
   bool Fit(const CudaBackendOptions& options);
+  // What slots are chosen from, once `weights` and `work` are set.
+  SlotRoom Room(const ModelConfig& config) const;
   // Sets `context` and `slot`. REQUIRES: `weights` and `work` are set. `limits` has the longest
-  // context.
-  void ChooseContext(const ModelConfig& config, const BackendLimits& limits,
-                     const CudaBackendOptions& options);
+  // context. Errors: those of ContextForSlots.
+  absl::Status ChooseContext(const ModelConfig& config, const BackendLimits& limits,
+                             const CudaBackendOptions& options);
   // RESOURCE_EXHAUSTED with the sum, and the number of slots that would fit.
   absl::Status OutOfMemory() const;
 };

@@ -25,6 +25,7 @@
 #include "model/base/strict_json.h"
 #include "model/base/suggestion.h"
 #include "model/model_name.h"
+#include "model/slot_choice.h"
 #include "model/weight_choice.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/config/settings.h"
@@ -69,6 +70,9 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
       RIVULET_RETURN_IF_ERROR(CheckRange(setting, *(config.**number), "auto, or "));
     }
   }
+  if (const auto* context = std::get_if<ContextChoice ServerConfig::*>(&setting.member)) {
+    return CheckContextChoice(config.**context);
+  }
   if (const auto* text = std::get_if<std::string ServerConfig::*>(&setting.member)) {
     const std::string& value = config.**text;
     if (setting.choices.empty()) return absl::OkStatus();
@@ -88,6 +92,21 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
 
 // The value of a std::optional<int> without a value.
 constexpr char kAuto[] = "auto";
+
+// Reads the value of a flag that is not only a number. False: another text.
+bool FromText(const std::string& text, std::optional<int>* number) {
+  int value = 0;
+  const bool is_integer = absl::SimpleAtoi(text, &value);
+  *number = is_integer ? std::optional<int>(value) : std::nullopt;
+  return is_integer || text == kAuto;
+}
+bool FromText(const std::string& text, ContextChoice* context) {
+  const auto choice = ParseContextChoice(text);
+  *context = choice.value_or(ContextChoice());
+  return choice.has_value();
+}
+std::string ToText(std::optional<int> number) { return number ? absl::StrCat(*number) : kAuto; }
+std::string ToText(const ContextChoice& context) { return ContextChoiceName(context); }
 
 // Puts a JSON value into the member it belongs to; false where the type is wrong.
 struct MemberReader {
@@ -120,6 +139,11 @@ struct MemberReader {
     config->*member = value;
     return true;
   }
+  bool operator()(ContextChoice ServerConfig::*member) const {
+    const bool is_text = json.kind == JsonValue::Kind::kString;
+    if (!is_text && json.kind != JsonValue::Kind::kInteger) return false;
+    return FromText(is_text ? json.text : absl::StrCat(json.integer), &(config->*member));
+  }
   bool operator()(bool ServerConfig::*member) const {
     if (json.kind != JsonValue::Kind::kBool) return false;
     config->*member = json.boolean;
@@ -139,9 +163,13 @@ struct MemberReader {
 };
 
 const char* JsonTypeName(const SettingMember& member) {
-  constexpr const char* kNames[] = {
-      "an array of strings",    "a string", "an integer", "true or false",
-      "an integer or \"auto\"", "a number"};
+  constexpr const char* kNames[] = {"an array of strings",
+                                    "a string",
+                                    "an integer",
+                                    "true or false",
+                                    "an integer or \"auto\"",
+                                    "a number",
+                                    "an integer, \"auto\" or \"auto:SLOTS\""};
   return kNames[member.index()];
 }
 
@@ -155,19 +183,6 @@ absl::Status WrongType(const Setting& setting, const std::string& held) {
 }
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-
-// Adds a flag whose value is an integer or "auto".
-CLI::Option* AddOptionalInt(const std::string& flag, const char* help, std::optional<int>* number,
-                            CLI::App* app) {
-  const auto store = [number](const CLI::results_t& texts) {
-    int value = 0;
-    const bool is_integer = absl::SimpleAtoi(texts[0], &value);
-    *number = is_integer ? std::optional<int>(value) : std::nullopt;
-    return is_integer || texts[0] == kAuto;
-  };
-  const std::string held = number->has_value() ? absl::StrCat(**number) : kAuto;
-  return app->add_option(flag, store, help)->default_str(held);
-}
 
 // The parser of the command line; it stores values in the constructor's arguments.
 struct Flags {
@@ -185,8 +200,12 @@ struct Flags {
       const std::string flag = absl::StrCat("--", setting.name);
       std::visit(
           [&](auto member) {
-            if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
-              AddOptionalInt(flag, setting.help, &(config->*member), &app)
+            if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*> ||
+                          std::is_same_v<decltype(member), ContextChoice ServerConfig::*>) {
+              auto* const held = &(config->*member);
+              const auto read = [held](const auto& texts) { return FromText(texts[0], held); };
+              app.add_option(flag, CLI::callback_t(read), setting.help)
+                  ->default_str(ToText(*held))
                   ->type_name(setting.type)
                   ->group(setting.group);
               return;
@@ -271,6 +290,13 @@ absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text) {
   return ModelPlace{std::string(name), std::string(directory)};
 }
 
+absl::StatusOr<ContextChoice> ParseMaxContext(absl::string_view text) {
+  const auto choice = ParseContextChoice(text);
+  if (!choice) return InvalidField("CONFIG_INVALID", "max-context", Quoted(text));
+  RIVULET_RETURN_IF_ERROR(CheckContextChoice(*choice));
+  return *choice;
+}
+
 absl::StatusOr<ModelWeights> ParseModelWeights(absl::string_view text) {
   const auto invalid = [text](absl::string_view why) {
     return InvalidField("CONFIG_INVALID", "model-weights",
@@ -351,6 +377,10 @@ ordered_json ValueOf(const Setting& setting, const ServerConfig& config) {
         if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
           if (!(config.*member).has_value()) return kAuto;
           return *(config.*member);
+        } else if constexpr (std::is_same_v<decltype(member), ContextChoice ServerConfig::*>) {
+          const ContextChoice& choice = config.*member;
+          if (choice.tokens) return *choice.tokens;
+          return ContextChoiceName(choice);
         } else {
           return config.*member;
         }
@@ -411,6 +441,12 @@ std::vector<absl::Status> ServerConfigFaults(const ServerConfig& config) {
     faults.push_back(ParseModelPlace(model).status());
   }
   CheckWeights(config, &faults);
+  if (const auto& slots = config.max_context.slots;
+      slots && config.slots.value_or(*slots) != *slots) {
+    invalid("max-context",
+            absl::StrCat("max-context is auto:", *slots, ", but slots is ", *config.slots,
+                         "; leave slots at auto, or set it to ", *slots));
+  }
   // Room for one message, and the same for other tenants.
   const ServerConfig within = WithinLimits(config);
   if (within.restore_memory_mib == config.restore_memory_mib &&

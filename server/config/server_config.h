@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/backend_options.h"
 #include "model/weight_choice.h"
 
 namespace rivulet {
@@ -34,7 +35,7 @@ struct ServerConfig {
   // ... of single models: NAME=TYPE[,head=TYPE].
   std::vector<std::string> model_weights;
   std::optional<int> slots;          // per model: sequences that hold a state; nullopt: auto
-  std::optional<int> max_context;    // tokens of a sequence with softmax attention; nullopt: auto
+  ContextChoice max_context;         // tokens of a sequence with softmax attention
   std::string kv_cache = "f32";      // f32, f16, bf16 (CPU)
   int max_queue = 1024;              // per model: samples and scores that may wait for a slot
   int max_tenant_queue = 0;          // of one tenant, beside the part kept for others; 0 = no cap
@@ -134,6 +135,9 @@ struct ModelPlace {
 // Splits "DIR" or "NAME=DIR". Text with a "/" before its first "=" is a DIR. Errors:
 // INVALID_ARGUMENT (the name, or no directory).
 absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text);
+
+// A value of --max-context: "auto", "auto:SLOTS" or a number. Errors: INVALID_ARGUMENT.
+absl::StatusOr<ContextChoice> ParseMaxContext(absl::string_view text);
 
 // A value of --model-weights.
 struct ModelWeights {

@@ -169,7 +169,9 @@ std::vector<Setting> ServingSettings() {
        "Maximum context length of models with softmax attention, such as hybrids: each slot "
        "reserves memory for a KV cache of this length. A bos counts; the last token does not. "
        "auto: at most 8,192, and no more than lets 16 slots and their parked and preempted "
-       "replies fit into memory, but at least 2,048",
+       "replies fit into memory, but at least 2,048. auto:SLOTS: the largest at which --slots auto "
+       "gives at least SLOTS slots (1 to 256), but no more than the model was trained for; an "
+       "error if they do not fit even with 2,048",
        &C::max_context,
        {},
        1,

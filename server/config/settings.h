@@ -15,7 +15,7 @@ namespace rivulet {
 using SettingMember =
     std::variant<std::vector<std::string> ServerConfig::*, std::string ServerConfig::*,
                  int ServerConfig::*, bool ServerConfig::*, std::optional<int> ServerConfig::*,
-                 double ServerConfig::*>;
+                 double ServerConfig::*, ContextChoice ServerConfig::*>;
 
 // One setting: flag "--name" and JSON key "name".
 struct Setting {

@@ -19,9 +19,11 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "model/cache_type.h"
 #include "model/cpu/cpu_backend.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
+#include "model/slot_choice.h"
 #include "model/weight_choice.h"
 #include "server/grpc/connections/acceptor.h"
 #include "server/grpc/connections/listening_sockets.h"
@@ -145,11 +147,18 @@ class Checker {
     // For a GPU this checks the tensors, but not its memory.
     if (!on_cpu) options->num_slots = 1;
     if (!on_cpu) options->weights = {};
+    if (!on_cpu) options->max_context.slots = std::nullopt;
     const auto limits = PlanCpuBackend(model, *options);
     if (!limits.ok()) return Annotate(limits.status(), model.directory());
     if (!on_cpu) return absl::OkStatus();
     *reserved_bytes += static_cast<int64_t>(limits->weight_bytes) +
                        static_cast<int64_t>(limits->bytes_per_slot) * limits->num_slots;
+    if (!limits->contexts.empty()) {
+      report_.notes.push_back(
+          absl::StrCat("model ", model.config().name, ": a context of ", limits->context, " with ",
+                       limits->num_slots, " slots; slots by context with --kv-cache ",
+                       CacheTypeName(options->cache), ": ", SlotsByContextText(limits->contexts)));
+    }
     absl::Status memory = CheckHostMemory(config_, *limits);
     if (memory.ok()) memory = CheckKeptMemory(config_, *limits);
     return memory.ok() ? memory : Annotate(memory, model.directory());

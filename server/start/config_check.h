@@ -13,6 +13,7 @@ namespace rivulet {
 struct ConfigReport {
   std::vector<absl::Status> faults;  // each ends a start, or would once earlier faults are repaired
   std::vector<std::string> warnings;  // a start succeeds in spite of them
+  std::vector<std::string> notes;     // what a start would choose here and now
 };
 
 // Checks everything that Server::Create(config) depends on, by the same functions, and goes on

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
+#include "model/cache_type.h"
 #include "model/cpu/memory_plan.h"
 #include "model/loading/packed_weights.h"
 #include "model/model.h"
@@ -32,10 +33,14 @@ std::string ContentName(const ContentConfig& content) {
   return "tokens";
 }
 
+std::string Whole(const HostMemory& memory) {
+  return absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
+}
+
 // The slots that `--slots auto` would make on the CPU here and now; none if not even one fits.
 SlotChoice SlotsThatFit(int64_t weight_bytes, int64_t state_bytes) {
   const HostMemory memory = ReadHostMemory();
-  const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
+  const std::string whole = Whole(memory);
   const int64_t left = memory.available - weight_bytes;
   if (left < state_bytes) {
     return {0, absl::StrCat("the weights and one state exceed the ", memory.available,
@@ -85,8 +90,13 @@ absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server) {
   description.active_parameters = description.num_parameters - plan->idle_parameters;
   description.token_weight_bytes = static_cast<int64_t>(plan->facts.row_bytes);
   const StateSize size = config.state().size();
-  description.context =
-      ChooseCpuContext(options, config, ReadHostMemory().available - description.weight_bytes);
+  const HostMemory memory = ReadHostMemory();
+  const SlotRoom room = {memory.available - description.weight_bytes, size, LongestContext(config),
+                         Whole(memory)};
+  RIVULET_ASSIGN_OR_RETURN(description.context,
+                           ChooseCpuContext(options, config, room.left_bytes, room.memory));
+  description.contexts = SlotsByContext(room);
+  description.kv_cache = CacheTypeName(options.cache);
   description.fixed_bytes = static_cast<int64_t>(size.fixed);
   description.token_bytes = static_cast<int64_t>(size.per_token());
   description.state_bytes = static_cast<int64_t>(size.At(description.context));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/backend.h"
 #include "server/config/server_config.h"
 
 namespace rivulet {
@@ -38,12 +39,16 @@ struct ModelDescription {
     int slots = 0;
   };
   std::vector<Choice> choices;
+  // The slots at other contexts, with the type of the KV cache; empty: a state does not grow.
+  std::vector<ContextSlots> contexts;
+  std::string kv_cache;
   int slots = 0;             // of the CPU backend here and now with `--slots auto`; 0: none fit
   std::string slots_choice;  // why this number
 };
 
 // Describes the first model of `server`, with its weights, max_context and kv_cache, without
-// reading a weight. Errors: the errors of ParseModelPlace, CpuOptionsOf and Model::Open; DATA_LOSS
+// reading a weight. Errors: the errors of ParseModelPlace, CpuOptionsOf, Model::Open and
+// ChooseCpuContext; DATA_LOSS
 // (a tensor of the family is missing, misshapen or not expected). Thread: any.
 absl::StatusOr<ModelDescription> DescribeModel(const ServerConfig& server);
 

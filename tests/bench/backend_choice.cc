@@ -155,7 +155,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.precision = choice.precision;
     options.weights = weights;
     options.cache = choice.cache;
-    options.max_context = choice.max_context;
+    options.max_context.tokens = choice.max_context;
     options.device = choice.device;
     options.products = choice.products;
     options.graphs = choice.graphs;
@@ -167,7 +167,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     CpuBackendOptions options;
     options.num_slots = num_slots;
     options.cache = choice.cache;
-    options.max_context = choice.max_context;
+    options.max_context.tokens = choice.max_context;
     options.weights = weights;
     options.threads = threads;
     backend = CreateCpuBackend(std::move(model), options);

@@ -58,10 +58,10 @@ def groups(source):
 
 
 def defaults(header):
-    """{member: its value as C++ writes it, "auto" of an optional number, or ""} of ServerConfig."""
+    """{member: its value as C++ writes it, "auto" of an optional number or a context, or ""} of ServerConfig."""
     body = re.sub(r"//.*", "", header[header.index("struct ServerConfig {"):header.index("\n};")])
-    members = re.findall(r"^  (std::[\w:<>]+|int|bool|double)\s+(\w+)\s*(?:=\s*([^;]*?))?\s*;", body, re.M)
-    return {member: "auto" if "optional" in kind else value for kind, member, value in members}
+    members = re.findall(r"^  (std::[\w:<>]+|int|bool|double|ContextChoice)\s+(\w+)\s*(?:=\s*([^;]*?))?\s*;", body, re.M)
+    return {member: "auto" if "optional" in kind or kind == "ContextChoice" else value for kind, member, value in members}
 
 
 def shown(value):

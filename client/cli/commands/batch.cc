@@ -336,7 +336,9 @@ std::map<std::string, std::string> RecordedOptions(const BatchOptions& options,
   add("--presence-penalty", s.presence_penalty);
   add("--seed", s.seed);
   add("--max-tokens", options.max_tokens);
-  add("--max-context", options.target.max_context);
+  if (const std::string& context = options.target.max_context; context != "auto") {
+    recorded["--max-context"] = context;
+  }
   if (!s.logit_bias.empty()) {
     recorded["--logit-bias"] = absl::StrJoin(s.logit_bias, ",", absl::PairFormatter(":"));
   }

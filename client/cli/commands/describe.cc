@@ -42,6 +42,10 @@ std::string Json(const ModelDescription& d) {
     json["context"] = d.context;
     json["fixed_bytes"] = d.fixed_bytes;
     json["token_bytes"] = d.token_bytes;
+    json["kv_cache"] = d.kv_cache;
+    for (const ContextSlots& row : d.contexts) {
+      json["contexts"].push_back({{"context", row.context}, {"slots", row.slots}});
+    }
   }
   for (const ModelDescription::Choice& choice : d.choices) {
     json["choices"].push_back({{"weights", choice.weights},
@@ -80,6 +84,13 @@ std::string Text(const ModelDescription& d) {
       {"heads",
        absl::StrCat(d.num_heads, ", each of ", d.key_dim, " keys and ", d.value_dim, " values")},
       {"slots", absl::StrCat(d.slots, " (", d.slots_choice, ")")}};
+  for (const ContextSlots& row : d.contexts) {
+    rows.push_back(
+        {absl::StrCat("with --max-context ", row.context),
+         absl::StrCat(Bytes(d.fixed_bytes + d.token_bytes * row.context), " a state, ",
+                      row.slots == 0 ? "no slot fits" : absl::StrCat(row.slots, " slots"),
+                      ", --kv-cache ", d.kv_cache)});
+  }
   for (const ModelDescription::Choice& choice : d.choices) {
     rows.push_back(
         {absl::StrCat("with --weights ", choice.weights),

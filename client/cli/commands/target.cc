@@ -68,7 +68,7 @@ ServerConfig ConfigOf(const TargetOptions& options) {
   config.precision = options.precision;
   config.device = options.device;
   config.weights = options.weights;
-  config.max_context = options.max_context;
+  config.max_context = ParseMaxContext(options.max_context).value_or(ContextChoice());
   config.kv_cache = options.kv_cache;
   config.threads = options.threads;
   return config;

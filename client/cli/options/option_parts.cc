@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/config/server_config.h"
 
 namespace rivulet {
 namespace {
@@ -179,10 +180,16 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
                   "effect")
       ->type_name("TYPE[,head=TYPE]")
       ->needs(local);
-  app->add_option("--max-context", target->max_context,
-                  "Maximum context length of models with softmax attention; default: 8192, less "
-                  "where the model or the memory allows less")
-      ->check(CLI::Range(1, 1 << 24))
+  AddParsed(app, "--max-context",
+            "Maximum context length of models with softmax attention; default: 8192, less where "
+            "the model or the memory allows less. auto:SLOTS: the largest that leaves memory for "
+            "so many slots",
+            "1 to 16777216, auto, or auto:SLOTS with 1 to 256 slots",
+            [target](const std::string& text) {
+              target->max_context = text;
+              return ParseMaxContext(text).ok();
+            })
+      ->type_name("N")
       ->needs(local);
   app->add_option("--kv-cache", target->kv_cache,
                   "CPU: type of the KV cache of models with softmax attention, f32, f16 or bf16")

@@ -10,10 +10,11 @@ import os
 import pathlib
 import shutil
 import struct
+import subprocess
 import tempfile
 import unittest
 
-from command import SOURCE_DIR, CommandTest, Server, rivulet, token_lines
+from command import BIN_DIR, SOURCE_DIR, CommandTest, Server, rivulet, token_lines
 
 FOLDERS = [SOURCE_DIR / "tests/conformance/family", SOURCE_DIR / "tests/conformance/hybrid"]
 FOLDERS += [pathlib.Path(path) for path in os.environ.get("RIVULET_FAMILY_DIR", "").split(":") if path]
@@ -111,6 +112,20 @@ class FamilyTest(CommandTest):
         for context, said in (("0", "allowed: auto, or 1 to"), ("1000000000", "allowed: auto, or 1 to"), ("many", "max-context is \"many\"")):
             with self.assertRaisesRegex(RuntimeError, said):
                 Server(directory, args=("--max-context", context)).__enter__()
+
+    def test_a_context_is_chosen_by_the_number_of_slots(self):
+        directory = next(d for d in DIRECTORIES if d.name == "granite-nope")  # trained for 2,048 tokens
+        (model,) = self.succeeds(rivulet("models", "--model", directory, "--json", "--kv-cache", "f16")).lines()
+        self.assertEqual((model["kv_cache"], model["contexts"]), ("f16", [{"context": 2048, "slots": 256}]))
+        self.assertRegex(self.succeeds(rivulet("models", "--model", directory)).out, "with --max-context 2048 .* a state, 256 slots, --kv-cache f32")
+        with Server(directory, args=("--max-context", "auto:4")) as server:
+            (model,) = self.succeeds(rivulet("models", "--target", server.target, "--json")).lines()
+            self.assertEqual(model["max_sequence_tokens"], 2049)
+            (contexts,) = [line for line in map(json.loads, server.log) if line["event"] == "contexts"]
+            self.assertEqual((contexts["context"], contexts["kv_cache"], contexts["slots_by_context"]), (2048, "f32", "2048: 256"))
+        checked = subprocess.run([BIN_DIR / "rivulet-server", "--check-config", "--model", directory, "--max-context", "auto:4"], capture_output=True, text=True, timeout=60)
+        self.assertIn("model granite-nope: a context of 2048 with 256 slots; slots by context with --kv-cache f32: 2048: 256\n", checked.stdout)
+        self.fails(rivulet("models", "--model", directory, "--max-context", "auto:0"), 2, "auto:SLOTS with 1 to 256 slots", '"auto:0"')
 
     def test_keys_and_values_of_16_bits_take_half_and_have_another_numerics_id(self):
         directory = next(d for d in DIRECTORIES if d.name == "granite-nope")

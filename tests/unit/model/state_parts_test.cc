@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/block_settings.h"
 #include "model/config.h"
@@ -21,6 +22,8 @@
 
 namespace rivulet {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(StatePartsTest, PartsLieInOrderAndBeginAligned) {
   const StateParts state(
@@ -83,6 +86,48 @@ TEST(SlotChoiceTest, AContextIsShorterBeforeSlotsAreFewer) {
   EXPECT_EQ(context(25), 5056) << "49 states of 506,000 bytes";
   EXPECT_EQ(context(1), 2048) << "fewer slots, not fewer tokens";
   EXPECT_EQ(context(1, 512), 512);
+}
+
+TEST(SlotChoiceTest, AContextForSlotsIsTheLargestThatLeavesThem) {
+  // 500 bytes a token and 1000 more; 256 slots with 2,048 tokens take 263 MB.
+  for (const int guards : {0, 1}) {
+    const SlotRoom room = {100000000, {1000, 64 * 500}, 100000, "the test's memory", guards};
+    for (const int slots : {1, 3, 7, 40}) {
+      const auto context = ContextForSlots(slots, room);
+      ASSERT_TRUE(context.ok()) << context.status();
+      const auto given = [&](int64_t tokens) {
+        const auto slot = int64_t(room.size.At(tokens));
+        return AutoSlots(room.left_bytes - guards * slot, size_t(slot), room.memory).num_slots;
+      };
+      EXPECT_GE(given(*context), slots) << *context;
+      if (slots > 1) {
+        EXPECT_LT(given(*context + 64), slots) << *context;
+      }
+      EXPECT_EQ(room.SlotsAt(*context), given(*context));
+    }
+    const absl::Status refused = ContextForSlots(49, room).status();
+    EXPECT_EQ(GetErrorDetail(refused).reason, "OUT_OF_MEMORY");
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("max-context is auto:49, but only 48 slots fit with a context of 2048"));
+    EXPECT_EQ(*ContextForSlots(1, {100000000, room.size, 5000, "", guards}), 5000) << "no longer";
+    EXPECT_EQ(*ContextForSlots(99, {100000000, room.size, 500, "", guards}), 500) << "few tokens";
+  }
+  const SlotRoom constant = {100000, {1000, 0}, 1 << 24, "the test's memory"};
+  EXPECT_EQ(*ContextForSlots(50, constant), 0) << "no limit";
+  EXPECT_THAT(std::string(ContextForSlots(51, constant).status().message()),
+              HasSubstr("only 50 slots fit: slots take half of the 100000 bytes left of the test"));
+}
+
+TEST(SlotChoiceTest, TheTableEndsWithTheLongestContextOrTheFirstThatDoesNotFit) {
+  const auto table = [](int64_t left, int64_t most) {
+    return SlotsByContextText(SlotsByContext({left, {1000, 64 * 500}, most, ""}));
+  };
+  EXPECT_EQ(table(100000000, 40000), "8192: 12, 32768: 3, 40000: 2");
+  EXPECT_EQ(table(100000000, 1 << 24), "8192: 12, 32768: 3, 131072: none");
+  EXPECT_EQ(table(100000000, 131072), "8192: 12, 32768: 3, 131072: none");
+  EXPECT_EQ(table(int64_t{1} << 40, 2048), "2048: 256");
+  EXPECT_EQ(table(-5, 32768), "8192: none");
+  EXPECT_TRUE(SlotsByContext({1000, {1000, 0}, 32768, ""}).empty());
 }
 
 ModelConfig Family(const std::string& name) {

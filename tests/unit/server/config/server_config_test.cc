@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -166,6 +167,39 @@ TEST(ServerConfigTest, SlotsAreANumberOrAuto) {
   EXPECT_EQ(read.slots, std::nullopt);
   EXPECT_THAT(ServerConfigToJson(read), HasSubstr("\"slots\": \"auto\""));
   EXPECT_THAT(Parse({"--help"})->output, HasSubstr("--slots N=auto"));
+}
+
+TEST(ServerConfigTest, AContextIsANumberOrAutoOrByNumberOfSlots) {
+  const TempFile file(R"({"max-context": 512})");
+  const char* const config = file.path.c_str();
+  EXPECT_EQ(Parse({"--config", config, "--model", "m"})->config.max_context.tokens, 512);
+  const auto by_flag = Parse({"--config", config, "--model", "m", "--max-context", "auto:4"});
+  ASSERT_TRUE(by_flag.ok()) << by_flag.status();
+  ServerConfig read = by_flag->config;
+  EXPECT_EQ(read.max_context.tokens, std::nullopt);
+  EXPECT_EQ(read.max_context.slots, 4);
+  EXPECT_THAT(ServerConfigToJson(read), HasSubstr("\"max-context\": \"auto:4\""));
+  ASSERT_TRUE(ApplyServerConfigJson(R"({"max-context": "auto:9"})", &read).ok());
+  EXPECT_EQ(read.max_context.slots, 9);
+  ASSERT_TRUE(ApplyServerConfigJson(R"({"max-context": "auto"})", &read).ok());
+  EXPECT_EQ(read.max_context.slots, std::nullopt);
+  EXPECT_THAT(Parse({"--help"})->output, HasSubstr("--max-context N=auto"));
+
+  const std::pair<const char*, const char*> kBad[] = {
+      {"auto:0",
+       "max-context is auto:0; allowed: auto, or 1 to 16777216, or auto:SLOTS with 1 to "},
+      {"auto:257", "max-context is auto:257; allowed"},
+      {"auto:x", "max-context is \"auto:x\"; it must be an integer, \"auto\" or \"auto:SLOTS\""},
+      {"auto:", "max-context is \"auto:\"; it must be"},
+      {"4294967297", "max-context is 4294967297; allowed: auto, or 1 to 16777216"}};
+  for (const auto& [value, message] : kBad) {
+    const auto bad = Parse({"--model", "m", "--max-context", value});
+    EXPECT_THAT(std::string(bad.status().message()), HasSubstr(message));
+  }
+  EXPECT_TRUE(Parse({"--model", "m", "--max-context", "auto:4", "--slots", "4"}).ok());
+  const auto other = Parse({"--model", "m", "--max-context", "auto:4", "--slots", "8"});
+  EXPECT_THAT(std::string(other.status().message()),
+              HasSubstr("max-context is auto:4, but slots is 8; leave slots at auto, or set it"));
 }
 
 TEST(ServerConfigTest, ModelsOfFlagsReplaceThoseOfTheFile) {

@@ -3,6 +3,7 @@
 // the code of its start, with a memory of the test's.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "model/block_settings.h"
@@ -80,6 +81,32 @@ TEST(MemoryFitTest, TheDefaultsStartOn8GibWithBothHybridsOfTheBenchmarks) {
     EXPECT_TRUE(CheckHostMemory(defaults, limits).ok());
     EXPECT_TRUE(CheckKeptMemory(defaults, limits).ok());
     EXPECT_GE(StateMemoryOf(0, limits).begun, 2 * limits.num_slots);
+  }
+}
+
+TEST(MemoryFitTest, AContextByNumberOfSlotsLeavesThem) {
+  for (const Shape& shape : Shapes()) {
+    SCOPED_TRACE(shape.name);
+    const auto config = ParseBlockConfig(*ParseSettings(shape.config));
+    const HostMemory memory = {8 * kGib, 8 * kGib - shape.weight_bytes - kTaken, "the test"};
+    int64_t longer = int64_t{1} << 24;
+    for (const int slots : {2, 4, 16}) {
+      ServerConfig server;
+      server.max_context.slots = slots;
+      server.kv_cache = "f16";
+      const auto options = CpuOptionsOf(server, "any", /*reserved_bytes=*/0);
+      BackendLimits limits;
+      limits.weight_bytes = size_t(shape.weight_bytes);
+      const absl::Status chosen =
+          PlanCpuMemory(*options, config->WithCache(options->cache), memory, &limits);
+      ASSERT_TRUE(chosen.ok()) << chosen;
+      EXPECT_GE(limits.num_slots, slots);
+      EXPECT_GT(limits.context, 8192) << "more than the default";
+      EXPECT_LE(limits.context, std::min(longer, config->trained_positions));
+      longer = limits.context;
+      EXPECT_EQ(limits.bytes_per_slot, limits.state.At(limits.context));
+      EXPECT_EQ(limits.contexts.front().context, 8192);
+    }
   }
 }
 
