@@ -22,8 +22,8 @@ const char* CheckSoftmaxAttention(const SoftmaxAttentionArgs& args) {
 }
 
 size_t SoftmaxAttentionScratch(int queries, int key_dim, int value_dim, CacheType type) {
-  // Maximum and sum of each row of a block; scores and values of four rows; a widened block.
-  const size_t rows = 4 * (size_t{kCacheBlock} + size_t(value_dim)),
+  // Maximum and sum of each row of a block; scores and values of eight rows; a widened block.
+  const size_t rows = 8 * (size_t{kCacheBlock} + size_t(value_dim)),
                widened = type == CacheType::kF32 ? 0 : 2 * CacheFloats(key_dim, value_dim, type);
   return size_t{2 * kCacheBlock} * size_t(queries) + rows + widened;
 }

@@ -88,7 +88,9 @@ void SoftmaxKeepCpu(const SoftmaxAttentionArgs& args);
 constexpr size_t SoftmaxPartFloats(int queries, int value_dim) {
   return size_t(queries) * (2 + size_t(value_dim));
 }
-void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part);
+// `next`: the block that this thread computes next, which is requested from memory; -1: unknown.
+void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part,
+                    int64_t next = -1);
 // `parts`: the parts of these blocks, side by side. `so_far`: two floats for this query alone;
 // their values before block 0 do not matter. After the last block the query's y is complete.
 void SoftmaxJoinCpu(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,

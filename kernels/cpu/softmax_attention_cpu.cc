@@ -4,8 +4,11 @@
 #include "hwy/foreach_target.h"
 // (must stand before highway.h)
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/vector_math-inl.h"
 #include "kernels/half.h"
@@ -14,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
-constexpr int kRows = 4;  // rows of queries that pass over a block together
+constexpr int kRows = 8;  // rows of queries that pass over a block together
 
 // Up to kRows rows; a row is a query head of a token.
 struct QueryRows {
@@ -25,10 +28,28 @@ struct QueryRows {
   int64_t position[kRows];  // of the token
 };
 
-// c = a B for kTile rows and kVecs vectors of columns; B is [k, ldb]. Sums in index order.
-template <int kTile, int kVecs>
-HWY_INLINE void MultiplyTile(const float* const* a, const float* b, size_t ldb, size_t k,
-                             float* const* c, size_t column, size_t count) {
+// `count` values (all lanes where count >= Lanes) as they are cached, widened.
+template <class Kept>
+HWY_INLINE FloatVec LoadKept(const Kept* p, size_t count) {
+  const FloatTag d;
+  if constexpr (std::is_same_v<Kept, float>) {
+    return LoadSome(p, count);
+  } else {
+    const hn::Rebind<Kept, FloatTag> halves;
+    if (count >= hn::Lanes(d)) return hn::PromoteTo(d, hn::LoadU(halves, p));
+    HWY_ALIGN Kept some[kVirtualLanes];
+    std::memset(some, 0, sizeof(some));
+    std::memcpy(some, p, count * sizeof(Kept));
+    return hn::PromoteTo(d, hn::Load(halves, some));
+  }
+}
+
+// c = a B for kTile rows and kVecs vectors of columns; B is [k, ldb]. Sums in index order. `next`,
+// if not null, is [k, ldb] that is needed next: it is requested from memory row by row.
+template <int kTile, int kVecs, class Kept>
+HWY_INLINE void MultiplyTile(const float* const* a, const Kept* b, const Kept* next, size_t ldb,
+                             size_t k, float* const* c, size_t column, size_t count) {
+  constexpr size_t kLine = 64 / sizeof(Kept);
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   FloatVec acc[kTile][kVecs];
@@ -36,9 +57,13 @@ HWY_INLINE void MultiplyTile(const float* const* a, const float* b, size_t ldb, 
     for (FloatVec& sum : row) sum = hn::Zero(d);
   }
   for (size_t i = 0; i < k; ++i) {
+    if (next != nullptr) {
+      for (size_t j = 0; j < ldb; j += kLine) hwy::Prefetch(next + i * ldb + j);
+    }
+    hwy::Prefetch(b + i * ldb + column + kVecs * lanes);  // of the tile behind this one
     FloatVec columns[kVecs];
     for (int j = 0; j < kVecs; ++j) {
-      columns[j] = LoadSome(b + i * ldb + column + size_t(j) * lanes, count);
+      columns[j] = LoadKept(b + i * ldb + column + size_t(j) * lanes, count);
     }
     for (int r = 0; r < kTile; ++r) {
       const FloatVec x = hn::Set(d, a[r][i]);
@@ -52,35 +77,47 @@ HWY_INLINE void MultiplyTile(const float* const* a, const float* b, size_t ldb, 
   }
 }
 
-// Takes enough columns at a time for enough independent chains of multiply-adds.
-template <int kTile>
-HWY_INLINE void MultiplyRows(const float* const* a, const float* b, size_t ldb, size_t k,
-                             float* const* c, size_t n) {
-  constexpr int kVecs = kTile == 1 ? 8 : kTile == 2 ? 4 : 2;
+// Columns from `column` on, kVecs vectors at a time, then one fewer and so on.
+template <int kTile, int kVecs, class Kept>
+HWY_INLINE void MultiplyColumns(const float* const* a, const Kept* b, const Kept* next, size_t ldb,
+                                size_t k, float* const* c, size_t column, size_t n) {
   const size_t lanes = hn::Lanes(FloatTag());
-  size_t column = 0;
   for (; column + kVecs * lanes <= n; column += kVecs * lanes) {
-    MultiplyTile<kTile, kVecs>(a, b, ldb, k, c, column, lanes);
+    MultiplyTile<kTile, kVecs>(a, b, next, ldb, k, c, column, lanes);
+    next = nullptr;
   }
-  for (; column < n; column += lanes) {
-    MultiplyTile<kTile, 1>(a, b, ldb, k, c, column, std::min(lanes, n - column));
+  if constexpr (kVecs > 1) {
+    MultiplyColumns<kTile, kVecs - 1>(a, b, next, ldb, k, c, column, n);
+  } else if (column < n) {
+    MultiplyTile<kTile, 1>(a, b, next, ldb, k, c, column, n - column);
   }
 }
 
-void Multiply(int rows, const float* const* a, const float* b, size_t ldb, size_t k,
-              float* const* c, size_t n) {
+// AVX-512 has 32 registers, AVX2 has 16.
+constexpr bool kManyRegisters = HWY_MAX_BYTES >= 64;
+
+template <class Kept>
+void Multiply(int rows, const float* const* a, const Kept* b, const Kept* next, size_t ldb,
+              size_t k, float* const* c, size_t n) {
   int row = 0;
-  for (; row + 4 <= rows; row += 4) MultiplyRows<4>(a + row, b, ldb, k, c + row, n);
-  for (; row + 2 <= rows; row += 2) MultiplyRows<2>(a + row, b, ldb, k, c + row, n);
-  if (row < rows) MultiplyRows<1>(a + row, b, ldb, k, c + row, n);
+  if constexpr (kManyRegisters) {
+    for (; row + 8 <= rows; row += 8, next = nullptr) {
+      MultiplyColumns<8, 2>(a + row, b, next, ldb, k, c + row, 0, n);
+    }
+  }
+  for (; row + 4 <= rows; row += 4, next = nullptr) {
+    MultiplyColumns<4, kManyRegisters ? 4 : 3>(a + row, b, next, ldb, k, c + row, 0, n);
+  }
+  for (; row + 2 <= rows; row += 2, next = nullptr) {
+    MultiplyColumns<2, 4>(a + row, b, next, ldb, k, c + row, 0, n);
+  }
+  if (row < rows) MultiplyColumns<1, 4>(a + row, b, next, ldb, k, c + row, 0, n);
 }
 
 // exp(x); NaN stays NaN.
 HWY_INLINE FloatVec ExpOrNan(FloatVec x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(FloatTag(), x));
 }
-
-HWY_INLINE float Exp1(float x) { return hn::GetLane(ExpOrNan(hn::Set(FloatTag(), x))); }
 
 // Scores to p, in place; positions outside [first, end) of the block are not seen. Returns the
 // maximum, -infinity where none is seen, and the sum.
@@ -91,15 +128,18 @@ BlockSum Weigh(float* scores, float scale, int64_t first, int64_t end) {
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const bool all_seen = end - first == kCacheBlock;
   FloatVec largest = hn::Set(d, kNever);
   for (size_t i = 0; i < kCacheBlock; i += lanes) {
-    const FloatVec index = hn::Iota(d, float(i));
-    const auto seen =
-        hn::And(hn::Ge(index, hn::Set(d, float(first))), hn::Lt(index, hn::Set(d, float(end))));
-    const FloatVec score = hn::Mul(hn::LoadU(d, scores + i), hn::Set(d, scale));
-    const FloatVec masked = hn::IfThenElse(seen, score, hn::Set(d, kNever));
-    hn::StoreU(masked, d, scores + i);
-    largest = hn::Max(largest, masked);
+    FloatVec score = hn::Mul(hn::LoadU(d, scores + i), hn::Set(d, scale));
+    if (!all_seen) {
+      const FloatVec index = hn::Iota(d, float(i));
+      const auto seen =
+          hn::And(hn::Ge(index, hn::Set(d, float(first))), hn::Lt(index, hn::Set(d, float(end))));
+      score = hn::IfThenElse(seen, score, hn::Set(d, kNever));
+    }
+    hn::StoreU(score, d, scores + i);
+    largest = hn::Max(largest, score);
   }
   const float maximum = hn::GetLane(hn::MaxOfLanes(d, largest));
   if (maximum == kNever) return {kNever, 0};
@@ -116,7 +156,8 @@ BlockSum Weigh(float* scores, float scale, int64_t first, int64_t end) {
 // `added` is the product of a row's weights and all values of a block. Removes the effect of the
 // positions outside [first, end). Their weight is 0, but 0 times a value that is not finite is NaN,
 // and the signs of such values decide whether a sum of -0 keeps its sign.
-void LeaveOutUnseen(const float* weights, const float* values, size_t n, int64_t first, int64_t end,
+template <class Kept>
+void LeaveOutUnseen(const float* weights, const Kept* values, size_t n, int64_t first, int64_t end,
                     float* added) {
   const FloatTag d;
   bool is_nan = false;
@@ -131,7 +172,8 @@ void LeaveOutUnseen(const float* weights, const float* values, size_t n, int64_t
   without_signed_zeros();
   if (!is_nan) return;
   const float* const seen = weights + first;
-  Multiply(1, &seen, values + size_t(first) * n, n, size_t(end - first), &added, n);
+  const Kept* const none = nullptr;
+  Multiply(1, &seen, values + size_t(first) * n, none, n, size_t(end - first), &added, n);
   without_signed_zeros();
 }
 
@@ -143,7 +185,11 @@ void Join(const BlockSum& block, const float* values, size_t n, float* maximum, 
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   const float larger = std::max(*maximum, block.maximum);
-  const float before = Exp1(*maximum - larger), added = Exp1(block.maximum - larger);
+  HWY_ALIGN float factors[kVirtualLanes] = {*maximum - larger, block.maximum - larger};
+  for (size_t i = 0; i < 2; i += lanes) {
+    hn::Store(ExpOrNan(hn::Load(d, factors + i)), d, factors + i);
+  }
+  const float before = factors[0], added = factors[1];
   *maximum = larger;
   *sum = MulAdd1(*sum, before, block.sum * added);
   for (size_t i = 0; i < n; i += lanes) {
@@ -154,13 +200,16 @@ void Join(const BlockSum& block, const float* values, size_t n, float* maximum, 
 }
 
 // For each of `rows`: maximum and sum of the weights of one block, whose first position is `base`,
-// and the block's weighted values in `added`. `scores`: [kRows, kCacheBlock].
-void SumBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t base,
-              const float* block, float* scores, BlockSum* sums, float* const* added) {
+// and the block's weighted values in `added`. `scores`: [kRows, kCacheBlock]. `next`: the block
+// that is needed next, or null.
+template <class Kept>
+void SumKept(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t base,
+             const Kept* block, const Kept* next, float* scores, BlockSum* sums,
+             float* const* added) {
   const size_t keys = size_t(args.key_dim), values = size_t(args.value_dim);
   float* row_scores[kRows];
   for (int r = 0; r < rows.count; ++r) row_scores[r] = scores + r * kCacheBlock;
-  Multiply(rows.count, rows.q, block, kCacheBlock, keys, row_scores, kCacheBlock);
+  Multiply(rows.count, rows.q, block, next, kCacheBlock, keys, row_scores, kCacheBlock);
   int64_t first[kRows], end[kRows];  // positions of the block that a row sees
   for (int r = 0; r < rows.count; ++r) {
     const int64_t position = rows.position[r] - base;
@@ -171,23 +220,43 @@ void SumBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, int64_t b
     // The product includes this row, so its weights must be finite.
     if (sums[r].sum == 0) std::fill_n(row_scores[r], kCacheBlock, 0.0f);
   }
-  const float* const block_values = block + keys * kCacheBlock;
-  Multiply(rows.count, row_scores, block_values, values, kCacheBlock, added, values);
+  const Kept* const block_values = block + keys * kCacheBlock;
+  const Kept* const next_values = next == nullptr ? nullptr : next + keys * kCacheBlock;
+  Multiply(rows.count, row_scores, block_values, next_values, values, kCacheBlock, added, values);
   for (int r = 0; r < rows.count; ++r) {
     if (sums[r].sum == 0 || end[r] - first[r] == kCacheBlock) continue;
     LeaveOutUnseen(row_scores[r], block_values, values, first[r], end[r], added[r]);
   }
 }
 
+// SumKept of a block of values of `type`.
+void SumBlock(const SoftmaxAttentionArgs& args, CacheType type, const QueryRows& rows, int64_t base,
+              const float* block, const float* next, float* scores, BlockSum* sums,
+              float* const* added) {
+  const auto sum = [&](auto kept) {
+    using Kept = decltype(kept);
+    SumKept(args, rows, base, reinterpret_cast<const Kept*>(block),
+            reinterpret_cast<const Kept*>(next), scores, sums, added);
+  };
+  switch (type) {
+    case CacheType::kF32:
+      return sum(float());
+    case CacheType::kF16:
+      return sum(hwy::float16_t());
+    case CacheType::kBf16:
+      return sum(hwy::bfloat16_t());
+  }
+}
+
 // SumBlock, joined to the rows' sums over the blocks before.
-void AttendBlock(const SoftmaxAttentionArgs& args, const QueryRows& rows, size_t sums, int64_t base,
-                 const float* block, float* scratch) {
+void AttendBlock(const SoftmaxAttentionArgs& args, CacheType type, const QueryRows& rows,
+                 size_t sums, int64_t base, const float* block, const float* next, float* scratch) {
   const size_t values = size_t(args.value_dim);
   float* added[kRows];
   for (int r = 0; r < rows.count; ++r)
     added[r] = scratch + kRows * kCacheBlock + size_t(r) * values;
   BlockSum weights[kRows];
-  SumBlock(args, rows, base, block, scratch, weights, added);
+  SumBlock(args, type, rows, base, block, next, scratch, weights, added);
   for (int r = 0; r < rows.count; ++r) {
     Join(weights[r], added[r], values, rows.maximum[r], rows.maximum[r] + sums, rows.y[r]);
   }
@@ -233,7 +302,8 @@ void WidenAs(const float* block, size_t count, float* to) {
   }
 }
 
-// The block in float32: itself, or in `scratch`.
+// Many rows read a block of 16 bits once and its values in float32, in `scratch`; few rows widen
+// what they load.
 const float* Widened(const SoftmaxAttentionArgs& args, const float* block, float* scratch) {
   const size_t count = size_t{kCacheBlock} * (size_t(args.key_dim) + size_t(args.value_dim));
   if (args.type == CacheType::kF32) return block;
@@ -257,6 +327,7 @@ void Divide(float* y, size_t n, float sum) {
 void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
   const size_t values = size_t(args.value_dim);
   const int all = (end - begin) * args.queries;
+  const CacheType type = all <= kRows ? args.type : CacheType::kF32;
   const size_t sums = size_t{kCacheBlock} * size_t(args.queries);
   float* const maxima = args.scratch;
   float* const widened = maxima + 2 * sums + kRows * (kCacheBlock + values);
@@ -273,7 +344,9 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
   const int64_t last = (args.position + begin) / kCacheBlock;
   for (int64_t b = first_seen(args.position + begin) / kCacheBlock; b <= last; ++b) {
     const int64_t base = b * kCacheBlock;
-    const float* const block = Widened(args, BlockOf(args, b), widened);
+    const float* const kept = BlockOf(args, b);
+    const float* const block = type == args.type ? kept : Widened(args, kept, widened);
+    const float* next = type == args.type && b < last ? BlockOf(args, b + 1) : nullptr;
     for (int row = 0; row < all; row += kRows) {
       QueryRows rows;
       for (; rows.count < std::min(kRows, all - row); ++rows.count) {
@@ -285,7 +358,8 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
         rows.position[rows.count] = args.position + t;
       }
       if (first_seen(rows.position[0]) >= base + kCacheBlock) continue;
-      AttendBlock(args, rows, sums, base, block, maxima + 2 * sums);
+      AttendBlock(args, type, rows, sums, base, block, next, maxima + 2 * sums);
+      next = nullptr;
     }
   }
   for (int row = 0; row < all; ++row) Divide(y_of(row), values, maxima[sums + size_t(row)]);
@@ -293,10 +367,13 @@ void Attend(const SoftmaxAttentionArgs& args, int begin, int end) {
 
 void KeepOne(const SoftmaxAttentionArgs& args) { Keep(args, 0, 1); }
 
-void PartOfBlock(const SoftmaxAttentionArgs& args, int64_t block, float* part) {
+void PartOfBlock(const SoftmaxAttentionArgs& args, int64_t block, float* part, int64_t next) {
   const size_t values = size_t(args.value_dim), queries = size_t(args.queries);
+  const CacheType type = args.queries <= kRows ? args.type : CacheType::kF32;
   float* const scores = args.scratch;
-  const float* const data = Widened(args, BlockOf(args, block), scores + kRows * kCacheBlock);
+  const float* data = BlockOf(args, block);
+  if (type != args.type) data = Widened(args, data, scores + kRows * kCacheBlock);
+  const float* ahead = type == args.type && next >= 0 ? BlockOf(args, next) : nullptr;
   for (int query = 0; query < args.queries; query += kRows) {
     QueryRows rows;
     float* added[kRows];
@@ -307,7 +384,8 @@ void PartOfBlock(const SoftmaxAttentionArgs& args, int64_t block, float* part) {
       added[rows.count] = part + 2 * queries + at * values;
     }
     BlockSum sums[kRows];
-    SumBlock(args, rows, block * kCacheBlock, data, scores, sums, added);
+    SumBlock(args, type, rows, block * kCacheBlock, data, ahead, scores, sums, added);
+    ahead = nullptr;
     for (int r = 0; r < rows.count; ++r) {
       part[query + r] = sums[r].maximum;
       part[queries + size_t(query + r)] = sums[r].sum;
@@ -360,8 +438,8 @@ void SoftmaxAttentionCpu(const SoftmaxAttentionArgs& args) {
 
 void SoftmaxKeepCpu(const SoftmaxAttentionArgs& args) { HWY_DYNAMIC_DISPATCH(KeepOne)(args); }
 
-void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part) {
-  HWY_DYNAMIC_DISPATCH(PartOfBlock)(args, block, part);
+void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part, int64_t next) {
+  HWY_DYNAMIC_DISPATCH(PartOfBlock)(args, block, part, next);
 }
 
 void SoftmaxJoinCpu(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,

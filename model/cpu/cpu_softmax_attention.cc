@@ -138,7 +138,8 @@ void MixSharedBlocks(const CpuPass& p, const LayerWeights& layer, int index) {
       const kernels::SoftmaxAttentionArgs args = HeadArgs(p, index, of);
       for (int64_t block = first; block < end_of(of.segment); ++block) {
         if (turn++ % p.threads != p.thread) continue;
-        kernels::SoftmaxPartCpu(args, block, parts_of(of) + size_t(block - first) * part);
+        const int64_t next = block + p.threads < end_of(of.segment) ? block + p.threads : -1;
+        kernels::SoftmaxPartCpu(args, block, parts_of(of) + size_t(block - first) * part, next);
       }
     }
     p.Wait();

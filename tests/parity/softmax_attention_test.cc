@@ -28,7 +28,7 @@ std::vector<Case> Cases() {
   }
   for (const CacheType type : {CacheType::kF16, CacheType::kBf16}) {
     for (const int window : {0, 65}) {
-      for (const auto& [keys, values, queries] : {std::array{5, 7, 3}, {64, 64, 4}}) {
+      for (const auto& [keys, values, queries] : {std::array{5, 7, 3}, {64, 64, 4}, {16, 72, 8}}) {
         cases.emplace_back(keys, values, queries, window, kTokens).RoundTo(type);
       }
     }
@@ -130,7 +130,7 @@ TEST(SoftmaxAttentionTest, PartsJoinToTheBitsOfTheWhole) {
                    GuardedFloats parts(size_t(blocks) * floats), so_far(2 * size_t(args.queries));
                    SoftmaxKeepCpu(args);
                    for (int64_t b = blocks - 1; b >= 0; --b) {
-                     SoftmaxPartCpu(args, b, parts.data() + size_t(b) * floats);
+                     SoftmaxPartCpu(args, b, parts.data() + size_t(b) * floats, b - 1);
                    }
                    for (int64_t b = 0; b < blocks; b += 2) {
                      for (int query = 0; query < args.queries; ++query) {
