@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/config/server_config.h"
+#include "model/slot_choice.h"
 
 namespace rivulet {
 namespace {
@@ -187,7 +187,8 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
             "1 to 16777216, auto, or auto:SLOTS with 1 to 256 slots",
             [target](const std::string& text) {
               target->max_context = text;
-              return ParseMaxContext(text).ok();
+              const auto choice = ParseContextChoice(text);
+              return choice && CheckContextChoice(*choice).ok();
             })
       ->type_name("N")
       ->needs(local);
