@@ -38,8 +38,8 @@
 //     of 8 bits  [8][32][4] int8: inputs 4 i .. 4 i + 3 of a column are word i
 //     of 4 bits  [4][32][4] bytes: word i has inputs 4 i .. in its low halves, inputs 16 + 4 i ..
 //                in the high ones; q of a table: its index
-//     of 5 bits  q, without m q + 16: the low 4 bits likewise; then [32][4] bytes: bit i of a byte is the fifth bit of
-//                its input of word i
+//     of 5 bits  q, without m q + 16: the low 4 bits likewise; then [32][4] bytes: bit i of a byte
+//                is the fifth bit of its input of word i
 //     of 6 bits  (q + 32) [halves][3][32][4] bytes: word i has inputs 4 i .. of its half in its low
 //                6 bits, and in the upper ones bits 2 i and 2 i + 1 of inputs 12 ..
 // Tested by: tests/parity/quantized_test.cc

@@ -76,7 +76,7 @@ LAYERS = {
     "server/tracing/": ["server/tracing/", "server/request_log/", "server/base/", "server/log.h", "model/", "opentelemetry/", "google/rpc/", "grpcpp/"],
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
-    "client/cli/": ["client/", "rivulet/", "server/base/leave_behind.h", "server/start/model_description.h", "server/start/model_quantizer.h",
+    "client/cli/": ["client/", "rivulet/", "server/base/leave_behind.h", "model/slot_choice.h", "server/start/model_description.h", "server/start/model_quantizer.h",
                     "server/config/server_config.h", "server/server.h", "server/keys/", "server/log.h", "grpcpp/", "model/base/", "google/protobuf/"],
 }
 OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp|opentelemetry)/")
