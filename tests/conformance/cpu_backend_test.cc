@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
+#include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -31,6 +33,27 @@ class CpuBackendTest : public ::testing::Test {
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Backend> backend_;
 };
+
+TEST(ExpertLoadTest, ARunCountsEachTokenForAsManyExpertsAsItChooses) {
+  const auto model = Model::Load(SourcePath("tests/conformance/family/lfm2-moe"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const BlockConfig& block = (*model)->config().block();
+  EXPECT_EQ((*CreateCpuBackend(*model, {.num_slots = 1}))->limits().expert_load, nullptr);
+  for (const int threads : {1, 3}) {
+    const auto backend =
+        CreateCpuBackend(*model, {.num_slots = 1, .count_experts = true, .threads = threads});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    const std::vector<int32_t> tokens = {3, 7, 3, 11, 20};
+    ScoreThroughBackend(**backend, (*model)->config(), 1, tokens, 2);
+    const ExpertLoad& load = *(*backend)->limits().expert_load;
+    for (int layer = 0; layer < load.layers(); ++layer) {
+      const bool experts = block.layers[size_t(layer)].ffn == FeedForward::kExperts;
+      uint64_t rows = 0;
+      for (int e = 0; e < load.experts(); ++e) rows += load.rows(layer, e);
+      EXPECT_EQ(rows, experts ? 4u * uint64_t(block.experts->router.chosen) : 0u) << layer;
+    }
+  }
+}
 
 TEST_F(CpuBackendTest, LossyWeightsAreAnotherNumericsIdAndTooLargeOnesAnError) {
   ModelConfig config = TinyConfig();

@@ -90,6 +90,29 @@ TEST(QuantizeKeepsTest, WidthsThatAreNoMultipleOf32AndWhatMakesDecays) {
   EXPECT_EQ(type_of("attn_norm"), DType::kF32);
 }
 
+TEST(QuantizeKeepsTest, ATensorOfAllExpertsStaysOne) {
+  const std::string from = SourcePath("tests/conformance/family/granite-moe");
+  const TempDir out;
+  ASSERT_TRUE(QuantizeDirectory(from, out.path(), WeightPrecision::kInt8, kNoProgress).ok());
+  const auto original = Model::Load(from), model = Model::Load(out.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string experts = "model.layers.0.block_sparse_moe.";
+  const std::string in = experts + "input_linear.weight", back = experts + "output_linear.weight";
+  const auto values = [](const Model& of, const std::string& name) {
+    size_t count = 1;
+    for (const int64_t extent : of.tensors().Find(name)->shape) count *= size_t(extent);
+    std::vector<float> floats(count);
+    EXPECT_TRUE(of.tensors().Read(name, floats).ok());
+    return floats;
+  };
+  EXPECT_EQ((*model)->tensors().Find(in)->dtype, DType::kQ8_0);
+  const std::vector<float> rounded = values(**model, in), exact = values(**original, in);
+  ASSERT_EQ(rounded.size(), exact.size());
+  for (size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(rounded[i], exact[i], 0.01) << i;
+  EXPECT_EQ(values(**model, back), values(**original, back)) << "8 wide: kept";
+  EXPECT_EQ(Outputs(out.path(), {}).size(), 19u) << "it is served";
+}
+
 TEST(QuantizeTypesTest, Int4HasTheFormOfQ4KWhereTheWidthAllowsItAndKeepsBlocksOfFourBits) {
   const TempDir out;
   ASSERT_TRUE(QuantizeDirectory(SourcePath("model/zoo/shakespeare-rfa"), out.path(),
