@@ -18,6 +18,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/base/thread.h"
 #include "model/block_settings.h"
 #include "model/foreign_model.h"
 #include "model/gguf_model.h"
@@ -113,7 +114,33 @@ absl::StatusOr<ModelConfig> ParseGgufConfig(const std::string& text, const std::
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory,
                                                          absl::string_view name) {
+  RIVULET_ASSIGN_OR_RETURN(auto model, StartLoad(directory, name));
+  RIVULET_RETURN_IF_ERROR(model->CheckWeights());
+  return model;
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::StartLoad(const std::string& directory,
+                                                              absl::string_view name) {
   return OpenAs(directory, name, /*hash=*/true);
+}
+
+void Model::StartHash() {
+  const auto hash = [tensors = tensors_.get()] {
+    NameThread("hash-weights");
+    return tensors->Sha256();
+  };
+  hash_ = std::async(std::launch::async, hash).share();
+}
+
+absl::Status Model::CheckWeights() const {
+  if (!hash_.valid() || hash_.get().ok()) return absl::OkStatus();
+  if (IsGgufFile(directory_)) return hash_.get().status();
+  return ExplainDirectory(directory_, absl::Utf8SafeCHexEscape(directory_), hash_.get().status());
+}
+
+const std::string& Model::weights_sha256() const {
+  static const std::string kNone;
+  return hash_.valid() && hash_.get().ok() ? *hash_.get() : kNone;
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Open(const std::string& directory,
@@ -157,9 +184,7 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& direct
     model->own_name_ = model->config_.name;
     RIVULET_RETURN_IF_ERROR(model->OpenWeights(shown));
   }
-  if (hash) {
-    RIVULET_ASSIGN_OR_RETURN(model->sha256_, model->tensors_->Sha256());
-  }
+  if (hash) model->StartHash();
   return model;
 }
 
@@ -180,9 +205,7 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadGguf(const std::string& path,
     if (id < model->config_.vocab_size) AddEnd(id, &model->config_);
   }
   model->FinishText();
-  if (hash) {
-    RIVULET_ASSIGN_OR_RETURN(model->sha256_, model->tensors_->Sha256());
-  }
+  if (hash) model->StartHash();
   return model;
 }
 

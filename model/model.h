@@ -2,6 +2,7 @@
 // Model: a loaded model directory or GGUF file. Every fault of its files is returned as a Status.
 #pragma once
 
+#include <future>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,12 @@ class Model {
   // `name` replaces the name from the directory (IsModelName); "": keep that name.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory,
                                                            absl::string_view name = "");
+  // Load, while a thread of its own still reads the weights to hash and check them: what else reads
+  // them meanwhile finds them in the page cache. Call CheckWeights before the model is used.
+  static absl::StatusOr<std::shared_ptr<const Model>> StartLoad(const std::string& directory,
+                                                                absl::string_view name = "");
+  // Waits for that thread. Errors: those of Load about the weights.
+  absl::Status CheckWeights() const;
   // Load without the weights: reads only their headers, and weights_sha256() is "".
   static absl::StatusOr<std::shared_ptr<const Model>> Open(const std::string& directory,
                                                            absl::string_view name = "");
@@ -42,8 +49,9 @@ class Model {
   // The text of config.json, or the config.json made from a GGUF file.
   const std::string& config_text() const { return config_text_; }
   const CheckpointTensors& tensors() const { return *tensors_; }
-  const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
-  const std::string& directory() const { return directory_; }    // for logs; never sent to clients
+  // Lower-case hex; waits as CheckWeights does. "": an error, or Open.
+  const std::string& weights_sha256() const;
+  const std::string& directory() const { return directory_; }  // for logs; never sent to clients
   // Null if the content is not text.
   const TextTokenizer* tokenizer() const { return text_.tokenizer.get(); }
   const ModelText& text() const { return text_; }
@@ -59,6 +67,7 @@ class Model {
                                                          const std::string& shown, bool hash);
   absl::Status OpenWeights(const std::string& shown);
   absl::Status OpenCheckpoint(const std::string& shown);
+  void StartHash();
   // Applies the tokenizer's properties to the configuration.
   void FinishText();
 
@@ -67,8 +76,9 @@ class Model {
   std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<const CheckpointTensors> tensors_;
-  std::string sha256_;
   ModelText text_;
+  // Of weights_sha256; not valid after Open. Its thread reads tensors_.
+  std::shared_future<absl::StatusOr<std::string>> hash_;
 };
 
 }  // namespace rivulet

@@ -103,7 +103,9 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(const Serve
   for (const std::string& text : config.models) {
     RIVULET_ASSIGN_OR_RETURN(const ModelPlace place, ParseModelPlace(text));
     RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
-                             Model::Load(place.directory, place.name));
+                             Model::StartLoad(place.directory, place.name));
+    // Snapshots name the hash.
+    if (!config.warm_states.empty()) RIVULET_RETURN_IF_ERROR(model->CheckWeights());
     const std::string& name = model->config().name;
     RIVULET_RETURN_IF_ERROR(CheckNewModel(directories, name, place.directory));
     directories[name] = model->directory();
@@ -122,7 +124,9 @@ struct SharedStores {
 absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
                                         const ServerConfig& config, const WarmFiles& warm,
                                         const SharedStores& stores, const ServedModels& others) {
-  RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config, others));
+  absl::StatusOr<ChosenBackend> chosen_backend = ChooseBackend(model, config, others);
+  RIVULET_RETURN_IF_ERROR(model->CheckWeights());  // the backend packed them meanwhile
+  RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, std::move(chosen_backend));
   EngineOptions options;
   options.session_store = stores.sessions;
   options.state_archive = stores.states;
