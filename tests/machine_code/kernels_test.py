@@ -43,7 +43,7 @@ MOST_TEXT_KIB = {
     "NormGroups": 25,
     "NormLongGroups": 42,
     "NormTokenShift": 24,
-    "Recurrence": 57,
+    "Recurrence": 59,
     "RecurrenceFew": 26,
     "RotateHeads": 7,
     "Rwkv7Heads": 14,

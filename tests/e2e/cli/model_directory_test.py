@@ -36,7 +36,7 @@ class QuantizeTest(DirectoryTest):
         text.write_text("What's in a name? That which we call a rose\n")
         result = self.succeeds(rivulet("quantize", ZOO / "shakespeare-rfa", out, "--weights", "int4", "--check", text))
         self.assertEqual(result.out, "")
-        self.assertRegex(result.err, r"small: 7\.\d MiB of weights, 34 % of 21\.\d MiB; 37 tensors rounded with --weights int4")
+        self.assertRegex(result.err, r"small: 6\.\d MiB of weights, 33 % of 21\.\d MiB; 37 tensors rounded with --weights int4")
         losses = [float(loss) for loss in re.findall(r"([\d.]+) nats/token", result.err)]
         self.assertEqual(len(losses), 2)
         self.assertAlmostEqual(losses[0], losses[1], delta=0.05)
