@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace rivulet::kernels {
@@ -10,53 +11,31 @@ namespace {
 
 constexpr double kRefused = -std::numeric_limits<double>::infinity();
 
-// The `count` largest values above kRefused, by falling value; of equal ones the lower index first.
-class Largest {
- public:
-  explicit Largest(int count) : most_(size_t(count)) { indices_.reserve(most_); }
-
-  void Add(double value, int32_t index) {
-    const bool full = indices_.size() == most_;
-    if (value == kRefused || (full && !(value > values_.back()))) return;
-    if (full) {
-      values_.pop_back();
-      indices_.pop_back();
-    }
-    const auto at = std::upper_bound(values_.begin(), values_.end(), value, std::greater<>());
-    indices_.insert(indices_.begin() + (at - values_.begin()), index);
-    values_.insert(at, value);
-  }
-  void Clear() {
-    values_.clear();
-    indices_.clear();
-  }
-  const std::vector<int32_t>& indices() const { return indices_; }
-  const std::vector<double>& values() const { return values_; }
-
- private:
-  const size_t most_;
-  std::vector<double> values_;
-  std::vector<int32_t> indices_;
-};
-
 class RowRouter {
  public:
   explicit RowRouter(const RouteArgs& args)
       : args_(args),
         router_(args.router),
-        scores_(size_t(router_.experts)),
-        choice_(scores_.size()),
-        best_(router_.chosen) {}
+        scores_(args.scratch->scores),
+        choice_(args.scratch->choice),
+        best_(args.scratch->best),
+        best_experts_(args.scratch->best_experts) {
+    scores_.resize(size_t(router_.experts));
+    choice_.resize(scores_.size());
+    best_.reserve(size_t(router_.chosen));
+    best_experts_.reserve(size_t(router_.chosen));
+  }
 
   void Route(int row) {
     const float* const z = args_.scores + size_t(row) * size_t(args_.ld);
     const size_t at = size_t(row) * size_t(router_.chosen);
     const bool numbers =
         std::none_of(z, z + router_.experts, [](float score) { return std::isnan(score); });
-    best_.Clear();
+    best_.clear();
+    best_experts_.clear();
     if (numbers) Score(z);
-    for (int e = 0; e < router_.experts; ++e) best_.Add(numbers ? choice_[size_t(e)] : -e, e);
-    std::copy(best_.indices().begin(), best_.indices().end(), args_.experts + at);
+    for (int e = 0; e < router_.experts; ++e) Offer(numbers ? choice_[size_t(e)] : -e, e);
+    std::copy(best_experts_.begin(), best_experts_.end(), args_.experts + at);
     std::sort(args_.experts + at, args_.experts + at + router_.chosen);
     Weigh(numbers, args_.experts + at, args_.weights + at);
   }
@@ -74,21 +53,40 @@ class RowRouter {
     if (router_.kept_groups < router_.groups) RefuseGroups();
   }
 
+  // Of equal groups the ones before are better.
   void RefuseGroups() {
     const size_t size = scores_.size() / size_t(router_.groups);
-    Largest kept(router_.kept_groups), two(2);
-    for (int g = 0; g < router_.groups; ++g) {
-      two.Clear();
-      for (size_t e = size_t(g) * size; e < size_t(g + 1) * size; ++e) two.Add(choice_[e], 0);
-      double score = 0;
-      for (const double c : two.values()) score += c;
-      kept.Add(score, g);
+    std::vector<double>& groups = args_.scratch->groups;
+    groups.clear();
+    for (auto c = choice_.begin(); c != choice_.end(); c += std::ptrdiff_t(size)) {
+      double best = kRefused, second = kRefused;
+      for (size_t i = 0; i < size; ++i) {
+        second = std::max(second, std::min(best, c[std::ptrdiff_t(i)]));
+        best = std::max(best, c[std::ptrdiff_t(i)]);
+      }
+      groups.push_back(size > 1 ? best + second : best);
     }
-    for (int g = 0; g < router_.groups; ++g) {
-      const auto& indices = kept.indices();
-      if (std::find(indices.begin(), indices.end(), g) != indices.end()) continue;
-      std::fill_n(choice_.begin() + std::ptrdiff_t(size_t(g) * size), size, kRefused);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      int better = 0;
+      for (size_t h = 0; h < groups.size(); ++h) {
+        better += groups[h] > groups[g] || (groups[h] == groups[g] && h < g);
+      }
+      if (better < router_.kept_groups) continue;
+      std::fill_n(choice_.begin() + std::ptrdiff_t(g * size), size, kRefused);
     }
+  }
+
+  // Keeps the k largest by falling value; of equal ones the one offered first.
+  void Offer(double value, int32_t expert) {
+    const bool full = best_.size() == size_t(router_.chosen);
+    if (value == kRefused || (full && !(value > best_.back()))) return;
+    if (full) {
+      best_.pop_back();
+      best_experts_.pop_back();
+    }
+    const auto at = std::upper_bound(best_.begin(), best_.end(), value, std::greater<>());
+    best_experts_.insert(best_experts_.begin() + (at - best_.begin()), expert);
+    best_.insert(at, value);
   }
 
   void Weigh(bool numbers, const int32_t* experts, float* weights) {
@@ -108,8 +106,8 @@ class RowRouter {
 
   const RouteArgs& args_;
   const Router& router_;
-  std::vector<double> scores_, choice_;  // s, or z; c
-  Largest best_;
+  std::vector<double>&scores_, &choice_, &best_;  // s, or z; c; of the best experts so far
+  std::vector<int32_t>& best_experts_;
 };
 
 }  // namespace

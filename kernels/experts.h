@@ -36,13 +36,20 @@ struct Router {
   float scale = 1;
 };
 
+// Space of RouteExperts. Allocates nothing once it has seen a router of as many experts.
+struct RouterScratch {
+  std::vector<double> scores, choice, groups, best;
+  std::vector<int32_t> best_experts;
+};
+
 struct RouteArgs {
   Router router;
   const float* scores = nullptr;  // z [rows, ld]
   const float* bias = nullptr;    // [E], of kSigmoid; null: 0
   int rows = 0, ld = 0;
-  int32_t* experts = nullptr;  // [rows, k], ascending in a row
-  float* weights = nullptr;    // [rows, k]: scale w
+  int32_t* experts = nullptr;        // [rows, k], ascending in a row
+  float* weights = nullptr;          // [rows, k]: scale w
+  RouterScratch* scratch = nullptr;  // of this call alone; unused by RouteExpertsRef
 };
 // Thread: any; disjoint rows may be routed at once. Cost: E comparisons and, for kSigmoid, E
 // exponentials a row.

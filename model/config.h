@@ -114,6 +114,11 @@ struct ModelConfig {
   EncoderConfig& encoder() { return *std::get_if<EncoderConfig>(&network); }
   const BlockConfig& block() const { return *std::get_if<BlockConfig>(&network); }
   BlockConfig& block() { return *std::get_if<BlockConfig>(&network); }
+  // Null: no layer has experts.
+  const ExpertsConfig* experts() const {
+    const auto* const family = std::get_if<BlockConfig>(&network);
+    return family != nullptr && family->experts ? &*family->experts : nullptr;
+  }
 
   // The first is eos_token_id, the others stand in more_eos_token_ids. None: nothing changes.
   void SetEnds(std::span<const int32_t> ids);

@@ -178,9 +178,11 @@ absl::Status ReadCommon(GgufSettings* settings, const char* eps_name, bool divid
   return absl::OkStatus();
 }
 
-absl::Status NoExperts(GgufSettings* settings) {
+// The feed-forwards of a file without experts, all alike.
+absl::Status ReadDenseFfn(GgufSettings* settings, GgufSizes* sizes) {
   settings->Known({"expert_used_count", "expert_shared_feed_forward_length"});
-  return settings->Only("expert_count", 0);
+  RIVULET_RETURN_IF_ERROR(settings->Only("expert_count", 0));
+  return ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn);
 }
 
 // The members of config.json under which a kind has the sizes of its experts; the last may be null.
@@ -271,16 +273,15 @@ absl::StatusOr<std::string> GraniteSettings(GgufSettings* settings, const GgufTe
   RIVULET_RETURN_IF_ERROR(ReadGraniteScales(settings, attention, turned, &scales));
   RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, !turned, &rope));
   settings->Known({"deepstack_mapping"});  // of images
-  constexpr char kFfn[] = "feed_forward_length", kShared[] = "shared_intermediate_size";
+  constexpr char kShared[] = "shared_intermediate_size";
   int64_t count = 0;
   RIVULET_RETURN_IF_ERROR(settings->Int("expert_count", 0, 4096, &count, 0));
   if (count > 0) {
-    RIVULET_RETURN_IF_ERROR(ReadExperts(settings, *sizes, AllLayers(*sizes), kFfn,
+    RIVULET_RETURN_IF_ERROR(ReadExperts(settings, *sizes, AllLayers(*sizes), "feed_forward_length",
                                         {"num_local_experts", "intermediate_size", kShared},
                                         &experts, &sizes->ffn));
   } else {
-    RIVULET_RETURN_IF_ERROR(NoExperts(settings));
-    RIVULET_RETURN_IF_ERROR(ReadOne(settings, kFfn, *sizes, AllLayers(*sizes), &sizes->ffn));
+    RIVULET_RETURN_IF_ERROR(ReadDenseFfn(settings, sizes));
     absl::StrAppendFormat(&experts, R"("%s": %d, )", kShared, sizes->ffn);
   }
   if (ssm.inner % sizes->hidden != 0) {
@@ -329,9 +330,7 @@ absl::StatusOr<std::string> Qwen35Settings(GgufSettings* settings, const GgufTen
                                            GgufSizes* sizes) {
   std::string text;
   RIVULET_RETURN_IF_ERROR(ReadQwen35(settings, sizes, &text));
-  RIVULET_RETURN_IF_ERROR(NoExperts(settings));
-  RIVULET_RETURN_IF_ERROR(
-      ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn));
+  RIVULET_RETURN_IF_ERROR(ReadDenseFfn(settings, sizes));
   return absl::StrCat(text, R"("intermediate_size": )", sizes->ffn, ", ");
 }
 
@@ -364,9 +363,7 @@ absl::StatusOr<std::string> Lfm2Settings(GgufSettings* settings, const GgufTenso
                                          GgufSizes* sizes) {
   std::string text;
   RIVULET_RETURN_IF_ERROR(ReadLfm2(settings, *sizes, &text));
-  RIVULET_RETURN_IF_ERROR(NoExperts(settings));
-  RIVULET_RETURN_IF_ERROR(
-      ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn));
+  RIVULET_RETURN_IF_ERROR(ReadDenseFfn(settings, sizes));
   return absl::StrCat(text, R"("block_auto_adjust_ff_dim": false, "intermediate_size": )",
                       sizes->ffn, ", ");
 }
@@ -399,9 +396,7 @@ absl::StatusOr<std::string> FalconSettings(GgufSettings* settings, const GgufTen
   GgufSsm ssm;
   std::string text, rope;
   RIVULET_RETURN_IF_ERROR(ReadCommon(settings, "rms_norm_eps", false, *sizes, &attention, &text));
-  RIVULET_RETURN_IF_ERROR(NoExperts(settings));
-  RIVULET_RETURN_IF_ERROR(
-      ReadOne(settings, "feed_forward_length", *sizes, AllLayers(*sizes), &sizes->ffn));
+  RIVULET_RETURN_IF_ERROR(ReadDenseFfn(settings, sizes));
   RIVULET_RETURN_IF_ERROR(ReadGgufSsm(settings, &ssm));
   RIVULET_RETURN_IF_ERROR(ReadRope(settings, attention, false, &rope));
   return absl::StrCat(

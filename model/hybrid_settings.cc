@@ -61,19 +61,14 @@ absl::Status ParseMamba(JsonReader* settings, const char* own_width, ModelConfig
         " values each; allowed: ", own ? own_width : "mamba_expand * hidden_size", " = ", values,
         " values");
   }
-  if (config->num_heads % block.num_groups != 0) {
-    return settings->Invalid("mamba_n_groups", "is ", block.num_groups, "; mamba_n_heads, ",
-                             config->num_heads, ", does not divide by it");
-  }
-  block.output_gate = true;
-  return ParseTimeStepLimit(settings, config);
+  return FinishMamba2(settings, "mamba_n_groups", "mamba_n_heads", config);
 }
 
-// Every layer from `first` on has experts.
-absl::Status UseExperts(ModelConfig* config, int first) {
+// Every layer from `first` on has these experts.
+void UseExperts(const ExpertsConfig& experts, int first, ModelConfig* config) {
   std::vector<LayerParts>& layers = config->block().layers;
+  if (size_t(first) < layers.size()) config->block().experts = experts;
   for (size_t i = size_t(first); i < layers.size(); ++i) layers[i].ffn = FeedForward::kExperts;
-  return absl::OkStatus();
 }
 
 absl::Status ParseGraniteAttention(JsonReader* settings, int trained, ModelConfig* config) {
@@ -114,8 +109,8 @@ absl::Status ParseGraniteExperts(JsonReader* settings, ModelConfig* config) {
       ParseExperts(settings, {"num_local_experts", "intermediate_size", 8, 2, 0}, &experts));
   experts.shared_size = config->ffn_size;
   experts.router.scale = config->block().ffn_multiplier;
-  config->block().experts = experts;
-  return UseExperts(config, 0);
+  UseExperts(experts, 0, config);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -231,8 +226,8 @@ absl::Status ParseQwen35Moe(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Only("norm_topk_prob", "true"));
   config->ffn_size = experts.shared_size;
   experts.shared_gate = true;
-  config->block().experts = experts;
-  return UseExperts(config, 0);
+  UseExperts(experts, 0, config);
+  return absl::OkStatus();
 }
 
 namespace {
@@ -334,8 +329,8 @@ absl::Status ParseLfm2Moe(JsonReader* settings, ModelConfig* config) {
       ParseExperts(settings, {"num_experts", "moe_intermediate_size", 32, 4, 1792}, &experts));
   RIVULET_RETURN_IF_ERROR(settings->Bool("use_expert_bias", &experts.bias, true));
   RIVULET_RETURN_IF_ERROR(ParseSigmoidRouter(settings, 1e-6, &experts));
-  config->block().experts = experts;
-  return UseExperts(config, dense);
+  UseExperts(experts, dense, config);
+  return absl::OkStatus();
 }
 
 namespace {

@@ -23,7 +23,13 @@ absl::StatusOr<float> Limit(const JsonReader& settings, absl::string_view name,
 
 }  // namespace
 
-absl::Status ParseTimeStepLimit(JsonReader* settings, ModelConfig* config) {
+absl::Status FinishMamba2(JsonReader* settings, absl::string_view groups, absl::string_view heads,
+                          ModelConfig* config) {
+  if (config->num_heads % config->block().num_groups != 0) {
+    return settings->Invalid(groups, "is ", config->block().num_groups, "; ", heads, ", ",
+                             config->num_heads, ", does not divide by it");
+  }
+  config->block().output_gate = true;
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view name,
                            settings->Spelling("time_step_limit", "dt_limit"));
   config->block().dt_min = 0;
@@ -72,12 +78,7 @@ absl::Status ParseMamba2(JsonReader* settings, ModelConfig* config) {
                              " columns are not num_heads, ", config->num_heads,
                              ", times head_dim, ", config->value_dim);
   }
-  if (config->num_heads % config->block().num_groups != 0) {
-    return settings->Invalid("n_groups", "is ", config->block().num_groups, "; num_heads, ",
-                             config->num_heads, ", does not divide by it");
-  }
-  config->block().output_gate = true;
-  return ParseTimeStepLimit(settings, config);
+  return FinishMamba2(settings, "n_groups", "num_heads", config);
 }
 
 }  // namespace rivulet

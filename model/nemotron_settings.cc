@@ -92,12 +92,7 @@ absl::Status ParseMamba(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Bool("use_conv_bias", &block.conv_bias, true));
   RIVULET_RETURN_IF_ERROR(settings->Bool("use_bias", &block.projection_bias, false));
   block.out_bias = block.projection_bias;
-  block.output_gate = true;
-  if (config->num_heads % block.num_groups != 0) {
-    return settings->Invalid("n_groups", "is ", block.num_groups, "; mamba_num_heads, ",
-                             config->num_heads, ", does not divide by it");
-  }
-  return ParseTimeStepLimit(settings, config);
+  return FinishMamba2(settings, "n_groups", "mamba_num_heads", config);
 }
 
 absl::Status ParseAttention(JsonReader* settings, ModelConfig* config) {

@@ -40,10 +40,10 @@ class CpuBackend final : public Backend {
         limits_(limits),
         sampling_(config_),
         team_(threads),
-        plan_(network_->weights().experts),
+        plan_(config_.experts() != nullptr),
         shared_(network_->NewActivations(plan_.shared_rows(), threads)),
         adjusted_(size_t(threads)) {
-    for (int i = 0; i < threads && !network_->weights().experts; ++i) {
+    for (int i = 0; i < threads && config_.experts() == nullptr; ++i) {
       solo_.push_back(network_->NewActivations(kSoloRows, 1));
     }
   }
@@ -388,12 +388,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
-  if (network->weights().experts) {
+  if (const ExpertsConfig* experts = model->config().experts(); experts != nullptr) {
     limits.preferred_prefill_tokens = kExpertRows;
     if (options.count_experts) {
-      const ModelConfig& config = model->config();
       const auto load =
-          std::make_shared<ExpertLoad>(config.num_layers, config.block().experts->router.experts);
+          std::make_shared<ExpertLoad>(model->config().num_layers, experts->router.experts);
       network->CountExperts(load);
       limits.expert_load = load;
     }

@@ -21,7 +21,7 @@ class ExpertPass {
       : p_(p),
         layer_(layer),
         own_(*layer.experts),
-        config_(*p.config.block().experts),
+        config_(*p.config.experts()),
         router_(config_.router),
         a_(p.a.scratch.experts),
         lists_(a_.lists[size_t(p.thread)]) {}
@@ -79,7 +79,8 @@ class ExpertPass {
                            .rows = range.end - range.begin,
                            .ld = a_.scores.ld,
                            .experts = a_.chosen.data() + first,
-                           .weights = a_.weights.data() + first});
+                           .weights = a_.weights.data() + first,
+                           .scratch = &a_.routers[size_t(p_.thread)]});
     if (config_.shared_size > 0) {
       ActivateFfn(p_, p_.a.ffn.row(range.begin), p_.a.ffn.ld, config_.shared_size,
                   range.end - range.begin);
@@ -110,10 +111,7 @@ class ExpertPass {
     std::memcpy(to, row, size_t(k) * sizeof(float));
   }
   float* At(const MatrixWeights& m, int entry) const {
-    const size_t bytes = kernels::IsQuantized(m.packed.type)
-                             ? kernels::QuantizedRowLayout(m.packed.k).bytes
-                             : size_t(m.packed.k) * sizeof(float);
-    return a_.in.data + size_t(entry) * (bytes / sizeof(float));
+    return a_.in.data + size_t(entry) * m.input_row_floats();
   }
 
   // Entries are in the order of lists_: an expert's rows are side by side.

@@ -322,19 +322,16 @@ namespace {
 // `chosen` entries a row.
 struct ExpertColumns {
   ExpertColumns(const ModelConfig& config, const PackedWeights& weights) {
-    const auto* const block = std::get_if<BlockConfig>(&config.network);
-    if (block == nullptr || !block->experts) return;
-    chosen = block->experts->router.chosen;
-    latent = PaddedColumns(block->experts->latent_size);
+    const ExpertsConfig* const experts = config.experts();
+    if (experts == nullptr) return;
+    chosen = experts->router.chosen;
+    latent = PaddedColumns(experts->latent_size);
     for (const LayerWeights& layer : weights.layers) {
       if (layer.experts == nullptr) continue;
       scores = PaddedColumns(layer.experts->router.packed.n);
-      ffn = chosen * (layer.experts->up.packed.n / block->experts->router.experts);
+      ffn = chosen * (layer.experts->up.packed.n / experts->router.experts);
       for (const MatrixWeights* m : {&layer.experts->up, &layer.experts->down}) {
-        const size_t row = kernels::IsQuantized(m->packed.type)
-                               ? kernels::QuantizedRowLayout(m->packed.k).bytes / sizeof(float)
-                               : size_t(m->packed.k);
-        in = std::max(in, PaddedColumns(chosen * int(row)));
+        in = std::max(in, PaddedColumns(chosen * int(m->input_row_floats())));
       }
     }
   }
@@ -354,8 +351,8 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
   const int hidden = PaddedColumns(c.hidden_size),
             keys = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values()),
-            ffn_columns = PaddedColumns(std::max(
-                c.ffn_size, block != nullptr && block->experts ? block->experts->shared_size : 0));
+            ffn_columns = PaddedColumns(
+                std::max(c.ffn_size, c.experts() == nullptr ? 0 : c.experts()->shared_size));
   const int queries =
       block != nullptr && block->softmax ? PaddedColumns(block->softmax->queries()) : 0;
   const ExpertColumns columns(c, weights);
@@ -401,6 +398,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
   }
   if (columns.chosen > 0) {
     scratch.experts.lists.resize(size_t(threads));
+    scratch.experts.routers.resize(size_t(threads));
     scratch.experts.chosen.resize(size_t(rows * columns.chosen));
     scratch.experts.weights.resize(scratch.experts.chosen.size());
   }

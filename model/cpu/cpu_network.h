@@ -53,7 +53,8 @@ struct ExpertScratch {
   CpuArray latent, latent_sum;  // the projected row, and the sum of its experts
   std::vector<int32_t> chosen;  // [rows * router.chosen]
   std::vector<float> weights;
-  std::vector<kernels::ExpertRows> lists;  // per thread
+  std::vector<kernels::ExpertRows> lists;       // per thread
+  std::vector<kernels::RouterScratch> routers;  // likewise
 };
 
 // Arrays beside the rows of activations.

@@ -34,7 +34,7 @@ absl::Status ReadFfnBiases(TensorPacker* reader, const std::string& prefix, cons
 class ExpertSource {
  public:
   ExpertSource(const TensorPacker& reader, const std::string& prefix, const FfnNames& one)
-      : experts_(*reader.config.block().experts),
+      : experts_(*reader.config.experts()),
         prefix_(prefix),
         one_(one),
         halves_(First(reader, {"experts.gate_up_proj", "input_linear.weight"})),
@@ -80,7 +80,7 @@ class ExpertSource {
 
 absl::Status ReadRouter(TensorPacker* reader, const std::string& prefix,
                         const ExpertTensorNames& names, ExpertWeights* own) {
-  const ExpertsConfig& experts = *reader->config.block().experts;
+  const ExpertsConfig& experts = *reader->config.experts();
   const int count = experts.router.experts;
   std::vector<std::pair<TensorRows, int>> rows;
   std::string router = absl::StrCat(prefix, names.router, ".weight");
@@ -134,7 +134,7 @@ absl::Status ReadFfn(TensorPacker* reader, const std::string& prefix, const FfnN
 
 absl::Status ReadExperts(TensorPacker* reader, const std::string& layer_name,
                          const ExpertTensorNames& names, LayerWeights* layer) {
-  const ExpertsConfig& experts = *reader->config.block().experts;
+  const ExpertsConfig& experts = *reader->config.experts();
   const std::string prefix = absl::StrCat(layer_name, names.prefix);
   if (experts.shared_size > 0) {
     RIVULET_RETURN_IF_ERROR(ReadFfn(reader, layer_name, names.shared, experts.shared_size, layer));

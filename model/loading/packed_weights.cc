@@ -420,7 +420,6 @@ class ProductCounter {
     }
   }
   void Add(const ExpertWeights& experts, const kernels::Router& router) {
-    facts_.experts = true;
     Add({&experts.router, &experts.in, &experts.out});
     Add({&experts.up, &experts.down}, router.experts, router.chosen);
   }
@@ -439,7 +438,7 @@ void CountProducts(const ModelConfig& config, PackedWeights* weights) {
   ProductCounter counter(&weights->facts);
   for (const LayerWeights& l : weights->layers) {
     counter.Add({&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down});
-    if (l.experts != nullptr) counter.Add(*l.experts, config.block().experts->router);
+    if (l.experts != nullptr) counter.Add(*l.experts, config.experts()->router);
     if (l.beside != nullptr) counter.Add({&l.beside->in, &l.beside->out});
     if (l.rwkv7 != nullptr) counter.Add(*l.rwkv7);
   }
@@ -447,13 +446,13 @@ void CountProducts(const ModelConfig& config, PackedWeights* weights) {
 }
 
 int64_t IdleParameters(const ModelConfig& config) {
-  const auto* const block = std::get_if<BlockConfig>(&config.network);
-  if (block == nullptr || !block->experts) return 0;
-  const ExpertsConfig& experts = *block->experts;
+  if (config.experts() == nullptr) return 0;
+  const BlockConfig& block = config.block();
+  const ExpertsConfig& experts = *config.experts();
   const int64_t width = experts.latent_size > 0 ? experts.latent_size : config.hidden_size,
-                each = width * experts.size * (block->squared_relu ? 2 : 3),
+                each = width * experts.size * (block.squared_relu ? 2 : 3),
                 layers = std::count_if(
-                    block->layers.begin(), block->layers.end(),
+                    block.layers.begin(), block.layers.end(),
                     [](const LayerParts&layer) { return layer.ffn == FeedForward::kExperts; });
   return layers * each * (experts.router.experts - experts.router.chosen);
 }

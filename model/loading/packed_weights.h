@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/feature_map.h"
 #include "kernels/gemm.h"
+#include "kernels/quantized.h"
 #include "model/backend_options.h"
 #include "model/config.h"
 #include "model/loading/aligned_buffer.h"
@@ -34,6 +35,12 @@ struct MatrixWeights {
 
   // The tensor of column `n` of y. REQUIRES: there is one.
   const std::string& TensorOf(int n) const;
+  // Floats of an input row of a product, as GemmArgs takes it: numbers, or integers in their place.
+  size_t input_row_floats() const {
+    return kernels::IsQuantized(packed.type)
+               ? kernels::QuantizedRowLayout(packed.k).bytes / sizeof(float)
+               : size_t(packed.k);
+  }
 };
 
 // Facts about the weights in memory.
@@ -44,7 +51,6 @@ struct WeightFacts {
   // Most of the products have weights of at most 16 bits.
   bool short_weights = false;
   bool lossless = true;      // the matrices equal the file's
-  bool experts = false;      // a layer has a mixture of experts
   bool blocks = false;       // the file has tensors of blocks of integers
   int widest_quantized = 0;  // most inputs of a matrix of 8 or 4 bits; 0: no such matrix
 };

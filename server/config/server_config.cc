@@ -290,13 +290,6 @@ absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text) {
   return ModelPlace{std::string(name), std::string(directory)};
 }
 
-absl::StatusOr<ContextChoice> ParseMaxContext(absl::string_view text) {
-  const auto choice = ParseContextChoice(text);
-  if (!choice) return InvalidField("CONFIG_INVALID", "max-context", Quoted(text));
-  RIVULET_RETURN_IF_ERROR(CheckContextChoice(*choice));
-  return *choice;
-}
-
 absl::StatusOr<ModelWeights> ParseModelWeights(absl::string_view text) {
   const auto invalid = [text](absl::string_view why) {
     return InvalidField("CONFIG_INVALID", "model-weights",

@@ -136,9 +136,6 @@ struct ModelPlace {
 // INVALID_ARGUMENT (the name, or no directory).
 absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text);
 
-// A value of --max-context: "auto", "auto:SLOTS" or a number. Errors: INVALID_ARGUMENT.
-absl::StatusOr<ContextChoice> ParseMaxContext(absl::string_view text);
-
 // A value of --model-weights.
 struct ModelWeights {
   std::string name;

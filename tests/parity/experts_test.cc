@@ -21,10 +21,11 @@ Routed Route(const Router& router, const std::vector<float>& scores,
              const std::vector<float>& bias = {}, void (*route)(const RouteArgs&) = RouteExperts) {
   const size_t rows = scores.size() / size_t(router.experts);
   Routed out;
+  RouterScratch scratch;
   out.experts.resize(rows * size_t(router.chosen));
   out.weights.resize(out.experts.size());
   route({router, scores.data(), bias.empty() ? nullptr : bias.data(), int(rows), router.experts,
-         out.experts.data(), out.weights.data()});
+         out.experts.data(), out.weights.data(), &scratch});
   return out;
 }
 

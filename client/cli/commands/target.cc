@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
+#include "model/slot_choice.h"
 #include "server/server.h"
 
 namespace rivulet {
@@ -68,7 +69,7 @@ ServerConfig ConfigOf(const TargetOptions& options) {
   config.precision = options.precision;
   config.device = options.device;
   config.weights = options.weights;
-  config.max_context = ParseMaxContext(options.max_context).value_or(ContextChoice());
+  config.max_context = ParseContextChoice(options.max_context).value_or(ContextChoice());
   config.kv_cache = options.kv_cache;
   config.threads = options.threads;
   return config;

@@ -31,7 +31,7 @@ struct TargetOptions {
   std::string backend = "auto";
   std::string precision = "default";
   std::string weights = "auto";
-  std::string max_context = "auto";  // as ParseMaxContext reads it
+  std::string max_context = "auto";  // as ParseContextChoice reads it, and checked
   std::string kv_cache = "f32";
   int device = 0;   // GPU, as CUDA counts them
   int threads = 0;  // 0: every core
