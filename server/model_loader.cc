@@ -159,7 +159,7 @@ absl::Status ModelLoader::BeginLoad(const std::string& name) {
 
 absl::StatusOr<ServedModel> ModelLoader::LoadAndStart(const std::string& name) const {
   RIVULET_ASSIGN_OR_RETURN(const std::string directory, DirectoryOf(name));
-  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory, name);
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::StartLoad(directory, name);
   if (!model.ok()) return DirectoryFault(model.status());
   // For a directory of --model the operator decides on the name. In a repository, a name in
   // config.json must be the name of the directory.
@@ -170,7 +170,10 @@ absl::StatusOr<ServedModel> ModelLoader::LoadAndStart(const std::string& name) c
         absl::StatusCode::kFailedPrecondition, "MODEL_NAME_DIFFERS",
         absl::StrCat(directory, " holds a model named ", Quoted(held), ", not ", Quoted(name)));
   }
-  absl::StatusOr<ServedModel> started = start_(*std::move(model));
+  absl::StatusOr<ServedModel> started = start_(*model);
+  if (const absl::Status checked = (*model)->CheckWeights(); !checked.ok()) {
+    return DirectoryFault(checked);  // names the directory
+  }
   if (!started.ok()) return DirectoryFault(Annotate(started.status(), directory));
   return started;
 }
