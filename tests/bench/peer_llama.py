@@ -22,8 +22,9 @@ file. Each round runs, for every model in turn, every type of the peer and then 
 many threads as there are cores. The peer decodes without drawing a token; our step draws one for each row.
 
 Printed: medians of the rounds, smallest to largest, and medians of the ratios of each round. MB: the peer's file, our weights in
-memory. "limit" of one stream: the rate at which the cores read memory over what a token reads (matrices once, its state read and
-written); of 32 streams: the model's matrix products alone, and these and then the states.
+memory. "limit" of one stream: the rate at which F16 products of one row read RWKV-7 0.4B, over what a token reads (matrices once,
+of experts the chosen ones; its state read and written); of 32 streams: the model's matrix products alone, and these and then the
+states. --contexts are measured with the first type of each side.
 """
 import argparse
 import json
@@ -175,26 +176,32 @@ def output_of(command):
     return run.stdout, run.stderr
 
 
-def peer_run(args, gguf, streams, prompt, tokens):
-    """Seconds of the prompts, tokens/s of decoding."""
+def peer_run(args, gguf, streams, prompts, tokens):
+    """(Seconds of the prompt, tokens/s of decoding behind it) for each length of a prompt."""
     threads = str(args.threads)
-    command = [args.peer, "-m", gguf, "-c", str(max(4096, streams * (prompt + tokens))), "-t", threads, "-tb", threads, "-npl", str(streams), "-npp", str(prompt),
-               "-ntg", str(tokens), "--output-format", "jsonl"]
+    command = [args.peer, "-m", gguf, "-c", str(max(4096, streams * (max(prompts) + tokens))), "-t", threads, "-tb", threads,
+               "-npl", str(streams), "-npp", ",".join(map(str, prompts)), "-ntg", str(tokens), "--output-format", "jsonl"]
     text = "".join(output_of(command))
-    line = next((line for line in text.splitlines() if '"speed_tg"' in line), None)
-    if line is None:
-        sys.exit(f"{args.peer} printed no line with speed_tg: {text[-2000:]}")
-    row = json.loads(line[line.index("{"):])
-    return row["t_pp"], row["speed_tg"]
+    rows = [json.loads(line[line.index("{"):]) for line in text.splitlines() if '"speed_tg"' in line]
+    if [row["pp"] for row in rows] != prompts:
+        sys.exit(f"{args.peer} printed no line with speed_tg for each of {prompts}: {text[-2000:]}")
+    return [(row["t_pp"], row["speed_tg"]) for row in rows]
 
 
 def measure_peer(args, name, kind):
-    gguf = gguf_of(args, name, kind)
-    _, one = peer_run(args, gguf, 1, 16, 64)
-    _, many = peer_run(args, gguf, STREAMS, 4, 16)
-    first, at_prompt = peer_run(args, gguf, 1, args.prompt, 32)
-    at = {f"one_at_{n}": peer_run(args, gguf, 1, n, 32)[1] if n != args.prompt else at_prompt for n in args.contexts}
+    gguf, contexts = gguf_of(args, name, kind), args.contexts if kind == args.types[0] else []
+    (_, one), (first, _), *behind = peer_run(args, gguf, 1, [16, args.prompt, *contexts], 32)
+    (_, many), = peer_run(args, gguf, STREAMS, [4], 16)
+    at = {f"one_at_{n}": rate for n, (_, rate) in zip(contexts, behind)}
     return {"bytes": gguf.stat().st_size, "one": one, "many": many, "prompt": args.prompt / first} | at
+
+
+def rate_of_f16(args):
+    """Bytes/s that products of one row read."""
+    command = [args.bench, "--model=rwkv7-0.4b", "--weights=f16", "--rows=1", "--prompt=0", "--benchmark_filter=BM_MatrixProducts",
+               "--benchmark_format=json", *([f"--target={args.target}"] if args.target else [])]
+    row, = json.loads(output_of(command)[0])["benchmarks"]
+    return row["bytes"] * row["tok/s"]
 
 
 def measure_own(args, name, kind):
@@ -202,8 +209,8 @@ def measure_own(args, name, kind):
     command = [args.bench, f"--model={gguf_of(args, name, kind) if experts else args.work / name}", "--benchmark_format=json", "--benchmark_min_time=1"]
     command += [] if kind == "f16" or (experts and kind != "int4") else [f"--weights={kind}"]
     command += [f"--target={args.target}"] if args.target else []
-    at = {}
-    for n in args.contexts:
+    at, f16 = {}, rate_of_f16(args)
+    for n in args.contexts if kind == args.own[0] else []:
         behind = [*command, f"--context={n}", "--rows=1", "--prompt=0", "--benchmark_filter=BM_Step"]
         at[f"one_at_{n}"] = json.loads(output_of(behind)[0])["benchmarks"][0]["tok/s"]
     results = json.loads(output_of([*command, f"--prompt={args.prompt}"])[0])["benchmarks"]
@@ -218,7 +225,7 @@ def measure_own(args, name, kind):
     peak = rows[f"BM_MultiplyAddPeak/threads:{args.threads}"]["GFLOP/s"]
     return at | {"bytes": step["weight_bytes"], "one": step["tok/s"], "many": of("BM_Step", STREAMS)["tok/s"],
             "prompt": args.prompt / (rows[f"BM_FirstToken/{args.prompt}/threads:{args.threads}"]["real_time"] / 1e3), "memory": memory,
-            "update": update, "peak": peak, "products_rate": products["GFLOP/s"], "limit_one": memory * 1e9 / read,
+            "update": update, "peak": peak, "products_rate": products["GFLOP/s"], "f16": f16 / 1e9, "limit_one": f16 / read,
             "limit_many": products["tok/s"],
             "limit_both": 1 / (1 / products["tok/s"] + 2 * step["state_bytes"] / (update * 1e9)),
             "products_one": of("BM_MatrixProducts", 1)["tok/s"]}
@@ -240,11 +247,12 @@ def report(name, rounds, columns):
           f"|{' --- |' * (2 + len(columns))}")
     for side, kinds in (("Rivulet", own), ("llama.cpp", peer)):
         for kind, figures in kinds.items():
-            cells = [spread([each[key] for each in figures], 1) for key in columns]
+            cells = [spread([each[key] for each in figures], 1) if key in figures[0] else "" for key in columns]
             print(f"| {side} {kind} | {figures[0]['bytes'] / 1e6:.0f} | {' | '.join(cells)} |")
     for ours, figures in own.items():
         for theirs, others in peer.items():
-            cells = [spread([mine[key] / other[key] for mine, other in zip(figures, others)], 2) for key in columns]
+            cells = [spread([mine[key] / other[key] for mine, other in zip(figures, others)], 2) if key in figures[0] and key in others[0] else ""
+                     for key in columns]
             print(f"| {ours} / {theirs} | {figures[0]['bytes'] / others[0]['bytes']:.2f} | {' | '.join(cells)} |")
     print()
     for kind, figures in own.items():
@@ -252,9 +260,9 @@ def report(name, rounds, columns):
             return statistics.median(function(each) for each in figures)
 
         print(f"limits of {kind}: memory {middle(lambda f: f['memory']):.1f} GB/s read, {middle(lambda f: f['update']):.1f} GB/s "
-              f"updated; multiply-adds {middle(lambda f: f['peak']):.0f} GFLOP/s, products of {STREAMS} rows "
+              f"updated, {middle(lambda f: f['f16']):.1f} by F16 products; multiply-adds {middle(lambda f: f['peak']):.0f} GFLOP/s, products of {STREAMS} rows "
               f"{100 * middle(lambda f: f['products_rate'] / f['peak']):.0f} % of them; 1 stream "
-              f"{100 * middle(lambda f: f['one'] / f['limit_one']):.0f} % of memory's limit, products alone "
+              f"{100 * middle(lambda f: f['one'] / f['limit_one']):.0f} % of the limit, products alone "
               f"{middle(lambda f: f['products_one']):.1f} tok/s; {STREAMS} streams {100 * middle(lambda f: f['many'] / f['limit_many']):.0f} % "
               f"of the products, {100 * middle(lambda f: f['many'] / f['limit_both']):.0f} % of products and then states", flush=True)
 
@@ -269,7 +277,7 @@ def main():
     parser.add_argument("--own", default="f16", help="our types: f16, and what bench_step --weights= knows")
     parser.add_argument("--target", help="our instruction set, such as AVX2; by default the best")
     parser.add_argument("--bench", type=pathlib.Path, default=ROOT / "build/release/bin/bench_step")
-    parser.add_argument("--contexts", default="", help="one stream behind so many tokens, too: 2048,8192")
+    parser.add_argument("--contexts", default="", help="one stream behind so many tokens, too, of the first type: 2048,8192")
     parser.add_argument("--prompt", type=int, default=512, help="tokens")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path, help="gets every figure of every round")
@@ -284,7 +292,7 @@ def main():
         parser.error("--source and --peer are needed, unless --make-only")
     args.contexts = [int(n) for n in args.contexts.split(",") if n]
     args.threads = len(os.sched_getaffinity(0))
-    types, own = args.types.split(","), args.own.split(",")
+    types, own = args.types, args.own = args.types.split(","), args.own.split(",")
     for name in names:
         if name in random_gguf.SHAPES:
             for path in {gguf_of(args, name, kind) for kind in (*types, *own)}:
