@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
+#include "model/base/memory.h"
 #include "model/base/strict_json.h"
 #include "model/base/thread.h"
 #include "model/block_settings.h"
@@ -125,6 +126,9 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::StartLoad(const std::string&
 }
 
 void Model::StartHash() {
+  // Weights take about the bytes of their files. What remains of the memory caches the files.
+  constexpr uint64_t kLead = uint64_t{1} << 30;
+  tensors_->Pace(uint64_t(ReadHostMemory().available) / 2, kLead);
   const auto hash = [tensors = tensors_.get()] {
     NameThread("hash-weights");
     return tensors->Sha256();
@@ -132,7 +136,12 @@ void Model::StartHash() {
   hash_ = std::async(std::launch::async, hash).share();
 }
 
+Model::~Model() {
+  if (tensors_ != nullptr) tensors_->EndPace();
+}
+
 absl::Status Model::CheckWeights() const {
+  tensors_->EndPace();
   if (!hash_.valid() || hash_.get().ok()) return absl::OkStatus();
   if (IsGgufFile(directory_)) return hash_.get().status();
   return ExplainDirectory(directory_, absl::Utf8SafeCHexEscape(directory_), hash_.get().status());
@@ -140,6 +149,7 @@ absl::Status Model::CheckWeights() const {
 
 const std::string& Model::weights_sha256() const {
   static const std::string kNone;
+  tensors_->EndPace();
   return hash_.valid() && hash_.get().ok() ? *hash_.get() : kNone;
 }
 

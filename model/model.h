@@ -32,9 +32,13 @@ class Model {
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory,
                                                            absl::string_view name = "");
   // Load, while a thread of its own still reads the weights to hash and check them: what else reads
-  // them meanwhile finds them in the page cache. Call CheckWeights before the model is used.
+  // them meanwhile finds them in the page cache. Where files do not fit into memory beside the
+  // weights, that thread stays near those reads until CheckWeights or weights_sha256. Call
+  // CheckWeights before the model is used.
   static absl::StatusOr<std::shared_ptr<const Model>> StartLoad(const std::string& directory,
                                                                 absl::string_view name = "");
+  ~Model();
+
   // Waits for that thread. Errors: those of Load about the weights.
   absl::Status CheckWeights() const;
   // Load without the weights: reads only their headers, and weights_sha256() is "".

@@ -202,6 +202,18 @@ absl::Status CheckpointTensors::ReadBlocks(absl::string_view name, size_t first,
   return tensor.file->ReadBlocks(tensor.name, first, out);
 }
 
+void CheckpointTensors::Pace(uint64_t most, uint64_t lead) const {
+  uint64_t bytes = 0;
+  for (const auto& [name, file] : files_) bytes += file->bytes();
+  for (const auto& [name, file] : files_) {
+    if (bytes > most) file->Pace(lead);
+  }
+}
+
+void CheckpointTensors::EndPace() const {
+  for (const auto& [name, file] : files_) file->EndPace();
+}
+
 absl::StatusOr<std::string> CheckpointTensors::Sha256() const {
   std::string digests;
   for (const auto& [name, file] : files_) {

@@ -198,6 +198,7 @@ absl::StatusOr<std::string> WeightsFile::Sha256() const {
   bool hashed = digest != nullptr && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1;
   std::vector<char> piece(kPieceBytes);
   const auto read = [&](uint64_t offset, size_t bytes) {
+    for (uint64_t now = allowed_; offset + bytes > now; now = allowed_) allowed_.wait(now);
     const absl::Status status = ReadBytes(offset, std::span<char>(piece.data(), bytes));
     hashed = hashed && EVP_DigestUpdate(digest.get(), piece.data(), bytes) == 1;
     return status;
@@ -246,6 +247,8 @@ absl::Status WeightsFile::ReadBlocks(absl::string_view name, size_t first,
   const TensorEntry& entry = entries_.find(name)->second;
   const size_t bytes = LayoutOf(entry.dtype).bytes;
   RIVULET_RETURN_IF_ERROR(ReadBytes(data_begin_ + entry.begin + first * bytes, out));
+  allowed_ += out.size();
+  allowed_.notify_all();
   return CheckFinite(name, entry.dtype, out.data(), out.size() / bytes, first);
 }
 

@@ -3,6 +3,7 @@
 // weights are read in pieces of at most 1 MiB, straight into the caller's memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -47,6 +48,16 @@ class WeightsFile {
   // that changed since Open.
   absl::StatusOr<std::string> Sha256() const;
 
+  // From now on Sha256 of another thread is at most `lead` bytes ahead of what ReadFrom and
+  // ReadBlocks have read since, until EndPace. So a file that is larger than the page cache is read
+  // from the disk once. Call Pace before Sha256.
+  void Pace(uint64_t lead) const { allowed_ = lead; }
+  void EndPace() const {
+    allowed_ = kUnpaced;
+    allowed_.notify_all();
+  }
+  uint64_t bytes() const { return size_; }
+
   // The file's tensors, by name.
   const TensorEntries& tensors() const { return entries_; }
 
@@ -77,11 +88,14 @@ class WeightsFile {
   absl::Status ReadBytes(uint64_t offset, std::span<char> out) const;
   absl::Status CheckUnchanged() const;
 
+  static constexpr uint64_t kUnpaced = uint64_t{1} << 62;  // the sum of all reads is far below
+
   int fd_ = -1;
   uint64_t size_ = 0;
   int64_t mtime_ns_ = 0;
   uint64_t data_begin_ = 0;  // offset of the data, in bytes from the beginning of the file
   TensorEntries entries_;
+  mutable std::atomic<uint64_t> allowed_{kUnpaced};  // of the file's bytes, for Sha256
 };
 
 }  // namespace rivulet

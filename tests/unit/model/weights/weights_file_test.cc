@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <string>
 #include <vector>
@@ -380,6 +382,28 @@ TEST(WeightsFileTest, HashesTheWholeFile) {
   ASSERT_TRUE(file.ok()) << file.status();
   // sha256sum of 8 bytes of length, the header and 32 zeros.
   EXPECT_EQ(*(*file)->Sha256(), "9cc3fde46dda136895669b069e6def139eb9f7575253f6ca380b710a197336e7");
+}
+
+TEST(WeightsFileTest, APacedHashWaitsForTheOtherReads) {
+  constexpr int64_t kFloats = 1 << 20;  // four pieces
+  const TempDir dir;
+  const RawTensor w = MakeTensor("w", {kFloats}, DType::kF32, std::vector<float>(kFloats));
+  ASSERT_TRUE(WriteFile(dir.File("w"), WriteSafetensors(std::vector<RawTensor>{w})).ok());
+  const auto file = WeightsFile::OpenAny(dir.File("w"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string expected = *(*file)->Sha256();
+  std::vector<float> half(kFloats / 2);
+  for (const bool read : {true, false}) {
+    (*file)->Pace(3 << 20);
+    auto hash = std::async(std::launch::async, [&] { return (*file)->Sha256(); });
+    EXPECT_EQ(hash.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    if (read) {
+      ASSERT_TRUE((*file)->ReadFrom("w", 0, half).ok());  // 2 MiB
+    } else {
+      (*file)->EndPace();
+    }
+    EXPECT_EQ(*hash.get(), expected);
+  }
 }
 
 TEST(WeightsFileTest, NoticesAFileThatChangedAfterItWasOpened) {
