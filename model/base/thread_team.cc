@@ -61,7 +61,9 @@ void SpinBarrier::Wait() {
   const uint32_t generation = generation_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
     arrived_.store(0, std::memory_order_relaxed);
-    generation_.store(generation + 1, std::memory_order_release);
+    // notify_all wakes nobody if it sees no waiter. So it must not look for waiters before the
+    // store is visible: a waiter would still see the old generation, and sleep for ever.
+    generation_.store(generation + 1, std::memory_order_seq_cst);
     generation_.notify_all();
     return;
   }
