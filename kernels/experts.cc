@@ -106,8 +106,9 @@ class RowRouter {
 
   const RouteArgs& args_;
   const Router& router_;
-  std::vector<double>&scores_, &choice_, &best_;  // s, or z; c; of the best experts so far
-  std::vector<int32_t>& best_experts_;
+  std::vector<double>& scores_;         // s, or z
+  std::vector<double>&choice_, &best_;  // c; c of the best experts so far
+  std::vector<int32_t>& best_experts_;  // their numbers
 };
 
 }  // namespace

@@ -136,21 +136,24 @@ void Model::StartHash() {
   hash_ = std::async(std::launch::async, hash).share();
 }
 
+const absl::StatusOr<std::string>& Model::Hash() const {
+  tensors_->EndPace();
+  return hash_.get();
+}
+
 Model::~Model() {
   if (tensors_ != nullptr) tensors_->EndPace();
 }
 
 absl::Status Model::CheckWeights() const {
-  tensors_->EndPace();
-  if (!hash_.valid() || hash_.get().ok()) return absl::OkStatus();
-  if (IsGgufFile(directory_)) return hash_.get().status();
-  return ExplainDirectory(directory_, absl::Utf8SafeCHexEscape(directory_), hash_.get().status());
+  if (!hash_.valid() || Hash().ok()) return absl::OkStatus();
+  if (IsGgufFile(directory_)) return Hash().status();
+  return ExplainDirectory(directory_, absl::Utf8SafeCHexEscape(directory_), Hash().status());
 }
 
 const std::string& Model::weights_sha256() const {
   static const std::string kNone;
-  tensors_->EndPace();
-  return hash_.valid() && hash_.get().ok() ? *hash_.get() : kNone;
+  return hash_.valid() && Hash().ok() ? *Hash() : kNone;
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Open(const std::string& directory,

@@ -37,7 +37,7 @@ class Model {
   // CheckWeights before the model is used.
   static absl::StatusOr<std::shared_ptr<const Model>> StartLoad(const std::string& directory,
                                                                 absl::string_view name = "");
-  ~Model();
+  ~Model();  // waits for that thread
 
   // Waits for that thread. Errors: those of Load about the weights.
   absl::Status CheckWeights() const;
@@ -72,6 +72,8 @@ class Model {
   absl::Status OpenWeights(const std::string& shown);
   absl::Status OpenCheckpoint(const std::string& shown);
   void StartHash();
+  // Waits. REQUIRES: hash_ is valid.
+  const absl::StatusOr<std::string>& Hash() const;
   // Applies the tokenizer's properties to the configuration.
   void FinishText();
 

@@ -65,7 +65,7 @@ class CheckpointTensors {
   // the SHA-256 of their hex digests in the order of the file names; lower-case hex. Errors: as
   // WeightsFile::Sha256.
   absl::StatusOr<std::string> Sha256() const;
-  // WeightsFile::Pace of each file, if together they have more than `most` bytes.
+  // WeightsFile's Pace of each file, if together they have more than `most` bytes, and its EndPace.
   void Pace(uint64_t most, uint64_t lead) const;
   void EndPace() const;
 

@@ -48,15 +48,17 @@ class WeightsFile {
   // that changed since Open.
   absl::StatusOr<std::string> Sha256() const;
 
-  // From now on Sha256 of another thread is at most `lead` bytes ahead of what ReadFrom and
-  // ReadBlocks have read since, until EndPace. So a file that is larger than the page cache is read
-  // from the disk once. Call Pace before Sha256.
+  // Sha256, which is called later and by another thread, stays at most `lead` bytes ahead of what
+  // ReadFrom and ReadBlocks have read since, until EndPace. So the page cache need not hold the
+  // whole file for both to find it there.
   void Pace(uint64_t lead) const { allowed_ = lead; }
+  // Sha256 no longer waits. Thread: any.
   void EndPace() const {
     allowed_ = kUnpaced;
     allowed_.notify_all();
   }
-  uint64_t bytes() const { return size_; }
+
+  uint64_t bytes() const { return size_; }  // of the file
 
   // The file's tensors, by name.
   const TensorEntries& tensors() const { return entries_; }

@@ -129,7 +129,7 @@ CASES = (
 
 def classes(library, kind):
     if library == "transformers":
-        # It would take the long kernels of fla, which Triton's interpreter does not run.
+        # transformers would call fla's kernel for long sequences, which Triton's interpreter cannot run.
         with unittest.mock.patch.dict(sys.modules, {"fla": None}):
             return getattr(transformers, f"{kind}{'Text' if kind.startswith('Qwen3_5') else ''}Config"), getattr(transformers, f"{kind}ForCausalLM")
     return getattr(fla.models, f"{kind}Config"), getattr(fla.models, f"{kind}ForCausalLM")
