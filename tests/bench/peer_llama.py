@@ -197,8 +197,8 @@ def measure_peer(args, name, kind):
 
 
 def rate_of_f16(args):
-    """Bytes/s that products of one row read."""
-    command = [args.bench, "--model=rwkv7-0.4b", "--weights=f16", "--rows=1", "--prompt=0", "--benchmark_filter=BM_MatrixProducts",
+    """Bytes/s that products of one row read. The model is made once."""
+    command = [args.bench, "--model=rwkv7-0.4b", f"--keep={args.work / 'bench'}", "--weights=f16", "--rows=1", "--prompt=0", "--benchmark_filter=BM_MatrixProducts",
                "--benchmark_format=json", *([f"--target={args.target}"] if args.target else [])]
     row, = json.loads(output_of(command)[0])["benchmarks"]
     return row["bytes"] * row["tok/s"]
@@ -240,6 +240,12 @@ def spread(values, digits):
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
+def cells(columns, digits, value, *sides):
+    """A cell for each column: of value(column, one figure of each side) over the rounds. Empty where a side has no such figure."""
+    return " | ".join(spread([value(key, *each) for each in zip(*sides)], digits) if all(key in side[0] for side in sides) else ""
+                      for key in columns)
+
+
 def report(name, rounds, columns):
     """One table: every type of both sides, then the ratios of ours to theirs."""
     own, peer = ({kind: [each[side][kind] for each in rounds] for kind in rounds[0][side]} for side in ("own", "peer"))
@@ -247,13 +253,12 @@ def report(name, rounds, columns):
           f"|{' --- |' * (2 + len(columns))}")
     for side, kinds in (("Rivulet", own), ("llama.cpp", peer)):
         for kind, figures in kinds.items():
-            cells = [spread([each[key] for each in figures], 1) if key in figures[0] else "" for key in columns]
-            print(f"| {side} {kind} | {figures[0]['bytes'] / 1e6:.0f} | {' | '.join(cells)} |")
+            text = cells(columns, 1, lambda key, each: each[key], figures)
+            print(f"| {side} {kind} | {figures[0]['bytes'] / 1e6:.0f} | {text} |")
     for ours, figures in own.items():
         for theirs, others in peer.items():
-            cells = [spread([mine[key] / other[key] for mine, other in zip(figures, others)], 2) if key in figures[0] and key in others[0] else ""
-                     for key in columns]
-            print(f"| {ours} / {theirs} | {figures[0]['bytes'] / others[0]['bytes']:.2f} | {' | '.join(cells)} |")
+            text = cells(columns, 2, lambda key, mine, other: mine[key] / other[key], figures, others)
+            print(f"| {ours} / {theirs} | {figures[0]['bytes'] / others[0]['bytes']:.2f} | {text} |")
     print()
     for kind, figures in own.items():
         def middle(function):
@@ -292,23 +297,23 @@ def main():
         parser.error("--source and --peer are needed, unless --make-only")
     args.contexts = [int(n) for n in args.contexts.split(",") if n]
     args.threads = len(os.sched_getaffinity(0))
-    types, own = args.types, args.own = args.types.split(","), args.own.split(",")
+    args.types, args.own = args.types.split(","), args.own.split(",")
     for name in names:
         if name in random_gguf.SHAPES:
-            for path in {gguf_of(args, name, kind) for kind in (*types, *own)}:
+            for path in {gguf_of(args, name, kind) for kind in (*args.types, *args.own)}:
                 if not path.exists():
                     random_gguf.write(path, name, path.suffixes[-2][1:])
             continue
         if not (args.work / name / "model.safetensors").exists():
             make_directory(args.work / name, MODELS[name])
-        for kind in [] if args.make_only else dict.fromkeys(["f16", *types]):  # F16 first: the others are made of it
+        for kind in [] if args.make_only else dict.fromkeys(["f16", *args.types]):  # F16 first: the others are made of it
             if not gguf_of(args, name, kind).exists():
                 convert(args, name, kind)
     rounds = {name: [] for name in names}
     for i in range(0 if args.make_only else args.rounds):
         for name in names:
-            rounds[name].append({"peer": {kind: measure_peer(args, name, kind) for kind in types},
-                                 "own": {kind: measure_own(args, name, kind) for kind in own}})
+            rounds[name].append({"peer": {kind: measure_peer(args, name, kind) for kind in args.types},
+                                 "own": {kind: measure_own(args, name, kind) for kind in args.own}})
             print(f"round {i + 1}, {name}:", json.dumps(rounds[name][-1]), file=sys.stderr)
     for name in names:
         if rounds[name]:
