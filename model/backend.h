@@ -41,7 +41,8 @@ struct BackendLimits {
   // The number of prompt tokens in one run that keeps the device busy. With more tokens other rows
   // wait longer, and the prompts are hardly faster.
   int preferred_prefill_tokens = 256;
-  int head_rows = 0;  // rows whose head outputs are computed at a time; 0: all rows of a run
+  bool late_masks = false;  // a RunRow::mask may become known while the run goes on
+  int head_rows = 0;        // rows whose head outputs are computed at a time; 0: all rows of a run
   size_t bytes_per_slot = 0;      // state of one sequence, with room for `context` positions
   StateSize state = {};           // ... by number of tokens; {}: always bytes_per_slot
   int64_t context = 0;            // the number of positions that a slot holds; 0: no limit
@@ -85,13 +86,30 @@ struct OutputRequest {
       nullptr;  // [config.output_size()], host memory, written before the run is complete
 };
 
+inline size_t MaskWords(int vocab_size) { return (static_cast<size_t>(vocab_size) + 31) / 32; }
+
+// Which tokens a row may draw.
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // [MaskWords(vocab_size)], bit i of word j: token 32 j + i may be drawn. Empty: it is not known
+  // yet, or no token may be drawn. Stays valid until the run is complete. Thread: any.
+  virtual std::span<const uint32_t> Bits() const = 0;
+};
+
 // One row of a run. All spans are borrowed and must live until the run is complete.
 struct RunRow {
   Slot slot = kGuardSlot;
   int64_t position = 0;  // tokens fed to this slot before this run, bos counted
   std::span<const int32_t>
-      tokens;           // to feed in the first step; at least 1, each in [0, vocab_size)
+      tokens;  // to feed in the first step; each in [0, vocab_size). At least 1, unless the
+               // last row of the slot was one whose mask had no bits
   bool sample = false;  // draw a token after the last of `tokens`, feed it, draw again, ...
+  // Asked for after the products and before the draw. Where it has no bits, the row gets a record
+  // without a token; its next row may have no `tokens`, and draws from the outputs that are there.
+  // Null: every token may be drawn. REQUIRES: max_samples is 1, the head draws tokens, and without
+  // BackendLimits::late_masks, that it has bits.
+  const TokenMask* mask = nullptr;
   int max_samples = 0;  // ... at most this often (and at most Run::num_steps); >= 1 if `sample`
   bool count_as_output =
       false;  // `tokens` were sampled by this slot before: they count for penalties as output
@@ -115,6 +133,7 @@ struct Record {
   int row = 0;           // index into Run::rows
   int64_t position = 0;  // tokens fed when the token was drawn or scored, bos counted
   int32_t token = 0;
+  bool late = false;        // RunRow::mask had no bits: nothing was drawn
   bool stopped = false;     // the token is one of the slot's stop_ids; the row ended
   bool non_finite = false;  // the outputs hold a NaN or infinity: no token was drawn or scored;
                             // the row ended

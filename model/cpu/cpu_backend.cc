@@ -37,6 +37,7 @@ class CpuBackend final : public Backend {
         slots_(std::move(slots)),
         samplers_(size_t(limits.num_slots) + 1),
         used_(size_t(limits.num_slots) + 1, limits.state.fixed),
+        kept_outputs_(size_t(limits.num_slots) + 1),
         limits_(limits),
         sampling_(config_),
         team_(threads),
@@ -61,6 +62,7 @@ class CpuBackend final : public Backend {
       }
       used_[size_t(slot)] = limits_.state.fixed;
       samplers_[size_t(slot)] = {};
+      kept_outputs_[size_t(slot)].clear();
     }
     return absl::OkStatus();
   }
@@ -104,6 +106,7 @@ class CpuBackend final : public Backend {
   absl::Status Submit(const Run& run) override {
     RIVULET_RETURN_IF_ERROR(CheckRun(run));
     progress_.assign(run.rows.size(), Progress{});
+    DrawLate(run);
     for (int step = 0; step < run.num_steps; ++step) {
       PlanStep(run, step);
       if (plan_.empty()) break;
@@ -152,6 +155,8 @@ class CpuBackend final : public Backend {
   void Finish(const Run& run, const CpuPiece& piece, const CpuActivations& activations, int part,
               int parts, int thread);
   void FinishOutput(const Run& run, int index, int offset, const float* outputs, int thread);
+  void Draw(const RunRow& row, const float* outputs, int thread, Record* record);
+  void DrawLate(const Run& run);
   void Advance(const Run& run);
 
   const std::shared_ptr<const Model> model_;
@@ -160,6 +165,8 @@ class CpuBackend final : public Backend {
   const AlignedBuffer slots_;
   std::vector<CpuSlotSampler> samplers_;  // [num_slots + 1]
   std::vector<size_t> used_;              // [num_slots + 1]
+  // [num_slots + 1]: the outputs of a slot whose last row did not draw, as its mask had no bits.
+  std::vector<std::vector<float>> kept_outputs_;
   const BackendLimits limits_;
   const CpuSampling sampling_;
   ThreadTeam team_;
@@ -180,7 +187,9 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
   }
   for (const RunRow& row : run.rows) {
     RIVULET_RETURN_IF_ERROR(CheckSlot(row.slot));
-    if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
+    const bool draws_late = row.sample && !kept_outputs_[size_t(row.slot)].empty();
+    if ((row.tokens.empty() && !draws_late) ||
+        (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
       return absl::InternalError("a row feeds at least one token, and has all targets or none");
     }
     const int64_t end = row.position + std::ssize(row.tokens) +
@@ -217,7 +226,9 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     Progress& progress = progress_[size_t(i)];
     CpuSlotSampler& sampler = samplers_[size_t(row.slot)];
     progress.record = -1;
+    if (row.tokens.empty()) continue;
     if (step == 0) {
+      kept_outputs_[size_t(row.slot)].clear();
       for (const int32_t token : row.tokens) sampler.Count(token, row.count_as_output);
       add(row, i, row.tokens, row.position, &num_records);
       if (row.sample) progress.record = num_records - 1;
@@ -305,9 +316,39 @@ void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float
   }
   if (work.sample && offset == int(segment.tokens.size()) - 1) {
     if (!record.non_finite) {
-      sampling_.Sample(samplers_[size_t(row.slot)], outputs, &adjusted_[size_t(thread)], &record);
+      Draw(row, outputs, thread, &record);
     }
     records_[size_t(progress_[size_t(work.row)].record)] = std::move(record);
+  }
+}
+
+// Draws, or keeps the outputs of a row whose mask has no bits.
+void CpuBackend::Draw(const RunRow& row, const float* outputs, int thread, Record* record) {
+  const std::span<const uint32_t> mask =
+      row.mask == nullptr ? std::span<const uint32_t>() : row.mask->Bits();
+  std::vector<float>& kept = kept_outputs_[size_t(row.slot)];
+  record->late = row.mask != nullptr && mask.empty();
+  if (!record->late) {
+    sampling_.Sample(samplers_[size_t(row.slot)], outputs, mask, &adjusted_[size_t(thread)],
+                     record);
+    kept.clear();
+  } else if (kept.empty()) {
+    kept.assign(outputs, outputs + config_.output_size());
+  }
+}
+
+// The rows that draw from kept outputs.
+void CpuBackend::DrawLate(const Run& run) {
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    const RunRow& row = run.rows[i];
+    if (!row.tokens.empty()) continue;
+    Record record;
+    record.row = int(i);
+    record.position = row.position;
+    record.logprob = std::nanf("");
+    const std::vector<float> outputs = std::move(kept_outputs_[size_t(row.slot)]);
+    Draw(row, outputs.data(), 0, &record);
+    records_.push_back(std::move(record));
   }
 }
 
@@ -388,6 +429,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
+  limits.late_masks = true;
   if (const ExpertsConfig* experts = model->config().experts(); experts != nullptr) {
     limits.preferred_prefill_tokens = kExpertRows;
     if (options.count_experts) {

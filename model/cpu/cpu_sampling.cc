@@ -62,7 +62,8 @@ bool CpuSampling::Finite(const float* outputs) const {
 }
 
 void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
-                         std::vector<float>* adjusted, Record* record) const {
+                         std::span<const uint32_t> mask, std::vector<float>* adjusted,
+                         Record* record) const {
   const SlotSampler& sampler = slot.sampler;
   const SamplingParams& params = sampler.params;
   const kernels::PhiloxWords random =
@@ -74,6 +75,9 @@ void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
     const kernels::CategoricalParams p = Categorical(params, config_);
     adjusted->resize(2 * size_t(n));  // the logits, and scratch for the filters
     std::copy_n(outputs, n, adjusted->begin());
+    for (size_t i = 0; i < size_t(n) && !mask.empty(); ++i) {
+      if ((mask[i / 32] >> (i % 32) & 1) == 0) (*adjusted)[i] = -INFINITY;
+    }
     if (params.has_penalties() && slot.tracks()) {
       for (size_t i = 0; i < size_t(n); ++i) {
         (*adjusted)[i] =

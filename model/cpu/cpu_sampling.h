@@ -36,9 +36,9 @@ class CpuSampling {
   bool Finite(const float* outputs) const;
 
   // Draws the token that follows `record->position` fed tokens and fills the record (the caller
-  // sets row and position).
-  void Sample(const CpuSlotSampler& slot, const float* outputs, std::vector<float>* adjusted,
-              Record* record) const;
+  // sets row and position). `mask`: of RunRow; empty: every token may be drawn.
+  void Sample(const CpuSlotSampler& slot, const float* outputs, std::span<const uint32_t> mask,
+              std::vector<float>* adjusted, Record* record) const;
 
   // Fills the record for a given token: log-likelihood, and top if the slot asks for it.
   void Score(const float* outputs, int32_t target, Record* record) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +127,8 @@ class CudaBackend final : public Backend {
   absl::StatusOr<bool> Poll(std::vector<Record>* records) override {
     RIVULET_RETURN_IF_ERROR(Enter());
     if (!outstanding_) return true;
+    std::move(late_.begin(), late_.end(), std::back_inserter(*records));
+    late_.clear();
     absl::StatusOr<bool> complete = TakeRecords(records);
     if (!complete.ok()) return Poisoning(complete.status());
     outstanding_ = !*complete;
@@ -173,6 +176,7 @@ class CudaBackend final : public Backend {
   Run run_;
   CudaRunPlan plan_;
   CudaRecordOrder order_;
+  std::vector<Record> late_;  // of rows whose mask has no bits
   Clock::time_point last_progress_;
 };
 
@@ -259,6 +263,19 @@ absl::Status CudaBackend::WarmUp(int num_tokens) {
 absl::Status CudaBackend::QueueRun(const Run& run) {
   OnDevice& d = *state_;
   run_ = run;
+  late_.clear();
+  for (size_t i = 0; i < run_.rows.size(); ++i) {
+    RunRow& row = run_.rows[i];
+    const std::span<const uint32_t> mask =
+        row.mask == nullptr ? std::span<const uint32_t>() : row.mask->Bits();
+    RIVULET_RETURN_IF_ERROR(d.slots.SetMask(row.slot, mask, d.queue));
+    if (row.mask == nullptr || !mask.empty()) continue;
+    row.sample = false;  // nothing may be drawn
+    Record& record = late_.emplace_back();
+    record.row = int(i);
+    record.position = row.position + std::ssize(row.tokens);
+    record.late = true;
+  }
   plan_.Build(run_);
   bool count = false;
   int draws = 0;

@@ -17,7 +17,8 @@ size_t CudaSlots::BytesPerSlot(const ModelConfig& config, size_t state_bytes) {
   const bool categorical = config.output.type == OutputType::kCategorical;
   const size_t per_token =
       sizeof(int32_t) + (categorical ? sizeof(uint32_t) + sizeof(CudaLogitBias) : 0);
-  return state_bytes + sizeof(CudaSampler) + per_token * size_t(config.num_output_tokens());
+  const size_t mask = categorical ? MaskWords(config.num_output_tokens()) * sizeof(uint32_t) : 0;
+  return state_bytes + sizeof(CudaSampler) + per_token * size_t(config.num_output_tokens()) + mask;
 }
 
 absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, const BackendLimits& limits,
@@ -38,6 +39,9 @@ absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, const Bac
   if (slots.categorical_) {
     RIVULET_ASSIGN_OR_RETURN(slots.seen_, CudaMemory::OnDevice(tokens * sizeof(uint32_t)));
     RIVULET_ASSIGN_OR_RETURN(slots.bias_, CudaMemory::OnDevice(tokens * sizeof(CudaLogitBias)));
+    RIVULET_ASSIGN_OR_RETURN(
+        slots.masks_,
+        CudaMemory::OnDevice(count * MaskWords(slots.num_tokens_) * sizeof(uint32_t)));
   }
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemsetAsync(slots.states_.data(), 0, slots.states_.bytes(), queue.stream()));
@@ -190,6 +194,16 @@ absl::Status CudaSlots::SetLists(Slot slot, const SlotSampler& sampler, CudaQueu
       queue.CopyIn(stop_ids(slot), stops_.data(), stops_.size() * sizeof(int32_t)));
   if (biases_.empty()) return absl::OkStatus();
   return queue.CopyIn(bias(slot), biases_.data(), biases_.size() * sizeof(CudaLogitBias));
+}
+
+absl::Status CudaSlots::SetMask(Slot slot, std::span<const uint32_t> bits, CudaQueue& queue) {
+  Mine& mine = mine_[size_t(slot)];
+  uint32_t* const own =
+      static_cast<uint32_t*>(masks_.data()) + size_t(slot) * MaskWords(num_tokens_);
+  const uint32_t* const mask = bits.empty() ? nullptr : own;
+  mine.ready = mine.ready && mine.sampler.mask == mask;
+  mine.sampler.mask = mask;
+  return bits.empty() ? absl::OkStatus() : queue.CopyIn(own, bits.data(), bits.size_bytes());
 }
 
 absl::Status CudaSlots::Ready(Slot slot, CudaQueue& queue) {

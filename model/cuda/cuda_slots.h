@@ -28,7 +28,7 @@ inline constexpr int kCudaMaxTop = 20;
 class CudaSlots {
  public:
   // Device memory of one slot: the state of `state_bytes`, and for every token a stop id and
-  // (categorical heads) a count and a bias.
+  // (categorical heads) a count, a bias and a bit.
   static size_t BytesPerSlot(const ModelConfig& config, size_t state_bytes);
 
   // Slots 0 (the guard) to limits.num_slots, states zero. `initial_state`: the state that Zero
@@ -48,6 +48,8 @@ class CudaSlots {
   absl::Status Read(Slot slot, size_t from, std::span<float> out, CudaQueue& queue) const;
   absl::Status Write(Slot slot, std::span<const std::span<const float>> parts, CudaQueue& queue);
 
+  // Of the next run alone: the tokens that the slot may draw, as in RunRow; empty: all.
+  absl::Status SetMask(Slot slot, std::span<const uint32_t> bits, CudaQueue& queue);
   // Copies the sampler that the calls above have set to the device, before a run uses `slot`.
   absl::Status Ready(Slot slot, CudaQueue& queue);
   // Whether fed tokens are counted.
@@ -83,7 +85,7 @@ class CudaSlots {
   int num_tokens_ = 0;
   bool categorical_ = false;
   int32_t banned_ = -1;
-  CudaMemory states_, samplers_, seen_, bias_, stop_ids_;
+  CudaMemory states_, samplers_, seen_, bias_, stop_ids_, masks_;
   std::vector<Mine> mine_;  // [num_slots + 1]
   std::vector<kernels::CudaSlotPart> parts_;
   std::vector<int32_t> stops_;

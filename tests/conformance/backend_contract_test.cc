@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/categorical.h"
 #include "tests/conformance/tested_backend.h"
@@ -192,6 +193,79 @@ TEST_P(BackendContractTest, AStopTokenEndsTheRowWithinARunAndIsNotFed) {
   Draw(3, 0, {0}, 0);
   for (size_t i = 0; i < first; ++i) Draw(3, int64_t(i) + 1, {all[i].token}, 0);
   EXPECT_EQ(State(2), State(3));
+}
+
+// A mask of some tokens.
+class Allowed final : public TokenMask {
+ public:
+  Allowed(int vocab_size, const std::vector<int32_t>& tokens) : words_(MaskWords(vocab_size)) {
+    for (const int32_t token : tokens) words_[size_t(token) / 32] |= uint32_t{1} << (token % 32);
+  }
+  std::span<const uint32_t> Bits() const override {
+    return known ? std::span<const uint32_t>(words_) : std::span<const uint32_t>();
+  }
+  bool known = true;
+
+ private:
+  std::vector<uint32_t> words_;
+};
+
+TEST_P(BackendContractTest, AMaskLimitsTheDrawAndChangesNothingElse) {
+  Start(GetParam().Config());
+  const int vocab = model_->config().vocab_size;
+  std::vector<int32_t> all(static_cast<size_t>(vocab));
+  std::iota(all.begin(), all.end(), 0);
+  const Allowed every(vocab, all);
+  Allowed some(vocab, {vocab - 1, 5, 3});
+  SlotSampler sampler = Seeded(11);
+  sampler.params.presence_penalty = 0.5f;
+  sampler.params.top_p = 0.9f;
+  sampler.want_logprobs = true;
+  const auto draw = [&](Slot slot, std::vector<int32_t> tokens, int64_t position,
+                        const TokenMask* mask) {
+    RunRow row;
+    row.slot = slot;
+    row.position = position;
+    row.tokens = tokens;
+    row.sample = true;
+    row.max_samples = 1;
+    row.mask = mask;
+    rivulet::Run run;
+    run.rows = {row};
+    std::vector<Record> records;
+    EXPECT_EQ(backend_->Submit(run), absl::OkStatus());
+    while (!*backend_->Poll(&records)) continue;
+    EXPECT_EQ(records.size(), 1u);
+    return records[0];
+  };
+  for (const Slot slot : {1, 2, 3}) Sampler(slot, sampler);
+  for (int64_t position = 0; position < 12; ++position) {
+    const std::vector<int32_t> fed = {int32_t(position % 7)};
+    const Record free = draw(1, fed, position, nullptr), same = draw(2, fed, position, &every);
+    EXPECT_EQ(free.token, same.token);
+    EXPECT_EQ(free.logprob, same.logprob);
+    const Record masked = draw(3, fed, position, position % 3 == 2 ? nullptr : &some);
+    if (position % 3 == 2) {
+      EXPECT_EQ(masked.token, free.token);
+    } else {
+      EXPECT_TRUE(masked.token == 3 || masked.token == 5 || masked.token == vocab - 1);
+    }
+  }
+  // A mask that is not known when the products are done.
+  Sampler(4, sampler);
+  some.known = false;
+  EXPECT_TRUE(draw(4, {1, 2}, 0, &some).late);
+  some.known = true;
+  const bool keeps = backend_->limits().late_masks;
+  const Record late = draw(4, keeps ? std::vector<int32_t>() : std::vector<int32_t>{4}, 2, &some);
+  EXPECT_FALSE(late.late);
+  Zero(1);
+  Sampler(1, sampler);
+  if (!keeps) draw(1, {1, 2}, 0, nullptr);
+  const Record known = keeps ? draw(1, {1, 2}, 0, &some) : draw(1, {4}, 2, &some);
+  EXPECT_EQ(late.token, known.token);
+  EXPECT_EQ(late.logprob, known.logprob);
+  EXPECT_EQ(late.position, known.position);
 }
 
 TEST_P(BackendContractTest, PenaltiesSeePromptAndOutputAtAnyRunLength) {

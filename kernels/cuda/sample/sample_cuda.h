@@ -3,7 +3,7 @@
 // input of the next step. categorical.h and mixture_of_logistics.h have the mathematics.
 //
 // One block per row of outputs: 128 threads, or 512 for a long row. A draw reads the row twice: to
-// check it and find its maximum, then for the sum of the weights. Penalties and bias add two
+// check it and find its maximum, then for the sum of the weights. Masks, penalties and bias add two
 // passes; filters add one pass that writes the weights, and three passes each (threshold_cuda.h).
 // Sums over a vocabulary run in double, in a fixed order that differs from the host's
 // (row_sums_cuda.h). So results differ from the host's where expf differs, by an ulp, or where
@@ -35,6 +35,8 @@ struct CudaSampler {
   uint64_t seed = 0;
   const int32_t* stop_ids = nullptr;    // [num_stop_ids]
   const CudaLogitBias* bias = nullptr;  // [num_bias], tokens distinct
+  // [ceil(vocab / 32)] one bit a token: the tokens that may be drawn; null: all.
+  const uint32_t* mask = nullptr;
   // [vocab] tokens seen: bit 31 = in the prompt, the other bits count it in the output; null
   // without penalties.
   uint32_t* seen = nullptr;

@@ -80,7 +80,7 @@ __device__ inline bool IsStop(const CudaSampler& sampler, int32_t token) {
   return __syncthreads_or(stop ? 1 : 0) != 0;
 }
 
-// Writes the logits with penalties and bias to `scratch`.
+// Writes the logits with mask, penalties and bias to `scratch`.
 template <int kAhead>
 __device__ __forceinline__ void AdjustRow(const CudaSampler& sampler, const float* outputs, int n,
                                           float* scratch) {
@@ -88,6 +88,11 @@ __device__ __forceinline__ void AdjustRow(const CudaSampler& sampler, const floa
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t seen = sampler.seen != nullptr && first + i < n ? sampler.seen[first + i] : 0;
+      // A quad lies within a word of the mask.
+      if (sampler.mask != nullptr && first + i < n &&
+          (sampler.mask[first / 32] >> (first % 32 + i) & 1) == 0) {
+        q.v[i] = -INFINITY;
+      }
       q.v[i] = AdjustLogit(sampler.params, q.v[i], (seen & kSeenInPrompt) != 0,
                            static_cast<int32_t>(seen & ~kSeenInPrompt));
     }
@@ -118,7 +123,7 @@ __device__ __forceinline__ int32_t Draw(const CudaSampleArgs& p, const CudaSampl
     return chosen;
   }
   const float* logits = outputs;
-  if (sampler.seen != nullptr || sampler.num_bias > 0) {
+  if (sampler.seen != nullptr || sampler.num_bias > 0 || sampler.mask != nullptr) {
     AdjustRow<kAhead>(sampler, outputs, p.num_outputs, scratch);
     __syncthreads();
     logits = scratch;
