@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs the packages that a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--unit | --tests]
+# Installs the packages that a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--unit | --constraints | --tests]
 # Without an option: the packages for building the server and the command, and Python, with which the command renders chat
 # templates and serves HTTP. --unit: also those for building all tests and running the unit tests. --tests: those for deploy/test.sh.
-# --tests also makes build/venv (tests/requirements.txt; if nvcc is installed, tests/requirements-cuda.txt too, and
+# --constraints also makes build/constraints, the library of deploy/constraints.txt, which replies in a given form (JSON schema,
+# regular expression, choices) need, in about a minute; so does --tests.
+# --tests also makes build/apps (tests/requirements-apps.txt), build/venv (tests/requirements.txt; if nvcc is installed, tests/requirements-cuda.txt too, and
 # build/gpu-peer from tests/requirements-gpu.txt), build/node (tests/e2e/client/grpc_js) and build/typescript
 # (client/typescript). Does nothing if everything is installed; otherwise needs root, or sudo.
 set -euo pipefail
@@ -24,12 +26,13 @@ test_packages=(
 case "${1:-}" in
   "") ;;
   --unit) packages+=("${unit_packages[@]}") ;;
+  --constraints) ;;
   --tests)
     packages+=("${unit_packages[@]}" "${test_packages[@]}")
     # Any Node.js will do: Debian's packages conflict with NodeSource's.
     command -v npm >/dev/null || packages+=(nodejs npm)
     ;;
-  *) echo "setup.sh: unknown option '$1'; usage: deploy/setup.sh [--unit | --tests]" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown option '$1'; usage: deploy/setup.sh [--unit | --constraints | --tests]" >&2; exit 2 ;;
 esac
 
 log=$(mktemp)
@@ -63,8 +66,39 @@ install_packages() {
 # unchanged <stamp> <file...>: whether the files are the same as when the stamp was made.
 unchanged() { sha256sum "${@:2}" | cmp -s - "$1"; }
 
+# Builds the library from the package index's source distribution; its own flags would stop at warnings of other compilers.
+install_constraints() {
+  local requirements=deploy/constraints.txt folder=build/constraints work packages pip
+  ! unchanged "$folder/stamp" "$requirements" || return 0
+  echo "setup: the library of $requirements into $folder" >&2
+  rm -rf "$folder"
+  mkdir -p "$folder/packages" "$folder/licenses" "$folder/scratch/source" "$folder/scratch/build"
+  folder=$(realpath "$folder") work=$folder/scratch packages=$folder/packages
+  grep -v '^xgrammar==' "$requirements" >"$work/tools.txt"
+  grep '^xgrammar==' "$requirements" >"$work/source.txt"
+  logged python3 -m venv "$work/venv"
+  pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
+  logged "${pip[@]}" download --require-hashes --only-binary=:all: -d "$packages" -r "$work/tools.txt"
+  logged "${pip[@]}" install --no-index --find-links "$packages" -r "$work/tools.txt"
+  logged "${pip[@]}" download --require-hashes --no-deps --no-binary=:all: --no-build-isolation -d "$packages" -r "$work/source.txt"
+  tar -C "$work/source" --strip-components 1 -xzf "$packages"/xgrammar-*.tar.gz
+  echo 'set(XGRAMMAR_BUILD_PYTHON_BINDINGS OFF)' >"$work/build/config.cmake"
+  export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
+  logged cmake -S "$work/source" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+    -DCMAKE_CXX_FLAGS="-fno-lto -Wno-error -ffile-prefix-map=$work/source/=" -DCMAKE_INSTALL_PREFIX="$folder" -DCMAKE_INSTALL_LIBDIR=lib
+  logged cmake --build "$work/build"
+  logged cmake --install "$work/build"
+  unset CCACHE_BASEDIR CCACHE_NOHASHDIR
+  cat "$work/source/LICENSE" "$work/source/NOTICE" >"$folder/licenses/xgrammar"
+  cp "$work/source/3rdparty/dlpack/LICENSE" "$folder/licenses/dlpack"
+  sed '/\*\//q' "$work/source/3rdparty/picojson/picojson.h" >"$folder/licenses/picojson"
+  rm -rf "$work"
+  sha256sum "$requirements" >"$folder/stamp"
+}
+
+# install_venv <folder> <requirements>
 install_venv() {
-  local requirements=tests/requirements.txt venv=build/venv
+  local venv=$1 requirements=$2
   ! unchanged "$venv/stamp" "$requirements" || return 0
   echo "setup: Python packages of $requirements into $venv" >&2
   logged python3 -m venv --clear "$venv"
@@ -110,8 +144,10 @@ install_node() {
 }
 
 install_packages
+case "${1:-}" in --constraints | --tests) install_constraints ;; esac
 if [[ ${1:-} == --tests ]]; then
-  install_venv
+  install_venv build/venv tests/requirements.txt
+  install_venv build/apps tests/requirements-apps.txt
   install_cuda_tools
   install_gpu_peer
   install_node tests/e2e/client/grpc_js build/node

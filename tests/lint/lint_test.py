@@ -39,9 +39,9 @@ TEXTS = {p: p.read_text(encoding="utf-8") for p in SOURCES}
 # but not those of folders in it.
 ENGINE_BASE = ["server/engine/" + name for name in ("clock.h", "load.h", "meters.", "options.h", "reply.",
                                                     "reply_fingerprint.", "request.h", "session_command.h", "validate.")]
-BELOW_ENGINE = ["server/sessions/", "server/base/", "model/", "kernels/"]
+BELOW_ENGINE = ["server/constraints/*", "server/sessions/", "server/base/", "model/", "kernels/"]
 BELOW_STORES = ["server/sessions/*", "server/sessions/replicated/", "server/sessions/store/", "server/base/", "model/", "kernels/"]
-BELOW_GRPC = [f"server/{name}" for name in ("base/", "config/", "engine/", "health/", "keys/", "log.h", "metrics/", "model_loader.h", "process/", "request_log/",
+BELOW_GRPC = [f"server/{name}" for name in ("base/", "config/", "constraints/*", "engine/", "health/", "keys/", "log.h", "metrics/", "model_loader.h", "process/", "request_log/",
                                             "sessions/", "tracing/")] + ["model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"]
 CUDA_FLOORS = ["common", "rows", "gemm", "attention", "sample", "blocks"]
 LAYERS = {
@@ -63,6 +63,8 @@ LAYERS = {
     "server/sessions/replicated/": ["server/sessions/sealed/sealer.h", *BELOW_STORES],
     **{f"server/sessions/{name}/": [f"server/sessions/{name}/", *BELOW_STORES] for name in ("redis", "dir", "sealed")},
     **{name: ENGINE_BASE + BELOW_ENGINE for name in ENGINE_BASE},
+    "server/constraints/": ["server/constraints/*", "server/base/", "model/*", "model/text/", "model/base/"],
+    "server/constraints/worker/": ["server/constraints/messages.h", "server/constraints/worker/", "xgrammar/"],
     "server/engine/policy/": ["server/engine/policy/", *ENGINE_BASE, *BELOW_ENGINE],
     "server/engine/sequences/": ["server/engine/sequences/", "server/engine/policy/", *ENGINE_BASE, *BELOW_ENGINE],
     "server/engine/replicas/": ["server/engine/replicas/", "server/engine/sequences/", *ENGINE_BASE, *BELOW_ENGINE],

@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/constraints/grammars.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/strict_json.h"
+#include "model/base/thread.h"
+#include "server/base/mutex.h"
+#include "server/constraints/messages.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status Refused(absl::string_view reason, absl::string_view message) {
+  return InvalidField(reason, "constraint", message);
+}
+
+absl::Status TooHard(absl::string_view what) {
+  return Refused("CONSTRAINT_TOO_HARD",
+                 absl::StrCat("The constraint takes too much ", what, "; allowed: ", kCompileMillis,
+                              " ms to compile, ", kMaskMillis, " ms for a token, ",
+                              kGrammarBytes >> 20, " MiB."));
+}
+
+absl::Status Unavailable(absl::string_view why) {
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("This server has no constraints: ", why,
+                                ". Run deploy/setup.sh --constraints and build it again."),
+                   {"CONSTRAINT_UNAVAILABLE", "constraint", {}});
+}
+
+// Of the library's message, what is behind its time and its place.
+absl::string_view MessageOf(absl::string_view logged) {
+  logged = logged.substr(0, logged.find('\n'));
+  const size_t place = logged.find(".cc:");
+  const size_t message = place == absl::string_view::npos ? place : logged.find(": ", place);
+  return message == absl::string_view::npos ? logged : logged.substr(message + 2);
+}
+
+absl::Status ErrorOf(FromGrammar::Kind kind, absl::string_view text) {
+  using Kind = FromGrammar::Kind;
+  if (kind == Kind::kTooHard) return TooHard(text);
+  if (kind == Kind::kUnspellable) {
+    return Refused("CONSTRAINT_NOT_SPELLABLE",
+                   "No token of the model's vocabulary begins a text of the constraint.");
+  }
+  return Refused("CONSTRAINT_UNSUPPORTED", Escaped(MessageOf(text)));
+}
+
+// A file descriptor that is closed at the end.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+// The texts of all tokens, as rivulet-grammar reads them.
+Descriptor WriteVocabulary(const TextTokenizer& tokenizer, int vocab_size) {
+  std::string text;
+  const auto append = [&text](uint32_t n) {
+    text.append(reinterpret_cast<const char*>(&n), sizeof(n));
+  };
+  append(static_cast<uint32_t>(vocab_size));
+  for (int32_t id = 0; id < vocab_size; ++id) {
+    const absl::string_view token = id < tokenizer.size() ? tokenizer.TokenBytes(id) : "";
+    append(static_cast<uint32_t>(token.size()) | (tokenizer.IsSpecial(id) ? kControl : 0));
+    absl::StrAppend(&text, token);
+  }
+  Descriptor file(memfd_create("vocabulary", MFD_CLOEXEC));
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = write(file.get(), text.data() + at, text.size() - at);
+    if (n <= 0) break;
+    at += static_cast<size_t>(n);
+  }
+  return file;
+}
+
+// A process of rivulet-grammar; it is killed at the end.
+struct Process {
+  pid_t pid = 0;  // 0: none
+  Descriptor socket;
+
+  Process() = default;
+  Process(Process&& other) noexcept
+      : pid(std::exchange(other.pid, 0)), socket(std::move(other.socket)) {}
+  Process& operator=(Process&& other) noexcept {
+    std::swap(pid, other.pid);
+    socket = std::move(other.socket);
+    return *this;
+  }
+  ~Process() { End(); }
+
+  // Returns how it ended.
+  int End() {
+    int status = 0;
+    if (pid == 0) return status;
+    kill(pid, SIGKILL);  // a process that has ended keeps its status
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    pid = 0;
+    return status;
+  }
+};
+
+absl::StatusOr<Process> StartProcess(const std::string& program, const Descriptor& vocabulary) {
+  if (access(program.c_str(), X_OK) != 0) return Unavailable("it was built without them");
+  int ends[2] = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Unavailable(strerror(errno));
+  }
+  const Descriptor theirs(ends[1]);
+  Process process;
+  process.socket = Descriptor(ends[0]);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, theirs.get(), kGrammarSocket);
+  posix_spawn_file_actions_adddup2(&files, vocabulary.get(), kVocabularyFile);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addclosefrom_np(&files, kVocabularyFile + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  // Signals of a terminal are for the server alone.
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  const char* const argv[] = {program.c_str(), nullptr};
+  const int error = posix_spawn(&process.pid, program.c_str(), &files, &attributes,
+                                const_cast<char* const*>(argv), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0) return process.pid = 0, Unavailable(strerror(error));
+  return process;
+}
+
+class ProcessMatcher;
+
+// One grammar and its process.
+class ProcessGrammar final : public ConstraintGrammar,
+                             public std::enable_shared_from_this<ProcessGrammar> {
+ public:
+  ProcessGrammar(const Grammar& of, const std::string& from, std::function<void()> has_output)
+      : grammar(of), tenant(from), has_output_(std::move(has_output)) {}
+
+  std::optional<absl::Status> status() const override {
+    const MutexLock lock(&mutex_);
+    return status_;
+  }
+  std::unique_ptr<ConstraintMatcher> NewMatcher(const MatcherSpec& spec) override;
+
+  // For the thread of Grammars.
+  void Start(Process process) {
+    const MutexLock lock(&mutex_);
+    process_ = std::move(process);
+    SendLocked({.kind = ToGrammar::Kind::kCompile, .flag = uint8_t(grammar.kind)}, grammar.text);
+  }
+  int socket() const {
+    const MutexLock lock(&mutex_);
+    return process_.socket.get();
+  }
+  bool has_output() const {
+    const MutexLock lock(&mutex_);
+    return !output_.empty();
+  }
+  void Flush() {
+    const MutexLock lock(&mutex_);
+    FlushLocked();
+  }
+  // Takes in what the process has said. False: it has ended.
+  bool Receive();
+  void Fail(const absl::Status& status) {
+    const MutexLock lock(&mutex_);
+    FailLocked(status);
+  }
+
+  // The process has ended.
+  void NoteEnd() {
+    const MutexLock lock(&mutex_);
+    const int end = process_.End();
+    const bool timer = WIFSIGNALED(end) && WTERMSIG(end) == SIGPROF;
+    FailLocked(TooHard(timer ? "time" : "memory, or crashes the library"));
+  }
+
+  // For matchers. An error: the process has ended.
+  absl::Status Send(const ToGrammar& head, absl::string_view body) {
+    const MutexLock lock(&mutex_);
+    if (!status_->ok()) return *status_;
+    SendLocked(head, body);
+    if (!output_.empty()) has_output_();
+    return absl::OkStatus();
+  }
+  void Forget(uint32_t matcher) {
+    const MutexLock lock(&mutex_);
+    matchers_.erase(matcher);
+    SendLocked({.kind = ToGrammar::Kind::kClose, .matcher = matcher}, "");
+  }
+
+  const Grammar grammar;
+  const std::string tenant;
+
+ private:
+  void SendLocked(const ToGrammar& head, absl::string_view body)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::string packet(reinterpret_cast<const char*>(&head), sizeof(head));
+    absl::StrAppend(&packet, body);
+    output_.push_back(std::move(packet));
+    FlushLocked();
+  }
+  void FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (!output_.empty()) {
+      const std::string& packet = output_.front();
+      const ssize_t n =
+          send(process_.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      output_.pop_front();  // it is sent, or the process has ended, which Receive finds
+    }
+  }
+  void FailLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Take(const FromGrammar& head, absl::string_view body) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::function<void()> has_output_;
+  mutable Mutex mutex_;
+  Process process_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> output_ ABSL_GUARDED_BY(mutex_);
+  uint32_t last_matcher_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<uint32_t, ProcessMatcher*> matchers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<char> packet_ = std::vector<char>(size_t{1} << 20);
+};
+
+class ProcessMatcher final : public ConstraintMatcher {
+ public:
+  ProcessMatcher(std::shared_ptr<ProcessGrammar> grammar, uint32_t number)
+      : grammar_(std::move(grammar)), number_(number) {}
+  ~ProcessMatcher() override { grammar_->Forget(number_); }
+
+  const ConstraintStep* step() const override {
+    return known_.load(std::memory_order_acquire) ? &step_ : nullptr;
+  }
+  void DoPush(std::span<const int32_t> tokens) override {
+    known_.store(false, std::memory_order_relaxed);
+    absl::Status status;
+    do {
+      const auto part = tokens.first(std::min<size_t>(tokens.size(), kMaxTokensPushed));
+      tokens = tokens.subspan(part.size());
+      status = grammar_->Send({.kind = ToGrammar::Kind::kPush,
+                               .flag = tokens.empty(),
+                               .count = static_cast<uint16_t>(part.size()),
+                               .matcher = number_},
+                              {reinterpret_cast<const char*>(part.data()), part.size_bytes()});
+    } while (status.ok() && !tokens.empty());
+    if (!status.ok()) Set({.kind = ConstraintStep::Kind::kFailed, .status = status});
+  }
+
+  // The answer; by the thread of Grammars.
+  void Set(ConstraintStep step) {
+    step_ = std::move(step);
+    known_.store(true, std::memory_order_release);
+  }
+
+ private:
+  const std::shared_ptr<ProcessGrammar> grammar_;
+  const uint32_t number_;
+  ConstraintStep step_;  // its writer changes with known_
+  std::atomic<bool> known_{false};
+};
+
+std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec& spec) {
+  const MutexLock lock(&mutex_);
+  auto matcher = std::make_unique<ProcessMatcher>(shared_from_this(), ++last_matcher_);
+  matchers_.emplace(last_matcher_, matcher.get());
+  std::string body(reinterpret_cast<const char*>(spec.end_tokens.data()),
+                   spec.end_tokens.size() * sizeof(int32_t));
+  const auto append = [&body](absl::string_view text) {
+    const auto size = static_cast<uint32_t>(text.size());
+    body.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    absl::StrAppend(&body, text);
+  };
+  append(spec.before);
+  for (const std::string& text : spec.after) append(text);
+  SendLocked({.kind = ToGrammar::Kind::kOpen,
+              .flag = spec.forced,
+              .count = static_cast<uint16_t>(spec.end_tokens.size()),
+              .matcher = last_matcher_},
+             body);
+  return matcher;
+}
+
+bool ProcessGrammar::Receive() {
+  while (true) {
+    const ssize_t n = recv(socket(), packet_.data(), packet_.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (n < static_cast<ssize_t>(sizeof(FromGrammar))) return false;
+    FromGrammar head;
+    memcpy(&head, packet_.data(), sizeof(head));
+    const MutexLock lock(&mutex_);
+    Take(head, {packet_.data() + sizeof(head), static_cast<size_t>(n) - sizeof(head)});
+  }
+}
+
+void ProcessGrammar::Take(const FromGrammar& head, absl::string_view body) {
+  using Kind = FromGrammar::Kind;
+  if (head.kind == Kind::kCompiled) {
+    status_ = absl::OkStatus();
+    return;
+  }
+  if (head.kind < Kind::kChoice) {  // the process ends now
+    FailLocked(ErrorOf(head.kind, body));
+    return;
+  }
+  const auto found = matchers_.find(head.matcher);
+  if (found == matchers_.end()) return;
+  ConstraintStep step;
+  if (head.kind == Kind::kMismatch) {
+    step = {.kind = ConstraintStep::Kind::kFailed,
+            .status = Refused("CONSTRAINT_MISMATCH",
+                              absl::StrCat("Token ", head.count,
+                                           " of those that were written "
+                                           "since the constraint's begin cannot follow."))};
+  } else {
+    const size_t forced = head.count * sizeof(int32_t);
+    step.kind = static_cast<ConstraintStep::Kind>(int(head.kind) - int(Kind::kChoice));
+    step.forced.resize(head.count);
+    step.mask.resize((body.size() - forced) / sizeof(uint32_t));
+    memcpy(step.forced.data(), body.data(), forced);
+    memcpy(step.mask.data(), body.data() + forced, body.size() - forced);
+  }
+  found->second->Set(std::move(step));
+}
+
+void ProcessGrammar::FailLocked(const absl::Status& status) {
+  if (status_ && !status_->ok()) return;
+  status_ = status;
+  for (const auto& [number, matcher] : matchers_) {
+    if (matcher->step() == nullptr) {
+      matcher->Set({.kind = ConstraintStep::Kind::kFailed, .status = status});
+    }
+  }
+}
+
+class Grammars final : public ConstraintCompiler {
+ public:
+  Grammars(const TextTokenizer& tokenizer, int vocab_size, const GrammarsOptions& options)
+      : options_(options),
+        wake_up_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        vocabulary_(WriteVocabulary(tokenizer, vocab_size)),
+        thread_([this] { Run(); }) {}
+  ~Grammars() override {
+    {
+      const MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    WakeThread();
+    thread_.join();
+  }
+
+  void SetWake(std::function<void()> wake) override {
+    const MutexLock lock(&mutex_);
+    wake_ = std::move(wake);
+  }
+
+  std::shared_ptr<ConstraintGrammar> Compile(const Grammar& grammar,
+                                             const std::string& tenant) override {
+    const MutexLock lock(&mutex_);
+    const auto same = [&](const auto& other) { return other->grammar == grammar; };
+    auto found = std::find_if(known_.begin(), known_.end(), same);
+    if (found == known_.end()) {
+      found = known_.insert(
+          found, std::make_shared<ProcessGrammar>(grammar, tenant, [this] { WakeThread(); }));
+      WakeThread();
+    }
+    std::rotate(known_.begin(), found, found + 1);  // the one used last is the first
+    return known_.front();
+  }
+
+ private:
+  using Known = std::vector<std::shared_ptr<ProcessGrammar>>;
+
+  void WakeThread() const {
+    const uint64_t one = 1;
+    if (write(wake_up_.get(), &one, sizeof(one)) < 0) return;  // it is awake
+  }
+
+  void Run() {
+    NameThread("grammars");
+    std::vector<pollfd> polled;
+    for (Known started = Started(); !stopped(); started = Started()) {
+      polled = {{wake_up_.get(), POLLIN, 0}};
+      for (const auto& grammar : started) {
+        const int events = POLLIN | (grammar->has_output() ? POLLOUT : 0);
+        polled.push_back({grammar->socket(), static_cast<int16_t>(events), 0});
+      }
+      // Each second: whether somebody still waits for what is being compiled.
+      poll(polled.data(), polled.size(), compiling_ > 0 ? 1000 : -1);
+      uint64_t count = 0;
+      if (read(wake_up_.get(), &count, sizeof(count)) < 0) count = 0;
+      bool news = false;
+      for (size_t i = 0; i < started.size(); ++i) {
+        const int16_t events = polled[i + 1].revents;
+        if ((events & POLLOUT) != 0) started[i]->Flush();
+        if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
+        news = true;
+        if (!started[i]->Receive()) started[i]->NoteEnd();
+      }
+      started.clear();  // else all of them seem to be in use
+      const MutexLock lock(&mutex_);
+      if (news && wake_) wake_();
+    }
+  }
+  bool stopped() const {
+    const MutexLock lock(&mutex_);
+    return stop_;
+  }
+
+  // Forgets and starts grammars. Returns those whose processes run.
+  Known Started() {
+    const MutexLock lock(&mutex_);
+    size_t kept = 0;
+    compiling_ = 0;
+    std::erase_if(known_, [&](const auto& grammar) {
+      const std::optional<absl::Status> status = grammar->status();
+      const bool unused = grammar.use_count() == 1;
+      if (status && !status->ok()) return true;
+      if (!status && unused) return true;
+      if (unused && ++kept > options_.max_kept) return true;
+      compiling_ += !status && grammar->socket() >= 0;
+      return false;
+    });
+    while (compiling_ < options_.max_compiling) {
+      ProcessGrammar* const next = NextToCompile();
+      if (next == nullptr) break;
+      absl::StatusOr<Process> process = StartProcess(options_.program, vocabulary_);
+      last_tenant_ = next->tenant;
+      if (process.ok()) {
+        next->Start(*std::move(process));
+        ++compiling_;
+      } else {
+        next->Fail(process.status());
+        if (wake_) wake_();
+      }
+    }
+    Known started;
+    for (const auto& grammar : known_) {
+      if (grammar->socket() >= 0) started.push_back(grammar);
+    }
+    return started;
+  }
+
+  // Of the grammars that wait the oldest one of the tenant whose turn it is; null: none waits.
+  ProcessGrammar* NextToCompile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ProcessGrammar *first = nullptr, *behind = nullptr;  // by tenant; behind the last one's
+    for (const auto& grammar : known_) {
+      if (grammar->status() || grammar->socket() >= 0) continue;
+      const auto take = [&](ProcessGrammar** best) {
+        if (*best == nullptr || grammar->tenant <= (*best)->tenant) *best = grammar.get();
+      };
+      take(&first);
+      if (grammar->tenant > last_tenant_) take(&behind);
+    }
+    return behind != nullptr ? behind : first;
+  }
+
+  const GrammarsOptions options_;
+  const Descriptor wake_up_, vocabulary_;
+  mutable Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
+  Known known_ ABSL_GUARDED_BY(mutex_);  // the one used last is the first
+  int compiling_ = 0;                    // of the thread
+  std::string last_tenant_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace
+
+std::shared_ptr<ConstraintCompiler> CreateGrammars(const TextTokenizer& tokenizer, int vocab_size,
+                                                   const GrammarsOptions& options) {
+  GrammarsOptions chosen = options;
+  if (chosen.program.empty()) {
+    std::error_code error;
+    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+    chosen.program = (self.parent_path() / "rivulet-grammar").string();
+  }
+  return std::make_shared<Grammars>(tokenizer, vocab_size, chosen);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the server and rivulet-grammar (worker/) say to each other. Both are of one build, so these
+// are plain structures. A message is a packet of a SOCK_SEQPACKET socket: a head and what follows
+// it.
+//
+// rivulet-grammar reads the vocabulary from kVocabularyFile: a uint32_t that counts tokens, then
+// for each a uint32_t with the length of its text, kControl for a control token, and the text. Its
+// first message is a grammar, which it compiles; then it answers for all matchers of it, one after
+// another. Where one message takes too much time, it dies of SIGPROF.
+#pragma once
+
+#include <cstdint>
+
+namespace rivulet {
+
+inline constexpr int kGrammarSocket = 0, kVocabularyFile = 3;
+inline constexpr uint32_t kControl = uint32_t{1} << 31;
+inline constexpr int kCompileMillis = 20000, kMaskMillis = 500;  // of CPU time
+inline constexpr uint64_t kGrammarBytes = uint64_t{1} << 28;  // of a process, beside the vocabulary
+inline constexpr uint16_t kMaxTokensPushed = 8192;            // by one message
+inline constexpr uint16_t kMaxForced = 64;                    // tokens of one step
+
+struct ToGrammar {
+  enum class Kind : uint8_t {
+    kCompile,  // the first message. `flag`: Grammar::Kind. Its text
+    kOpen,     // a matcher. `flag`: tell forced tokens. `count` end tokens; then, each with its
+               // length, the text before the matcher's, and the texts of Constraint::after
+    kPush,     // `count` tokens that were written. `flag`: then tell the step
+    kClose,
+  };
+  Kind kind = Kind::kCompile;
+  uint8_t flag = 0;
+  uint16_t count = 0;
+  uint32_t matcher = 0;
+};
+
+struct FromGrammar {
+  enum class Kind : uint8_t {
+    kCompiled,     // an int64_t: bytes of the compiled grammar
+    kRefused,      // by the library; its message
+    kUnspellable,  // no token begins a text of the grammar
+    kTooHard,      // out of memory
+    kChoice,       // a step: `count` forced tokens, then the mask of the tokens that may follow
+    kEnd,          // a step: `count` forced tokens; the text is complete, and nothing may follow
+    kDeadEnd,   // a step: `count` forced tokens; nothing may follow, and the text is not complete
+    kMismatch,  // token `count` of a push cannot follow
+  };
+  Kind kind = Kind::kCompiled;
+  uint8_t unused = 0;
+  uint16_t count = 0;
+  uint32_t matcher = 0;
+};
+
+}  // namespace rivulet

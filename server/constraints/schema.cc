@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/constraints/schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "model/base/error.h"
+#include "model/base/strict_json.h"
+#include "nlohmann/json.hpp"
+#include "server/constraints/pattern.h"
+
+namespace rivulet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Keys = std::vector<absl::string_view>;
+
+constexpr JsonLimits kLimits = {.max_depth = 64, .max_values = 20000};
+constexpr int64_t kMaxCount = 1 << 16;  // repetitions are states of the grammar
+constexpr int64_t kMaxBound = int64_t{1} << 53;
+
+const Keys kAnnotations = {"$comment",    "$defs",      "$schema",     "default",
+                           "definitions", "deprecated", "description", "discriminator",
+                           "examples",    "readOnly",   "title",       "writeOnly"};
+// The assertions for values of each type, beside "type".
+const std::map<std::string, Keys> kAssertions = {
+    {"array", {"items", "maxItems", "minItems", "prefixItems"}},
+    {"boolean", {}},
+    {"integer", {"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"}},
+    {"null", {}},
+    {"number", {"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"}},
+    {"object",
+     {"additionalProperties", "maxProperties", "minProperties", "properties", "required"}},
+    {"string", {"format", "maxLength", "minLength", "pattern"}}};
+// Those of which the library's grammar accepts no text that Python's jsonschema refuses.
+const Keys kFormats = {"date", "date-time", "email", "ipv4", "time", "uuid"};
+// What gives a schema without "type" its type.
+const std::map<std::string, absl::string_view> kImplied = {{"properties", "object"},
+                                                           {"items", "array"}};
+
+// A place in the schema, as a JSON pointer.
+struct Place {
+  std::string pointer;
+  Place operator/(absl::string_view key) const {
+    return {absl::StrCat(pointer, "/", absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}}))};
+  }
+  Place operator/(size_t index) const { return *this / absl::StrCat(index); }
+};
+
+const Json* Find(const Json& schema, absl::string_view key) {
+  const auto found = schema.is_object() ? schema.find(std::string(key)) : schema.end();
+  return found == schema.end() ? nullptr : &*found;
+}
+
+bool IsWhole(const Json& value) {
+  return value.is_number() && value.get<double>() == std::floor(value.get<double>());
+}
+
+bool HasType(const Json& value, absl::string_view type) {
+  if (type == "integer") return IsWhole(value);
+  return absl::string_view(value.type_name()) == type;
+}
+
+// "const" or "enum" as a list; null: neither.
+Json ValuesOf(const Json& schema) {
+  if (const Json* value = Find(schema, "const")) return Json::array({*value});
+  const Json* const values = Find(schema, "enum");
+  return values == nullptr ? Json() : *values;
+}
+
+// The types of the values that satisfy `schema`, as far as "const", "enum" and "type" say.
+std::vector<std::string> KnownTypes(const Json& schema) {
+  std::vector<std::string> types;
+  for (const Json& value : ValuesOf(schema)) types.emplace_back(value.type_name());
+  if (!types.empty()) return types;
+  const Json* const type = Find(schema, "type");
+  if (type == nullptr) return {};
+  for (const Json& name : type->is_array() ? *type : Json::array({*type})) {
+    types.push_back(name == "integer" ? "number" : name.is_string() ? name.get<std::string>() : "");
+  }
+  return types;
+}
+
+template <class List>
+bool HaveNoneInCommon(const List& a, const List& b) {
+  return absl::c_none_of(a, [&](const auto& item) { return absl::c_linear_search(b, item); });
+}
+
+class SchemaReader {
+ public:
+  SchemaReader(const Json& root, absl::string_view field) : root_(root), field_(field) {}
+
+  absl::StatusOr<std::string> Read() {
+    Json plain = {{"$defs", Json::object()}};
+    RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][0], ReadSchema(root_, Place()));
+    while (!unread_.empty()) {  // what a reference names is read once
+      const auto [pointer, schema] = unread_.back();
+      unread_.pop_back();
+      RIVULET_ASSIGN_OR_RETURN(plain["$defs"]["#" + pointer], ReadSchema(*schema, {pointer}));
+    }
+    return plain.dump();
+  }
+
+ private:
+  absl::Status Unsupported(const Place& place, absl::string_view why) const {
+    return InvalidField("CONSTRAINT_UNSUPPORTED", field_,
+                        absl::StrCat(field_, ", at \"", place.pointer, "\": ", why, "."));
+  }
+  absl::Status NotAllowed(const Place& place, const Json& value, absl::string_view allowed) const {
+    return Unsupported(place,
+                       absl::StrCat("it is ", value.dump().substr(0, 80), "; allowed: ", allowed));
+  }
+
+  // Every member of `schema` is an annotation or in `allowed`.
+  absl::Status CheckKeys(const Json& schema, const Place& place, const Keys& allowed) const {
+    for (const auto& [key, value] : schema.items()) {
+      const bool is_root_id = key == "$id" && place.pointer.empty();
+      if (is_root_id || absl::c_linear_search(kAnnotations, key)) continue;
+      if (absl::c_linear_search(allowed, key)) continue;
+      return Unsupported(place / key,
+                         absl::StrCat("this keyword is not supported here; beside annotations: ",
+                                      absl::StrJoin(allowed, ", ")));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Json> ReadSchema(const Json& schema, const Place& place) {
+    if (schema == true) return Json::object();
+    if (!schema.is_object()) return NotAllowed(place, schema, "a schema that some value satisfies");
+    if (schema.contains("$ref")) return ReadReference(schema, place);
+    if (schema.contains("const") || schema.contains("enum")) return ReadValues(schema, place);
+    for (const char* const key : {"anyOf", "oneOf", "allOf"}) {
+      if (schema.contains(key)) return ReadBranches(schema, place, key);
+    }
+    return ReadTypes(schema, place);
+  }
+
+  absl::StatusOr<Json> ReadOrNone(const Json& schema, const Place& place) {
+    if (schema == false) return schema;
+    return ReadSchema(schema, place);
+  }
+
+  absl::StatusOr<Json> ReadReference(const Json& schema, const Place& place) {
+    RIVULET_RETURN_IF_ERROR(CheckKeys(schema, place, {"$ref"}));
+    const Json* const target = Target(schema);
+    const Json& reference = schema["$ref"];
+    if (target == nullptr)
+      return NotAllowed(place / "$ref", reference, "\"#\" and \"#/\" with a path in this schema");
+    const std::string pointer = reference.get<std::string>().substr(1);
+    if (known_.insert(pointer).second) unread_.push_back({pointer, target});
+    return Json{{"$ref", "#/$defs/" + (Place() / ("#" + pointer)).pointer.substr(1)}};
+  }
+
+  // What "$ref" names; null: nothing.
+  const Json* Target(const Json& schema) const {
+    const Json& reference = schema["$ref"];
+    if (reference == "#") return &root_;
+    const std::string path = reference.is_string() ? reference.get<std::string>() : "";
+    if (path.substr(0, 2) != "#/") return nullptr;
+    const Json* target = &root_;
+    for (const absl::string_view part : absl::StrSplit(path.substr(2), '/')) {
+      if (target != nullptr)
+        target = Find(*target, absl::StrReplaceAll(part, {{"~0", "~"}, {"~1", "/"}}));
+    }
+    return target;
+  }
+
+  absl::StatusOr<Json> ReadValues(const Json& schema, const Place& place) {
+    const char* const key = schema.contains("const") ? "const" : "enum";
+    RIVULET_RETURN_IF_ERROR(CheckKeys(schema, place, {key, "type"}));
+    const Json values = ValuesOf(schema);
+    if (!values.is_array() || values.empty())
+      return NotAllowed(place / key, values, "a list of at least one value");
+    RIVULET_ASSIGN_OR_RETURN(const std::vector<std::string> types, TypesOf(schema, place));
+    for (const Json& value : values) {
+      const auto has = [&value](const std::string& type) { return HasType(value, type); };
+      if (!types.empty() && absl::c_none_of(types, has))
+        return NotAllowed(place / key, value, "values of the \"type\"");
+    }
+    return Json{{"enum", values}};
+  }
+
+  absl::StatusOr<Json> ReadBranches(const Json& schema, const Place& place, const char* key) {
+    RIVULET_RETURN_IF_ERROR(CheckKeys(schema, place, {key}));
+    const Json& branches = schema[key];
+    const size_t most = key == absl::string_view("allOf") ? 1 : kLimits.max_values;
+    if (!branches.is_array() || branches.empty() || branches.size() > most) {
+      return NotAllowed(place / key, branches, absl::StrCat("a list of 1 to ", most, " schemas"));
+    }
+    Json plain;
+    for (size_t i = 0; i < branches.size(); ++i) {
+      RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][i], ReadSchema(branches[i], place / key / i));
+      for (size_t j = 0; j < i && key == absl::string_view("oneOf"); ++j) {
+        if (AreDisjoint(branches[j], branches[i])) continue;
+        return Unsupported(
+            place / key,
+            absl::StrCat(
+                "schemas ", j, " and ", i,
+                " may accept the same value: they are not of other types, "
+                "and no property that both require has other values; \"anyOf\" allows that"));
+      }
+    }
+    return plain;
+  }
+
+  // Whether it is cheap to see that no value satisfies both.
+  bool AreDisjoint(const Json& a, const Json& b) const {
+    const Json &first = Followed(a), &second = Followed(b);
+    const std::vector<std::string> types = KnownTypes(first), others = KnownTypes(second);
+    if (types.empty() || others.empty()) return false;
+    const Json values = ValuesOf(first), other_values = ValuesOf(second);
+    if (HaveNoneInCommon(types, others)) return true;
+    if (!values.is_null() && !other_values.is_null()) return HaveNoneInCommon(values, other_values);
+    const Json *const properties = Find(first, "properties"), *const other =
+                                                                  Find(second, "properties");
+    if (types != std::vector<std::string>{"object"} || types != others || !properties || !other)
+      return false;
+    return absl::c_any_of(properties->items(), [&](const auto& property) {
+      const Json *const mine = Find(first, "required"), *const their = Find(second, "required");
+      const bool both = mine && their && absl::c_linear_search(*mine, property.key()) &&
+                        absl::c_linear_search(*their, property.key());
+      return both && other->contains(property.key()) &&
+             AreDisjoint(property.value(), (*other)[property.key()]);
+    });
+  }
+  const Json& Followed(const Json& schema) const {
+    const Json* at = &schema;
+    for (int i = 0; i < kLimits.max_depth && Find(*at, "$ref") != nullptr; ++i) {
+      const Json* const target = Target(*at);
+      if (target == nullptr) break;
+      at = target;
+    }
+    return *at;
+  }
+
+  // "type" as a list; empty: absent, and nothing implies it.
+  absl::StatusOr<std::vector<std::string>> TypesOf(const Json& schema, const Place& place) const {
+    std::vector<std::string> types;
+    if (const Json* const given = Find(schema, "type")) {
+      for (const Json& type : given->is_array() ? *given : Json::array({*given})) {
+        if (!type.is_string() || !kAssertions.contains(type.get<std::string>()))
+          return NotAllowed(place / "type", type, "the types of JSON");
+        types.push_back(type.get<std::string>());
+      }
+      if (types.empty()) return NotAllowed(place / "type", *given, "at least one");
+    }
+    for (const auto& [key, type] : kImplied) {
+      if (types.empty() && schema.contains(key)) types.emplace_back(type);
+    }
+    return types;
+  }
+
+  absl::StatusOr<Json> ReadTypes(const Json& schema, const Place& place) {
+    RIVULET_ASSIGN_OR_RETURN(const std::vector<std::string> types, TypesOf(schema, place));
+    Keys allowed = {"type"};
+    for (const auto& [type, keys] : kAssertions) {
+      if (absl::c_linear_search(types, type))
+        allowed.insert(allowed.end(), keys.begin(), keys.end());
+    }
+    RIVULET_RETURN_IF_ERROR(CheckKeys(schema, place, allowed));
+    if (types.empty()) return Json::object();
+    Json plain = {{"anyOf", Json::array()}};
+    for (const std::string& type : types) {
+      Json typed = {{"type", type}};
+      absl::Status status;
+      if (type == "object") status = ReadObject(schema, place, &typed);
+      if (type == "array") status = ReadArray(schema, place, &typed);
+      if (type == "string") status = ReadString(schema, place, &typed);
+      if (type == "integer" || type == "number") status = ReadBounds(schema, place, &typed);
+      RIVULET_RETURN_IF_ERROR(status);
+      plain["anyOf"].push_back(std::move(typed));
+    }
+    return plain["anyOf"].size() == 1 ? Json(plain["anyOf"][0]) : plain;
+  }
+
+  // Copies numbers in [0, kMaxCount]: the smallest and the largest count.
+  absl::Status ReadCounts(const Json& schema, const Place& place, const char* least,
+                          const char* most, Json* plain) const {
+    for (const char* const key : {least, most}) {
+      const Json* const count = Find(schema, key);
+      if (count == nullptr) continue;
+      const bool fits = count->is_number_integer() && *count >= 0 && *count <= kMaxCount;
+      if (!fits) return NotAllowed(place / key, *count, absl::StrCat("0 to ", kMaxCount));
+      (*plain)[key] = *count;
+    }
+    const bool both = plain->contains(least) && plain->contains(most);
+    if (both && (*plain)[least] > (*plain)[most])
+      return Unsupported(place / least, absl::StrCat("it is above \"", most, "\""));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadObject(const Json& schema, const Place& place, Json* plain) {
+    const Json named = schema.value("properties", Json::object());
+    if (!named.is_object()) return NotAllowed(place / "properties", named, "an object of schemas");
+    for (const auto& [name, property] : named.items()) {
+      RIVULET_ASSIGN_OR_RETURN((*plain)["properties"][name],
+                               ReadSchema(property, place / "properties" / name));
+    }
+    const Json required = schema.value("required", Json::array());
+    for (const Json& name : required.is_array() ? required : Json::array({required})) {
+      if (!name.is_string() || !named.contains(name.get<std::string>()))
+        return NotAllowed(place / "required", name, "names of \"properties\"");
+    }
+    if (!required.empty()) (*plain)["required"] = required;
+    // Where properties are named, no others are written, which satisfies true.
+    const Json more = schema.value("additionalProperties", Json(true));
+    if (!named.empty() && !more.is_boolean()) {
+      return NotAllowed(place / "additionalProperties", more,
+                        "true and false, where \"properties\" names some");
+    }
+    RIVULET_ASSIGN_OR_RETURN(
+        (*plain)["additionalProperties"],
+        ReadOrNone(named.empty() ? more : Json(false), place / "additionalProperties"));
+    RIVULET_RETURN_IF_ERROR(ReadCounts(schema, place, "minProperties", "maxProperties", plain));
+    // A name may be written twice, so more than one name cannot be promised.
+    const bool counts = plain->contains("minProperties") || plain->contains("maxProperties");
+    if (counts && (!named.empty() || plain->value("minProperties", 0) > 1)) {
+      return Unsupported(place / "minProperties",
+                         "a number of properties is supported up to 1, and without \"properties\"");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadArray(const Json& schema, const Place& place, Json* plain) {
+    const Json first = schema.value("prefixItems", Json::array());
+    if (!first.is_array()) return NotAllowed(place / "prefixItems", first, "a list of schemas");
+    for (size_t i = 0; i < first.size(); ++i) {
+      RIVULET_ASSIGN_OR_RETURN((*plain)["prefixItems"][i],
+                               ReadSchema(first[i], place / "prefixItems" / i));
+    }
+    RIVULET_ASSIGN_OR_RETURN(
+        (*plain)["items"], ReadOrNone(schema.value("items", Json(first.empty())), place / "items"));
+    RIVULET_RETURN_IF_ERROR(ReadCounts(schema, place, "minItems", "maxItems", plain));
+    if (first.empty() || !(plain->contains("minItems") || plain->contains("maxItems")))
+      return absl::OkStatus();
+    return Unsupported(place / "prefixItems", "it is not supported beside a number of items");
+  }
+
+  absl::Status ReadString(const Json& schema, const Place& place, Json* plain) const {
+    Json counts = Json::object();
+    RIVULET_RETURN_IF_ERROR(ReadCounts(schema, place, "minLength", "maxLength", &counts));
+    const Json *const pattern = Find(schema, "pattern"), *const format = Find(schema, "format");
+    if (int{!counts.empty()} + int{pattern != nullptr} + int{format != nullptr} > 1) {
+      return Unsupported(place,
+                         "of \"pattern\", \"format\" and a length one is supported at a time");
+    }
+    if (format != nullptr) {
+      if (!format->is_string() || !absl::c_linear_search(kFormats, format->get<std::string>()))
+        return NotAllowed(place / "format", *format, absl::StrJoin(kFormats, ", "));
+      (*plain)["format"] = *format;
+    }
+    if (pattern != nullptr) {
+      if (!pattern->is_string())
+        return NotAllowed(place / "pattern", *pattern, "a regular expression");
+      RIVULET_ASSIGN_OR_RETURN(
+          (*plain)["pattern"],
+          PlainPattern(pattern->get<std::string>(), true,
+                       absl::StrCat(field_, ", at \"", (place / "pattern").pointer, "\"")));
+    }
+    // The library's own lengths let control characters through, which JSON does not allow.
+    if (!counts.empty()) {
+      const std::string most = counts.contains("maxLength") ? counts["maxLength"].dump() : "";
+      (*plain)["pattern"] =
+          absl::StrCat(R"([^"\\\x00-\x1f]{)", counts.value("minLength", 0), ",", most, "}");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadBounds(const Json& schema, const Place& place, Json* plain) const {
+    for (const absl::string_view key : kAssertions.at("number")) {
+      const Json* const bound = Find(schema, key);
+      if (bound == nullptr) continue;
+      const bool fits = bound->is_number() && std::abs(bound->get<double>()) <= double(kMaxBound);
+      if (!fits || ((*plain)["type"] == "integer" && !IsWhole(*bound))) {
+        return NotAllowed(place / key, *bound,
+                          "a number from -2^53 to 2^53, and of integers an integer");
+      }
+      (*plain)[std::string(key)] = IsWhole(*bound) ? Json(int64_t(bound->get<double>())) : *bound;
+    }
+    return absl::OkStatus();
+  }
+
+  const Json& root_;
+  const absl::string_view field_;
+  std::vector<std::pair<std::string, const Json*>> unread_;  // pointers without "#"
+  std::set<std::string> known_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> PlainSchema(absl::string_view schema, absl::string_view field) {
+  const absl::StatusOr<JsonValue> checked = ParseStrictJson(schema, kLimits);
+  if (!checked.ok()) {
+    return InvalidField("CONSTRAINT_INVALID", field,
+                        absl::StrCat(field, " is refused: ", checked.status().message()));
+  }
+  return SchemaReader(Json::parse(schema), field).Read();
+}
+
+}  // namespace rivulet

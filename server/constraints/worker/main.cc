@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// rivulet-grammar: compiles grammars and tells which tokens may follow, for the server that starts
+// it (../messages.h). Schemas and patterns come from strangers, and XGrammar cannot be cancelled:
+// so each grammar has a process of its own, with limits of time and memory.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <new>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "server/constraints/worker/token_matcher.h"
+#include "xgrammar/compiler.h"
+
+namespace rivulet {
+namespace {
+
+using Kind = FromGrammar::Kind;
+
+// Longest run of white space between two tokens of JSON.
+constexpr int kMaxSpaces = 12;
+
+void Tell(FromGrammar head, const void* body, size_t size) {
+  iovec parts[] = {{&head, sizeof(head)}, {const_cast<void*>(body), size}};
+  msghdr message = {};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  if (sendmsg(kGrammarSocket, &message, MSG_NOSIGNAL) < 0) _exit(1);
+}
+
+[[noreturn]] void Fail(Kind kind, const char* why) {
+  Tell({.kind = kind}, why, strlen(why));
+  _exit(1);
+}
+
+// Ends the process with SIGPROF once it has computed for so long; 0: never.
+void LimitTime(int millis) {
+  const itimerval timer = {{0, 0}, {millis / 1000, millis % 1000 * 1000}};
+  setitimer(ITIMER_PROF, &timer, nullptr);
+}
+
+void LimitMemory() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const uint64_t most = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + kGrammarBytes;
+  const rlimit limit = {most, most}, none = {0, 0};
+  setrlimit(RLIMIT_AS, &limit);
+  setrlimit(RLIMIT_CORE, &none);
+}
+
+// What XGrammar has logged: it warns of a part of a grammar that it ignores.
+std::string Logged() {
+  std::string text(4096, '\0');
+  const ssize_t size = pread(STDERR_FILENO, text.data(), text.size(), 0);
+  text.resize(size > 0 ? static_cast<size_t>(size) : 0);
+  return text;
+}
+
+// Reads parts of a message.
+class Reader {
+ public:
+  Reader(const char* bytes, size_t size) : at_(bytes), end_(bytes + size) {}
+  template <typename T>
+  T Take() {
+    T value = {};
+    if (end_ - at_ >= static_cast<ptrdiff_t>(sizeof(T))) memcpy(&value, at_, sizeof(T));
+    at_ += sizeof(T);
+    return value;
+  }
+  bool done() const { return at_ >= end_; }
+  std::string TakeBytes(size_t size) {
+    std::string bytes(at_, done() ? 0 : std::min(size, static_cast<size_t>(end_ - at_)));
+    at_ += bytes.size();
+    return bytes;
+  }
+  std::string TakeText() { return TakeBytes(Take<uint32_t>()); }
+
+ private:
+  const char *at_, *end_;
+};
+
+// The process of one grammar.
+class Serving {
+ public:
+  Serving(const Vocabulary* vocabulary, const xgrammar::TokenizerInfo& info)
+      : vocabulary_(vocabulary), info_(info) {}
+
+  [[noreturn]] void Run() {
+    std::string packet(size_t{1} << 20, '\0');
+    while (true) {
+      const ssize_t size = recv(kGrammarSocket, packet.data(), packet.size(), 0);
+      if (size < static_cast<ssize_t>(sizeof(ToGrammar))) _exit(0);
+      Reader reader(packet.data(), static_cast<size_t>(size));
+      const auto head = reader.Take<ToGrammar>();
+      if (head.kind == ToGrammar::Kind::kCompile) {
+        Compile(head.flag, packet.substr(sizeof(head), static_cast<size_t>(size) - sizeof(head)));
+      } else if (head.kind == ToGrammar::Kind::kOpen) {
+        Open(head, &reader);
+      } else if (head.kind == ToGrammar::Kind::kPush) {
+        Push(head, &reader);
+      } else {
+        matchers_.erase(head.matcher);
+      }
+    }
+  }
+
+ private:
+  void Compile(uint8_t kind, const std::string& text) {
+    LimitTime(kCompileMillis);
+    xgrammar::GrammarCompiler compiler(info_, /*max_threads=*/1, /*cache_enabled=*/false);
+    if (kind == 'j') {
+      grammar_ = compiler.CompileJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
+                                            std::nullopt, /*strict_mode=*/true, kMaxSpaces);
+    } else {
+      grammar_ = kind == 'r' ? compiler.CompileRegex(text) : compiler.CompileGrammar(text);
+    }
+    const std::string warning = Logged();
+    if (!warning.empty()) Fail(Kind::kRefused, warning.c_str());
+    TokenMatcher first(vocabulary_, *grammar_, {});
+    if (first.Next().kind == Kind::kDeadEnd) Fail(Kind::kUnspellable, "");
+    LimitTime(0);
+    Tell({}, nullptr, 0);
+  }
+
+  void Open(const ToGrammar& head, Reader* reader) {
+    MatcherStart start;
+    start.tell_forced = head.flag != 0;
+    for (int i = 0; i < head.count; ++i) start.end_tokens.push_back(reader->Take<int32_t>());
+    start.before = reader->TakeText();
+    while (!reader->done()) start.after.push_back(reader->TakeText());
+    LimitTime(kMaskMillis);
+    matchers_[head.matcher] =
+        std::make_unique<TokenMatcher>(vocabulary_, *grammar_, std::move(start));
+    LimitTime(0);
+  }
+
+  void Push(const ToGrammar& head, Reader* reader) {
+    TokenMatcher& matcher = *matchers_.at(head.matcher);
+    LimitTime(kMaskMillis);
+    for (uint16_t i = 0; i < head.count; ++i) {
+      if (!matcher.Accept(reader->Take<int32_t>())) {
+        LimitTime(0);
+        return Tell({Kind::kMismatch, 0, i, head.matcher}, nullptr, 0);
+      }
+    }
+    if (head.flag == 0) return LimitTime(0);
+    const TokenMatcher::Step step = matcher.Next();
+    LimitTime(0);
+    const auto forced = static_cast<uint16_t>(step.forced.size());
+    std::string body(reinterpret_cast<const char*>(step.forced.data()), forced * sizeof(int32_t));
+    body.append(reinterpret_cast<const char*>(step.mask.data()),
+                step.kind == Kind::kChoice ? step.mask.size() * sizeof(uint32_t) : 0);
+    Tell({step.kind, 0, forced, head.matcher}, body.data(), body.size());
+  }
+
+  const Vocabulary* const vocabulary_;
+  const xgrammar::TokenizerInfo& info_;
+  std::optional<xgrammar::CompiledGrammar> grammar_;
+  std::unordered_map<uint32_t, std::unique_ptr<TokenMatcher>> matchers_;
+};
+
+Vocabulary ReadVocabulary() {
+  struct stat file = {};
+  fstat(kVocabularyFile, &file);
+  const auto size = static_cast<size_t>(file.st_size);
+  const void* const bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, kVocabularyFile, 0);
+  if (bytes == MAP_FAILED) _exit(1);
+  Reader reader(static_cast<const char*>(bytes), size);
+  Vocabulary vocabulary;
+  const auto tokens = reader.Take<uint32_t>();
+  for (uint32_t i = 0; i < tokens; ++i) {
+    const auto length = reader.Take<uint32_t>();
+    std::string text = reader.TakeBytes(length & ~kControl);
+    vocabulary.grammar_texts.push_back((length & kControl) != 0 ? "" : text);
+    vocabulary.texts.push_back(std::move(text));
+  }
+  return vocabulary;
+}
+
+[[noreturn]] void Main() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  dup2(memfd_create("log", 0), STDERR_FILENO);
+  const Vocabulary vocabulary = ReadVocabulary();
+  const xgrammar::TokenizerInfo info(vocabulary.grammar_texts, xgrammar::VocabType::RAW,
+                                     static_cast<int>(vocabulary.texts.size()),
+                                     std::vector<int32_t>());
+  LimitMemory();
+  try {
+    Serving(&vocabulary, info).Run();
+  } catch (const std::bad_alloc&) {
+    Fail(Kind::kTooHard, "memory");
+  } catch (const std::exception& error) {
+    Fail(Kind::kRefused, error.what());
+  }
+}
+
+}  // namespace
+}  // namespace rivulet
+
+int main() { rivulet::Main(); }

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/constraints/worker/token_matcher.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMaxTail = 256;  // bytes; more than the longest of Constraint::after
+constexpr std::string_view kSpaces = " \t\r\n";
+
+bool EndsWith(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// Whether `text` holds the end of `after` and more behind it, for some text before.
+bool MayComplete(std::string_view text, std::string_view after) {
+  if (text.empty() || after.find(text[0]) == std::string_view::npos) {
+    return text.find(after) != std::string_view::npos;
+  }
+  for (size_t part = 1; part < after.size() && part < text.size(); ++part) {
+    if (text.substr(0, part) == after.substr(after.size() - part)) return true;
+  }
+  const size_t found = text.find(after);
+  return found != std::string_view::npos && found + after.size() < text.size();
+}
+
+}  // namespace
+
+TokenMatcher::TokenMatcher(const Vocabulary* vocabulary, const xgrammar::CompiledGrammar& grammar,
+                           MatcherStart start)
+    : vocabulary_(*vocabulary),
+      matcher_(grammar),
+      start_(std::move(start)),
+      free_(!start_.after.empty()),
+      tail_(start_.before) {
+  std::string_view before = start_.before;
+  before = before.substr(0, before.find_last_not_of(kSpaces) + 1);
+  for (const std::string& after : start_.after) {
+    if (EndsWith(before, after) || EndsWith(start_.before, after)) free_ = false;
+  }
+  for (size_t token = 0; free_ && token < vocabulary_.texts.size(); ++token) {
+    const auto completes = [&](const std::string& after) {
+      return MayComplete(vocabulary_.texts[token], after);
+    };
+    if (std::any_of(start_.after.begin(), start_.after.end(), completes)) {
+      may_end_free_.push_back(static_cast<int32_t>(token));
+    }
+  }
+}
+
+bool TokenMatcher::Accept(int32_t token) {
+  if (token < 0 || static_cast<size_t>(token) >= vocabulary_.texts.size()) return false;
+  if (!free_) return matcher_.AcceptToken(token);
+  const std::string_view text = vocabulary_.texts[static_cast<size_t>(token)];
+  const std::optional<size_t> end = EndOfAfter(text);
+  if (end) {
+    free_ = false;
+    return AcceptsRest(text.substr(*end));
+  }
+  tail_.append(text);
+  if (tail_.size() > 2 * kMaxTail) tail_.erase(0, tail_.size() - kMaxTail);
+  return true;
+}
+
+std::optional<size_t> TokenMatcher::EndOfAfter(std::string_view text) const {
+  const std::string whole = tail_ + std::string(text);
+  std::optional<size_t> first;
+  for (const std::string& after : start_.after) {
+    // Not in what was written before alone.
+    const size_t from = tail_.size() - std::min(tail_.size(), after.size() - 1);
+    const size_t found = whole.find(after, from);
+    if (found == std::string::npos) continue;
+    const size_t end = found + after.size() - tail_.size();
+    if (!first || end < *first) first = end;
+  }
+  return first;
+}
+
+bool TokenMatcher::AcceptsRest(std::string_view text) {
+  return text.empty() || matcher_.AcceptString(std::string(text));
+}
+
+void TokenMatcher::Set(int32_t token, bool allowed, std::vector<uint32_t>* mask) const {
+  uint32_t& word = (*mask)[static_cast<size_t>(token) / 32];
+  const uint32_t bit = uint32_t{1} << (token % 32);
+  word = allowed ? word | bit : word & ~bit;
+}
+
+std::vector<uint32_t> TokenMatcher::FreeMask() {
+  std::vector<uint32_t> mask((vocabulary_.texts.size() + 31) / 32, ~uint32_t{0});
+  for (const int32_t token : start_.end_tokens) Set(token, false, &mask);
+  for (const int32_t token : may_end_free_) {
+    const std::string_view text = vocabulary_.texts[static_cast<size_t>(token)];
+    const std::optional<size_t> end = EndOfAfter(text);
+    if (!end || *end == text.size()) continue;
+    if (AcceptsRest(text.substr(*end))) {
+      matcher_.Rollback(1);
+    } else {
+      Set(token, false, &mask);
+    }
+  }
+  return mask;
+}
+
+TokenMatcher::Step TokenMatcher::Next() {
+  using Kind = FromGrammar::Kind;
+  Step step;
+  if (free_) {
+    step.mask = FreeMask();
+    return step;
+  }
+  while (true) {
+    step.mask.assign((vocabulary_.texts.size() + 31) / 32, 0);
+    auto words = static_cast<int64_t>(step.mask.size());
+    DLTensor tensor = {step.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &words, nullptr, 0};
+    matcher_.FillNextTokenBitmask(&tensor);
+    for (const int32_t token : start_.end_tokens) Set(token, false, &step.mask);
+    const bool complete = matcher_.IsCompleted();
+    int allowed = 0;
+    int32_t only = -1;
+    for (size_t i = 0; i < step.mask.size() && allowed < 2; ++i) {
+      if (step.mask[i] == 0) continue;
+      allowed += __builtin_popcount(step.mask[i]);
+      only = static_cast<int32_t>(32 * i) + __builtin_ctz(step.mask[i]);
+    }
+    if (allowed == 0) step.kind = complete ? Kind::kEnd : Kind::kDeadEnd;
+    const bool forced = allowed == 1 && !complete && start_.tell_forced;
+    if (!forced || step.forced.size() == kMaxForced) {
+      for (const int32_t token : start_.end_tokens) Set(token, complete, &step.mask);
+      return step;
+    }
+    matcher_.AcceptToken(only);
+    step.forced.push_back(only);
+  }
+}
+
+}  // namespace rivulet

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// TokenMatcher: which tokens may follow in one text of a grammar. A function of the tokens that
+// were written. XGrammar (arXiv:2411.15100) has the grammar; here are end tokens, the texts of
+// Constraint::after, and forced tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/constraints/messages.h"
+#include "xgrammar/matcher.h"
+
+namespace rivulet {
+
+// The texts of all tokens.
+struct Vocabulary {
+  std::vector<std::string> texts;
+  std::vector<std::string> grammar_texts;  // empty for a control token, which is in no text
+};
+
+struct MatcherStart {
+  bool tell_forced = false;
+  std::vector<int32_t> end_tokens;
+  std::string before;              // the end of the text before
+  std::vector<std::string> after;  // Constraint::after
+};
+
+// Thread: one.
+class TokenMatcher {
+ public:
+  TokenMatcher(const Vocabulary* vocabulary, const xgrammar::CompiledGrammar& grammar,
+               MatcherStart start);
+
+  // False: the token cannot follow, and the matcher is of no use any more.
+  bool Accept(int32_t token);
+
+  struct Step {
+    FromGrammar::Kind kind = FromGrammar::Kind::kChoice;  // kChoice, kEnd or kDeadEnd
+    std::vector<int32_t> forced;  // accepted: the only tokens that could follow, one after another
+    std::vector<uint32_t> mask;   // of kChoice: one bit a token
+  };
+  Step Next();
+
+ private:
+  // Where in `text`, which follows tail_, one of start_.after ends first; nullopt: none does.
+  std::optional<size_t> EndOfAfter(std::string_view text) const;
+  bool AcceptsRest(std::string_view text);
+  std::vector<uint32_t> FreeMask();
+  void Set(int32_t token, bool allowed, std::vector<uint32_t>* mask) const;
+
+  const Vocabulary& vocabulary_;
+  xgrammar::GrammarMatcher matcher_;
+  const MatcherStart start_;
+  bool free_;                          // none of start_.after was written yet
+  std::string tail_;                   // while free: the end of what was written
+  std::vector<int32_t> may_end_free_;  // tokens of whose text the end of an `after` may be a part
+};
+
+}  // namespace rivulet

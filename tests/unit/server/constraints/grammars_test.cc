@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grammars with the library: what may follow, and what becomes of hostile ones. Skipped where
+// rivulet-grammar was not built.
+#include "server/constraints/grammars.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/base/error.h"
+#include "tests/support/piece_tokenizer.h"
+
+namespace rivulet {
+namespace {
+
+// Tokens 0 to 127 are the characters of ASCII; then those of kMore.
+const std::vector<std::string> kMore = {"\":", "true", "</", "think>", "</think>", ">{", "<end>"};
+constexpr int32_t kTrue = 129, kEnd = 134;
+
+PieceTokenizer Tokenizer() {
+  std::vector<std::string> pieces;
+  for (int c = 0; c < 128; ++c) pieces.emplace_back(1, char(c));
+  pieces.insert(pieces.end(), kMore.begin(), kMore.end());
+  return PieceTokenizer(std::move(pieces));
+}
+
+std::string Program() {
+  const auto self = std::filesystem::read_symlink("/proc/self/exe");
+  return (self.parent_path().parent_path() / "bin/rivulet-grammar").string();
+}
+
+class GrammarsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (access(Program().c_str(), X_OK) != 0) GTEST_SKIP() << "no rivulet-grammar was built";
+    grammars_ = CreateGrammars(tokenizer_, tokenizer_.size() + 3, {.program = Program()});
+    grammars_->SetWake([this] { ++wakes_; });
+  }
+
+  static std::shared_ptr<ConstraintGrammar> Compile(ConstraintCompiler* grammars,
+                                                    const Constraint& constraint) {
+    const absl::StatusOr<Grammar> grammar = GrammarOf(constraint);
+    EXPECT_TRUE(grammar.ok()) << grammar.status();
+    return grammars->Compile(*grammar, "tenant");
+  }
+  std::shared_ptr<ConstraintGrammar> Compile(Constraint::Kind kind, const std::string& text) {
+    Constraint constraint;
+    constraint.kind = kind;
+    constraint.text = text;
+    return Compile(grammars_.get(), constraint);
+  }
+  static absl::Status Await(const ConstraintGrammar& grammar) {
+    while (!grammar.status()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return *grammar.status();
+  }
+  static std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status).reason; }
+
+  static const ConstraintStep& Next(ConstraintMatcher* matcher, const std::string& text) {
+    matcher->TakeForced();
+    std::vector<int32_t> tokens;
+    for (const char c : text) tokens.push_back(c);
+    return Push(matcher, tokens);
+  }
+  static const ConstraintStep& Push(ConstraintMatcher* matcher,
+                                    const std::vector<int32_t>& tokens) {
+    matcher->Push(tokens);
+    while (matcher->step() == nullptr) std::this_thread::yield();
+    return *matcher->step();
+  }
+  static bool Allows(const ConstraintStep& step, int32_t token) {
+    return (step.mask[size_t(token) / 32] >> (token % 32) & 1) != 0;
+  }
+  // Whether `text` is a whole text of the grammar.
+  static bool Accepts(ConstraintGrammar* grammar, const std::string& text) {
+    const auto matcher = grammar->NewMatcher({.end_tokens = {kEnd}});
+    const ConstraintStep& step = Next(matcher.get(), text);
+    return step.kind == ConstraintStep::Kind::kEnd ||
+           (step.kind == ConstraintStep::Kind::kChoice && Allows(step, kEnd));
+  }
+
+  const PieceTokenizer tokenizer_ = Tokenizer();
+  std::atomic<int> wakes_{0};
+  std::shared_ptr<ConstraintCompiler> grammars_;
+};
+
+using Kind = Constraint::Kind;
+using StepKind = ConstraintStep::Kind;
+
+TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
+  struct Row {
+    std::string schema;
+    std::vector<std::string> good, bad;
+  };
+  const Row rows[] = {
+      {R"({"type":"object"})", {"{}", R"({"a":[1,{"b":null}]})"}, {"[]", "{", R"({"a"})"}},
+      {R"({"properties":{"a":{"type":"integer"},"b":{"type":"null"}},"required":["b"]})",
+       {R"({"a":1,"b":null})", R"({ "b" : null })"},
+       {R"({"a":1})", R"({"b":null,"a":1})", R"({"a":"x","b":null})", R"({"b":null,"c":1})"}},
+      {R"({"type":"object","additionalProperties":{"type":"boolean"},"minProperties":1,"maxProperties":2})",
+       {R"({"x":true})", R"({"x":true,"y":false})"},
+       {"{}", R"({"x":1})", R"({"x":true,"y":true,"z":true})"}},
+      {R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":2})",
+       {"[1]", "[1, 22]"},
+       {"[]", "[1,2,3]", "[1.5]", "[1,]"}},
+      {R"({"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}]})",
+       {"[null,true]", "[null]"},
+       {"[null,true,1]", "[true,null]"}},
+      {R"({"type":"string","minLength":2,"maxLength":3})",
+       {R"("ab")", R"("abc")"},
+       {R"("a")", R"("abcd")", "\"a\tb\"", R"("a\b")"}},
+      {R"({"type":"string","pattern":"^a.[^b]+$"})",
+       {R"("axy")", R"("a--c")"},
+       {R"("ab")", R"("axb")", "\"a\"x\"", "\"a\\x\"", "\"axy\n\""}},
+      {R"({"type":"string","format":"date"})", {R"("2026-11-30")"}, {R"("2026-13-01")", R"("x")"}},
+      {R"({"type":"string"})", {R"("a\"\\\u00e9")"}, {"\"\n\"", R"("\x")", "a"}},
+      {R"({"type":"integer","minimum":-5,"exclusiveMaximum":12})",
+       {"-5", "0", "11"},
+       {"-6", "12", "1.0", "01", "-0"}},
+      {R"({"type":"number","minimum":0.5,"maximum":2})",
+       {"0.5", "1.25", "2"},
+       {"0.4", "2.1", "-1"}},
+      {R"({"type":["boolean","null"]})", {"true", "null"}, {"1", "\"\""}},
+      {R"({"enum":["a b",1,null,{"x":[]}]})", {R"("a b")", "1", "null"}, {"2", "\"a\""}},
+      {R"({"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#"}}]})",
+       {"null", "[]", "[[],[null,[]]]"},
+       {"[1]", "[[]", "{}"}},
+      {R"({"oneOf":[{"type":"null"},{"type":"boolean"}]})", {"null", "true"}, {"1"}},
+  };
+  for (const Row& row : rows) {
+    const auto grammar = Compile(Kind::kJsonSchema, row.schema);
+    ASSERT_EQ(Await(*grammar), absl::OkStatus()) << row.schema;
+    for (const std::string& text : row.good) {
+      EXPECT_TRUE(Accepts(grammar.get(), text)) << row.schema << " " << text;
+    }
+    for (const std::string& text : row.bad) {
+      EXPECT_FALSE(Accepts(grammar.get(), text)) << row.schema << " " << text;
+    }
+  }
+}
+
+TEST_F(GrammarsTest, WhiteSpaceIsBounded) {
+  const auto grammar = Compile(Kind::kJsonObject, "");
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  EXPECT_TRUE(Accepts(grammar.get(), "{" + std::string(12, ' ') + "}"));
+  EXPECT_FALSE(Accepts(grammar.get(), "{" + std::string(13, ' ') + "}"));
+}
+
+TEST_F(GrammarsTest, ARegularExpressionMatchesTheWholeText) {
+  const auto grammar = Compile(Kind::kRegex, R"(^(yes|no), [\w.]{2,3}|\x40)");
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  for (const char* text : {"yes, a.b", "no, __", "@"}) EXPECT_TRUE(Accepts(grammar.get(), text));
+  for (const char* text : {"yes, a", "yes", "no, a-b", "@@", ""}) {
+    EXPECT_FALSE(Accepts(grammar.get(), text)) << text;
+  }
+}
+
+TEST_F(GrammarsTest, OnlyTokensThatContinueTheTextAreAllowed) {
+  const auto grammar = Compile(Kind::kJsonSchema, R"({"properties":{"ab":{"type":"boolean"}}})");
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  const auto matcher = grammar->NewMatcher({.forced = true, .end_tokens = {kEnd}});
+  const ConstraintStep& first = Next(matcher.get(), "");
+  EXPECT_EQ(first.forced, std::vector<int32_t>{'{'});
+  EXPECT_TRUE(Allows(first, '"') && Allows(first, '}') && Allows(first, ' '));
+  EXPECT_FALSE(Allows(first, 'a') || Allows(first, kEnd) || Allows(first, kTrue));
+  matcher->TakeForced();
+  const ConstraintStep& key = Push(matcher.get(), {'"'});
+  EXPECT_EQ(key.forced, (std::vector<int32_t>{'a', 'b'}));  // then '"', or '":'
+  matcher->TakeForced();
+  const ConstraintStep& value = Push(matcher.get(), {128});
+  EXPECT_TRUE(Allows(value, kTrue) && Allows(value, 't') && Allows(value, 'f'));
+  const ConstraintStep& end = Next(matcher.get(), "false}");
+  EXPECT_EQ(end.kind, StepKind::kEnd);
+  EXPECT_TRUE(matcher->Bits().empty());
+  EXPECT_GT(wakes_, 4);
+}
+
+TEST_F(GrammarsTest, ATokenThatCannotFollowFailsItsMatcherAlone) {
+  const auto grammar = Compile(Kind::kRegex, "abc");
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  const auto bad = grammar->NewMatcher({}), good = grammar->NewMatcher({});
+  const ConstraintStep& step = Next(bad.get(), "aac");
+  EXPECT_EQ(step.kind, StepKind::kFailed);
+  EXPECT_EQ(ReasonOf(step.status), "CONSTRAINT_MISMATCH");
+  EXPECT_EQ(step.status.message().substr(0, 8), "Token 1 ");
+  EXPECT_EQ(Next(good.get(), "ab").kind, StepKind::kChoice);
+}
+
+TEST_F(GrammarsTest, TextBeginsBehindTheFirstOfAfter) {
+  const auto grammar = Compile(Kind::kJsonObject, "");
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  const MatcherSpec spec = {
+      .end_tokens = {kEnd}, .before = "<think>", .after = {"</think>", "END"}};
+  auto matcher = grammar->NewMatcher(spec);
+  const ConstraintStep& free = Next(matcher.get(), "so I think EN ");
+  EXPECT_TRUE(Allows(free, 'z') && Allows(free, '}'));
+  EXPECT_FALSE(Allows(free, kEnd));
+  Next(matcher.get(), "</thin");
+  const ConstraintStep& last = Next(matcher.get(), "k");
+  EXPECT_TRUE(Allows(last, '>') && Allows(last, 133));  // ">{": a text begins with what is behind
+  EXPECT_EQ(Next(matcher.get(), ">").kind, StepKind::kChoice);
+  EXPECT_FALSE(Allows(*matcher->step(), 'z'));
+  EXPECT_TRUE(Accepts(grammar.get(), "{}"));
+  matcher = grammar->NewMatcher(spec);
+  EXPECT_EQ(Push(matcher.get(), {'x', 130, 131}).kind, StepKind::kChoice);
+  EXPECT_TRUE(Allows(*matcher->step(), '{') && !Allows(*matcher->step(), 'z'));
+  MatcherSpec begun = spec;
+  begun.before = "<think>\n</think>\n\n";
+  matcher = grammar->NewMatcher(begun);
+  EXPECT_FALSE(Allows(Next(matcher.get(), ""), 'z'));
+}
+
+TEST_F(GrammarsTest, HostileGrammarsEndWithAnErrorThatSaysWhy) {
+  const auto grammar = Compile(Kind::kJsonSchema, R"({"$ref":"#"})");  // nothing satisfies it
+  EXPECT_EQ(ReasonOf(Await(*grammar)), "CONSTRAINT_NOT_SPELLABLE");
+  const auto accents = Compile(Kind::kRegex, "\xC3\xA9");
+  EXPECT_EQ(ReasonOf(Await(*accents)), "CONSTRAINT_NOT_SPELLABLE");
+  // Compiled at once, but a mask takes exponential time.
+  std::string nested = "a";
+  for (int i = 0; i < 800; ++i) nested = "(" + nested + "){1,9}";
+  const auto slow = Compile(Kind::kRegex, nested);
+  ASSERT_EQ(Await(*slow), absl::OkStatus());
+  const auto matcher = slow->NewMatcher({}), other = slow->NewMatcher({});
+  Next(other.get(), "");
+  for (int i = 0; i < 1000 && Next(matcher.get(), "a").kind == StepKind::kChoice; ++i) continue;
+  EXPECT_EQ(matcher->step()->kind, StepKind::kFailed);
+  EXPECT_EQ(ReasonOf(matcher->step()->status), "CONSTRAINT_TOO_HARD");
+  EXPECT_NE(matcher->step()->status.message().find("too much time"), std::string::npos)
+      << matcher->step()->status;
+  EXPECT_EQ(Next(other.get(), "a").kind, StepKind::kFailed);  // of the same process
+  EXPECT_EQ(Await(*Compile(Kind::kRegex, "a")), absl::OkStatus());
+}
+
+TEST_F(GrammarsTest, AGrammarIsKeptUntilItFails) {
+  const auto first = Compile(Kind::kRegex, "abc");
+  ASSERT_EQ(Await(*first), absl::OkStatus());
+  EXPECT_EQ(Compile(Kind::kRegex, "abc"), first);
+  const auto matcher = first->NewMatcher({});
+  ASSERT_EQ(Next(matcher.get(), "a").kind, StepKind::kChoice);
+  // The only child of this process.
+  pid_t child = 0;
+  std::ifstream("/proc/thread-self/children") >> child;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (child == 0) std::ifstream(thread.path() / "children") >> child;
+  }
+  ASSERT_GT(child, 0);
+  kill(child, SIGKILL);
+  while (first->status()->ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(ReasonOf(*first->status()), "CONSTRAINT_TOO_HARD");
+  EXPECT_EQ(Next(matcher.get(), "b").kind, StepKind::kFailed);
+  EXPECT_EQ(Await(*Compile(Kind::kRegex, "abc")), absl::OkStatus());
+}
+
+TEST_F(GrammarsTest, AServerWithoutTheLibrarySaysWhatToRun) {
+  grammars_ = CreateGrammars(tokenizer_, tokenizer_.size(), {.program = "/nonexistent"});
+  const absl::Status status = Await(*Compile(Kind::kRegex, "a"));
+  EXPECT_EQ(ReasonOf(status), "CONSTRAINT_UNAVAILABLE");
+  EXPECT_NE(status.message().find("deploy/setup.sh --constraints"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rivulet
