@@ -16,6 +16,7 @@
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
 #include "server/base/file_watch.h"
+#include "server/constraints/grammars.h"
 #include "server/grpc/admin/admin_service.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health/health_watch.h"
@@ -139,6 +140,10 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   RIVULET_RETURN_IF_ERROR(CheckHostMemory(config, chosen.backend->limits()));
   RIVULET_RETURN_IF_ERROR(CheckKeptMemory(config, chosen.backend->limits()));
   SetStateOptions(config, &options);
+  if (model->tokenizer() != nullptr) {
+    options.constraints =
+        CreateGrammars(*model->tokenizer(), model->config().vocab_size, GrammarsOptions());
+  }
   RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));
   RIVULET_ASSIGN_OR_RETURN(std::vector<WarmState> states, warm.Of(*model, chosen.backend->limits(),
                                                                   options.states.max_memory_bytes));

@@ -61,16 +61,19 @@ class EngineImpl final : public SteppedEngine {
         clock_(clock),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
-        view_{&config_, tokenizer, ModelFingerprint(StampOf(model_.get(), limits_))},
+        view_{&config_, tokenizer, ModelFingerprint(StampOf(model_.get(), limits_)),
+              limits_.late_masks},
         queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,
               IdentityOf(config_, StampOf(model_.get(), limits_)), StampOf(model_.get(), limits_),
               std::move(disk), std::move(warm)) {
+    if (options_.constraints != nullptr) options_.constraints->SetWake([this] { queue_.Wake(); });
     if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { RunLoop(); });
   }
 
   ~EngineImpl() override {
+    if (options_.constraints != nullptr) options_.constraints->SetWake(nullptr);
     queue_.Stop();
     if (thread_.joinable()) {
       thread_.join();
@@ -140,6 +143,10 @@ class EngineImpl final : public SteppedEngine {
 absl::StatusOr<std::shared_ptr<Reply>> EngineImpl::Generate(GenerateSpec spec,
                                                             ReplyListener* listener) {
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
+  Grammar grammar;
+  if (spec.constraint) {
+    RIVULET_ASSIGN_OR_RETURN(grammar, GrammarOf(*spec.constraint));
+  }
   const bool in_session = spec.session.has_value();
   const NewTokens max_new = MostNewTokens(spec, view_, options_);
   // With a session the fingerprint is known only in Generation::Begin.
@@ -155,8 +162,8 @@ absl::StatusOr<std::shared_ptr<Reply>> EngineImpl::Generate(GenerateSpec spec,
         ReplyFingerprint(SessionFingerprint(view_.fingerprint, ref.id, *ref.position, /*hash=*/0),
                          spec, max_new.asked);
   }
-  auto request =
-      std::make_unique<Generation>(std::move(spec), max_new.most, view_, options_, listener);
+  auto request = std::make_unique<Generation>(std::move(spec), std::move(grammar), max_new.most,
+                                              view_, options_, listener);
   request->claim.identity = identity;
   if (!in_session) request->reply->SetFingerprint(fingerprint);
   const std::shared_ptr<Reply> reply = request->reply;

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "model/config.h"
 #include "model/text/text_tokenizer.h"
+#include "server/constraints/compiler.h"
 #include "server/sessions/replicated/session_store.h"
 #include "server/sessions/replicated/state_archive.h"
 #include "server/sessions/session_table.h"
@@ -24,6 +25,7 @@ struct ModelView {
   const ModelConfig* config = nullptr;
   const TextTokenizer* tokenizer = nullptr;  // null: no text
   uint64_t fingerprint = 0;                  // ModelFingerprint (reply_fingerprint.h)
+  bool late_masks = false;                   // BackendLimits::late_masks
 };
 
 // Which states of sessions are published for other replicas.
@@ -63,6 +65,7 @@ struct EngineOptions {
   PrefixCacheLimits prefix_cache;  // of the states that prompts share, a part of `states`
   int max_cache_positions = 16;    // PromptCacheSpec::positions
   int max_cache_salt_bytes = 64;
+  std::shared_ptr<ConstraintCompiler> constraints;  // null: none, they are refused
   // Performance.
   // Prompt tokens fed per run while no other reply is running (0: the backend's preference), and
   // while other replies are running (0: a quarter of prefill_tokens_idle).

@@ -31,6 +31,13 @@ class Fingerprint {
     Add(uint64_t{text.size()});
     for (const char byte : text) Add(int32_t{byte});
   }
+  void Add(const std::optional<Constraint>& constraint) {
+    Add(static_cast<int32_t>(constraint->kind));
+    Add(absl::string_view(constraint->text));
+    Add(constraint->choices);
+    Add(constraint->begin_position.value_or(-1));
+    Add(constraint->after);
+  }
   template <typename Item>
   void Add(const std::vector<Item>& list) {
     Add(uint64_t{list.size()});

@@ -15,6 +15,7 @@
 #include "model/base/fields.h"
 #include "model/sampler.h"
 #include "server/base/key_account.h"
+#include "server/constraints/constraint.h"
 #include "server/sessions/session.h"
 
 namespace rivulet {
@@ -127,11 +128,13 @@ struct GenerateSpec {
   int num_top_logprobs = 0;
   std::optional<LostReply> resume;  // absent: a new reply
   absl::Time deadline = absl::InfiniteFuture();
+  std::optional<Constraint> constraint;  // of the text of each sample
 };
 // The fields are in the order in which ReplyFingerprint hashes them; a new field goes last.
 RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
                start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
-               include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline)
+               include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline,
+               constraint)
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {
@@ -184,7 +187,12 @@ struct ScoreResult {
   Usage usage;                             // prompt_tokens and times
 };
 
-enum class FinishReason : uint8_t { kLength, kStopToken, kStopString };
+enum class FinishReason : uint8_t {
+  kLength,
+  kStopToken,
+  kStopString,
+  kConstraint,  // the text of the constraint is complete, and nothing may follow
+};
 
 // Why and how one sample ended.
 struct Finish {

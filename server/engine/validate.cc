@@ -131,6 +131,22 @@ absl::Status CheckCache(const PromptCacheSpec& cache, int64_t given, const Engin
   return absl::OkStatus();
 }
 
+absl::Status CheckConstraint(const GenerateSpec& spec, const ModelView& model,
+                             const EngineOptions& options) {
+  if (!spec.constraint) return absl::OkStatus();
+  if (model.tokenizer == nullptr || options.constraints == nullptr) {
+    return InvalidField("NO_TOKENIZER", "constraint",
+                        "constraint is set; this model has no tokenizer.");
+  }
+  if (spec.ignore_eos) {
+    return InvalidField(
+        "CONSTRAINT_INVALID", "stop.ignore_eos",
+        "stop.ignore_eos is true beside a constraint, which says where a text ends.");
+  }
+  if (spec.session) return absl::OkStatus();  // its length is known when its turn comes
+  return CheckConstraintBegin(spec, std::ssize(spec.prompt));
+}
+
 absl::Status CheckResumedSamples(const GenerateSpec& spec) {
   if (!spec.resume) return absl::OkStatus();
   const std::vector<std::vector<int32_t>>& samples = spec.resume->tokens;
@@ -179,6 +195,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
       CheckRange(spec.num_samples, 1, max_samples, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
   RIVULET_RETURN_IF_ERROR(CheckRequestTokens(spec, options));
   RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
+  RIVULET_RETURN_IF_ERROR(CheckConstraint(spec, model, options));
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));
@@ -212,6 +229,12 @@ absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, in
                                      max_new, "."));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckConstraintBegin(const GenerateSpec& spec, int64_t given) {
+  if (!spec.constraint || !spec.constraint->begin_position) return absl::OkStatus();
+  return CheckRange(*spec.constraint->begin_position, 0, given, "CONSTRAINT_INVALID",
+                    "constraint.begin_position");
 }
 
 absl::Status PositionNeeded() {

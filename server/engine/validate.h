@@ -44,6 +44,10 @@ int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options)
 // and continue after tokens that the client never saw.
 absl::Status PositionNeeded();
 
+// Constraint::begin_position of `spec` is among the `given` tokens of the sequence, with the
+// prompt.
+absl::Status CheckConstraintBegin(const GenerateSpec& spec, int64_t given);
+
 // What limits the length of a sequence.
 enum class LimitOf : uint8_t {
   kModel,     // the positions that the model can represent

@@ -72,6 +72,17 @@ int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const Fake
   return is_bos ? static_cast<int32_t>((static_cast<uint64_t>(token) + 1) % choices) : token;
 }
 
+int32_t FakeMasked(int32_t drawn, int vocab_size, std::span<const uint32_t> mask) {
+  const auto allowed = [mask](int32_t token) {
+    return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+  };
+  for (int i = 0; i < vocab_size; ++i) {
+    const int32_t token = (drawn + i) % vocab_size;
+    if (allowed(token)) return token;
+  }
+  return drawn;
+}
+
 std::vector<float> FakeState(const FakeHistory& history, const StateSize& size) {
   std::vector<float> values(size.At(history.count) / sizeof(float));
   for (size_t i = 0; i < 4; ++i) {  // 16 bits a float: finite and exact
@@ -213,6 +224,7 @@ absl::Status FakeBackend::CopySlot(Slot from, Slot to) {
   if (absl::Status status = CheckSlot(to); !status.ok()) return status;
   if (from == to) return Violation("CopySlot to itself");
   state(to).history = state(from).history;
+  state(to).late = false;
   state(to).zeroed = state(from).zeroed;
   std::lock_guard<std::mutex> lock(probe_->mutex_);
   ++probe_->copied_;
@@ -277,7 +289,9 @@ absl::Status FakeBackend::CheckRow(const RunRow& row) {
   if (row.position != slot.history.count) {
     return fail(absl::StrCat("position ", row.position, " after ", slot.history.count, " tokens"));
   }
-  if (row.tokens.empty()) return fail("no tokens");
+  if (row.tokens.empty() && !slot.late) return fail("no tokens");
+  if (row.mask != nullptr && (run_.num_steps > 1 || !row.sample))
+    return fail("a mask of a long run");
   for (int32_t token : row.tokens) {
     if (token < 0 || token >= config_.vocab_size) return fail(absl::StrCat("token ", token));
   }
@@ -354,6 +368,7 @@ absl::Status FakeBackend::Submit(const Run& run) {
 
 void FakeBackend::FirstStep(int index, const RunRow& row) {
   FakeHistory& history = state(row.slot).history;
+  if (!row.tokens.empty()) state(row.slot).late = false;
   for (size_t t = 0; t < row.tokens.size(); ++t) {
     history.Feed(row.tokens[t], row.count_as_output);
     for (const OutputRequest& output : row.outputs) {
@@ -375,17 +390,26 @@ void FakeBackend::FirstStep(int index, const RunRow& row) {
     records_.push_back(std::move(record));
   }
   if (!row.sample) return;
-  left_[static_cast<size_t>(index)] = row.max_samples;
+  left_[static_cast<size_t>(index)] = row.mask == nullptr ? row.max_samples : 1;
   Draw(index);
 }
 
 void FakeBackend::Draw(int index) {
   const auto i = static_cast<size_t>(index);
-  const SlotState& slot = state(run_.rows[i].slot);
+  SlotState& slot = state(run_.rows[i].slot);
   Record record;
   record.row = index;
   record.position = slot.history.count;
   record.token = FakeDraw(config_, options_.script, slot.history, slot.sampler);
+  if (const TokenMask* const mask = run_.rows[i].mask) {
+    const std::span<const uint32_t> bits = mask->Bits();
+    record.late = slot.late = bits.empty();
+    if (record.late) {
+      left_[i] = 0;
+      return records_.push_back(std::move(record));
+    }
+    record.token = FakeMasked(record.token, config_.vocab_size, bits);
+  }
   const auto& stops = slot.sampler.stop_ids;
   record.stopped = std::find(stops.begin(), stops.end(), record.token) != stops.end();
   record.logprob = slot.sampler.want_logprobs ? slot.history.Logprob(record.token)

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,9 @@ struct FakeBackendOptions {
       -1;             // the draw after this number of fed tokens finds no finite outputs
   FakeScript script;  // null: the hash
 };
+
+// Of a token that was drawn, the first one from it on, around the vocabulary, that `mask` allows.
+int32_t FakeMasked(int32_t drawn, int vocab_size, std::span<const uint32_t> mask);
 
 // The token drawn after `history` for `sampler`.
 int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const FakeHistory& history,
@@ -142,6 +146,7 @@ class FakeBackend final : public Backend {
                         .count = 777};  // content of a slot before its first zeroing
     bool zeroed = false, has_sampler = false;
     SlotSampler sampler;
+    bool late = false;  // its last row could not draw
   };
   absl::Status CountCall();
   absl::Status Violation(const std::string& what);

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
 #include "model/base/strict_json.h"
@@ -229,14 +230,12 @@ absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
     return body->Only("best_of", absl::StrCat(samples));
   }
   body->Known({"parallel_tool_calls", "prediction"});
-  constexpr std::pair<const char*, const char*> kOnly[] = {
-      {"tools", "[]"},
-      {"functions", "[]"},
-      {"tool_choice", R"("none")"},
-      {"function_call", R"("none")"},
-      {"response_format", R"({"type":"text"})"},
-      {"modalities", R"(["text"])"},
-      {"store", "false"}};
+  constexpr std::pair<const char*, const char*> kOnly[] = {{"tools", "[]"},
+                                                           {"functions", "[]"},
+                                                           {"tool_choice", R"("none")"},
+                                                           {"function_call", R"("none")"},
+                                                           {"modalities", R"(["text"])"},
+                                                           {"store", "false"}};
   for (const auto& [name, supported] : kOnly) {
     const JsonValue* const value = body->Find(name);
     if (value == nullptr) continue;
@@ -247,12 +246,78 @@ absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
   return absl::OkStatus();
 }
 
+std::string ToJson(const JsonValue& value) {
+  switch (value.kind) {
+    case Kind::kNull:
+      return "null";
+    case Kind::kBool:
+      return value.boolean ? "true" : "false";
+    case Kind::kInteger:
+      return absl::StrCat(value.integer);
+    case Kind::kHugeInteger:
+    case Kind::kFloat:
+      return value.text;
+    case Kind::kString:
+      return JsonString(value.text);
+    case Kind::kArray:
+    case Kind::kObject:
+      break;
+  }
+  std::string items;
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    const std::string key = value.kind == Kind::kObject ? JsonString(value.keys[i]) + ":" : "";
+    absl::StrAppend(&items, i > 0 ? "," : "", key, ToJson(value.items[i]));
+  }
+  return value.kind == Kind::kObject ? "{" + items + "}" : "[" + items + "]";
+}
+
+// "response_format", and vLLM's "structured_outputs".
+absl::Status ReadConstraint(JsonReader* body, v1::GenerateRequest* request) {
+  if (body->Find("response_format") != nullptr) {
+    RIVULET_ASSIGN_OR_RETURN(JsonReader format, body->Object("response_format"));
+    enum class Type : uint8_t { kText, kObject, kSchema } type = Type::kText;
+    RIVULET_RETURN_IF_ERROR(format.Choice<Type>(
+        "type",
+        {{"text", Type::kText}, {"json_object", Type::kObject}, {"json_schema", Type::kSchema}},
+        &type));
+    if (type == Type::kObject) request->mutable_constraint()->set_json_object(true);
+    if (type != Type::kSchema) return absl::OkStatus();
+    RIVULET_ASSIGN_OR_RETURN(JsonReader given, format.Object("json_schema"));
+    RIVULET_ASSIGN_OR_RETURN(const JsonValue* schema, given.Get("schema", Kind::kObject));
+    request->mutable_constraint()->set_json_schema(ToJson(*schema));
+    return absl::OkStatus();
+  }
+  if (body->Find("structured_outputs") == nullptr) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(
+      JsonReader given,
+      body->Object("structured_outputs", {"json", "regex", "choice", "json_object"}));
+  v1::Constraint* const constraint = request->mutable_constraint();
+  if (const JsonValue* const schema = given.Find("json"); schema != nullptr) {
+    constraint->set_json_schema(schema->kind == Kind::kString ? schema->text : ToJson(*schema));
+  }
+  if (given.Find("regex") != nullptr) {
+    RIVULET_RETURN_IF_ERROR(given.Text("regex", constraint->mutable_regex()));
+  }
+  RIVULET_RETURN_IF_ERROR(IfThere(&given, "json_object", Kind::kBool, [&](const JsonValue& v) {
+    constraint->set_json_object(v.boolean);
+  }));
+  if (given.Find("choice") == nullptr) return absl::OkStatus();
+  return given.ForEach("choice", [&](const JsonValue& item, absl::string_view path) {
+    if (item.kind != Kind::kString) {
+      return kLineRules.Invalid(path, "is ", Describe(item), "; allowed: a text");
+    }
+    constraint->mutable_choices()->add_texts(item.text);
+    return absl::OkStatus();
+  });
+}
+
 // What completions and chats have in common.
 absl::Status ReadGenerate(JsonReader* body, bool is_chat, BatchLine* line,
                           v1::GenerateRequest* request) {
   RIVULET_RETURN_IF_ERROR(ReadSampling(body, request->mutable_sampling()));
   RIVULET_RETURN_IF_ERROR(ReadStop(body, request->mutable_stop()));
   RIVULET_RETURN_IF_ERROR(ReadMaxTokens(body, is_chat, request));
+  RIVULET_RETURN_IF_ERROR(ReadConstraint(body, request));
   RIVULET_RETURN_IF_ERROR(ReadLogprobs(body, line->openai, request->mutable_logprobs()));
   RIVULET_RETURN_IF_ERROR(IfThere(body, "add_special_tokens", Kind::kBool, [&](const JsonValue& v) {
     request->set_add_special_tokens(v.boolean);

@@ -44,6 +44,9 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   request.mutable_stop()->set_ignore_eos(options.ignore_eos);
   if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
   if (options.num_samples.has_value()) request.set_num_samples(*options.num_samples);
+  if (absl::Status status = SetConstraint(options.constraint, &request); !status.ok()) {
+    return status;
+  }
   if (options.logprobs) {
     request.mutable_logprobs()->set_enabled(true);
     request.mutable_logprobs()->set_top_n(options.top_logprobs);

@@ -45,6 +45,19 @@ absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view
   return bytes.str();
 }
 
+absl::Status SetConstraint(const ConstraintOptions& options, v1::GenerateRequest* request) {
+  if (!options.json_schema.empty()) {
+    absl::StatusOr<std::string> schema = ReadBytes(options.json_schema, "--json-schema");
+    if (!schema.ok()) return schema.status();
+    request->mutable_constraint()->set_json_schema(*std::move(schema));
+  }
+  if (!options.regex.empty()) request->mutable_constraint()->set_regex(options.regex);
+  for (const std::string& choice : options.choices) {
+    request->mutable_constraint()->mutable_choices()->add_texts(choice);
+  }
+  return absl::OkStatus();
+}
+
 void SetSession(const SessionOptions& options, v1::SessionRef* session) {
   session->set_session_id(options.id);
   if (options.position.has_value()) session->set_position(*options.position);

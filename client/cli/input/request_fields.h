@@ -49,6 +49,8 @@ void SetSpecialTokens(const SpecialTokenOptions& options, Request* request) {
   if (options.parse.has_value()) request->set_parse_special_tokens(*options.parse);
 }
 
+// Sets what is given. Errors: those of ReadBytes.
+absl::Status SetConstraint(const ConstraintOptions& options, v1::GenerateRequest* request);
 void SetSession(const SessionOptions& options, v1::SessionRef* session);
 void SetCache(const CacheOptions& options, v1::PromptCache* cache);
 // `name`: as in GenerateOptions::priority.

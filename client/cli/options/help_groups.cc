@@ -31,6 +31,7 @@ const std::vector<HelpGroup>& HelpGroups() {
        {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
         "--frequency-penalty", "--presence-penalty", "--logit-bias", "--seed", "--num-samples"}},
       {"Length", {"--max-tokens", "--stop", "--stop-token", "--ignore-eos"}},
+      {"Form", {"--json-schema", "--regex", "--choices"}},
       {"Output",
        {"--json", "--logprobs", "--top-logprobs", "--out", "--columns", "--picture", "--outputs",
         "--count", "--show-prompt", "--stats", "--unordered", "--progress"}},

@@ -20,6 +20,17 @@
 namespace rivulet {
 namespace {
 
+void AddConstraint(CLI::App* app, ConstraintOptions* constraint) {
+  CLI::Option_group* const form = app->add_option_group("Form", "What the text must be");
+  form->add_option("--json-schema", constraint->json_schema,
+                   "JSON that satisfies the JSON schema in this file")
+      ->check(PathGiven());
+  Utf8(form->add_option("--regex", constraint->regex, "A text that this expression matches whole"));
+  Utf8(form->add_option("--choices", constraint->choices, "One of these texts: A,B"))
+      ->delimiter(',');
+  form->require_option(0, 1);
+}
+
 void AddGenerate(CLI::App* app, GenerateOptions* options) {
   AddTarget(app, &options->target);
   AddPrompt(app, "The prompt: what to continue", options);
@@ -46,6 +57,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   AddIds(app, "--stop-token", &options->stop_tokens,
          "End when one of these token ids is sampled: 1,2,3");
   app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
+  AddConstraint(app, &options->constraint);
   CLI::Option* const json =
       app->add_flag("--json", options->json, "Print each part of the reply as a line of JSON");
   CLI::Option* const logprobs =

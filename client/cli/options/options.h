@@ -74,6 +74,13 @@ struct CacheOptions {
   std::vector<int64_t> positions;
 };
 
+// What the text must be; at most one is set.
+struct ConstraintOptions {
+  std::string json_schema;  // file
+  std::string regex;
+  std::vector<std::string> choices;
+};
+
 // Without a prompt: an empty prompt, or none with a session.
 struct GenerateOptions : PromptOptions {
   TargetOptions target;
@@ -87,6 +94,7 @@ struct GenerateOptions : PromptOptions {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;
   bool ignore_eos = false;
+  ConstraintOptions constraint;
   bool logprobs = false;
   int32_t top_logprobs = 0;
   bool json = false;

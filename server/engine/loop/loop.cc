@@ -180,6 +180,10 @@ void Loop::TakeArrivals() {
   if (emitter_->HandAll()) queue_->EndsHanded();
   // After Exchange, too: reads that finish from now on wake the loop again.
   if (TakeFetchedStates()) Publish();
+  for (const RequestId id : std::exchange(preparing_, {})) {
+    const auto found = requests_.find(id);
+    if (found != requests_.end()) Begin(found->second.get());
+  }
   if (sharing_ != nullptr) TakeReplicated();
   for (auto& arrival : arrivals_.requests) {
     LiveRequest* request = arrival.get();
@@ -232,6 +236,10 @@ void Loop::ExpireDeadlines() {
 
 absl::Status Loop::RunWhatCanRun(bool* ran) {
   NotePhase(LoopPhase::kAdmit);
+  for (Sequence* const sequence : slots_.holders()) {
+    if (sequence->TakeKnown()) Flush(sequence);
+  }
+  slots_.ForgetEnded();
   RIVULET_RETURN_IF_ERROR(ParkReaders());
   RIVULET_RETURN_IF_ERROR(PreemptOthers());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
@@ -329,6 +337,12 @@ void Loop::CloseSession(Session* session, LiveRequest* closing) {
 
 void Loop::Begin(LiveRequest* request) {
   using State = RequestLife::State;
+  const std::optional<absl::Status> prepared = request->Prepare();
+  if (!prepared) {
+    if (request->life.state() != State::kPrepares) request->life.Go(State::kPrepares);
+    return preparing_.push_back(request->id);  // TakeArrivals calls this again
+  }
+  if (!prepared->ok()) return EndRequest(request, *prepared);
   if (sharing_ != nullptr && request->session != nullptr &&
       request->life.state() != State::kClaims) {
     request->life.Go(State::kClaims);
@@ -405,6 +419,7 @@ absl::Status Loop::ParkReaders() {
   }
   const auto bytes_of = [this](const LiveRequest& request) { return slots_.BytesOf(request); };
   for (LiveRequest* request : readers_.Yielding(needed, slots_.parked_bytes(), bytes_of)) {
+    if (request->keeps_slots()) continue;  // a later turn takes them
     RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/true));
     request->life.Go(RequestLife::State::kParked);
     admission_.GiveBack(request->id, request->open_sequences);
@@ -415,6 +430,7 @@ absl::Status Loop::ParkReaders() {
 absl::Status Loop::PreemptOthers() {
   for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
     LiveRequest* const request = requests_.at(id).get();
+    if (request->keeps_slots()) continue;  // a later turn takes them
     RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/false));
     request->life.Go(RequestLife::State::kWaitsAgain);
     request->times.resumed = now_;

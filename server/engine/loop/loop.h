@@ -147,6 +147,7 @@ class Loop {
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and the slots of each tenant
   ReaderGate readers_;
+  std::vector<RequestId> preparing_;  // LiveRequest::Prepare has more to do
 };
 
 }  // namespace rivulet

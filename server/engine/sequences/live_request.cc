@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/sequences/live_request.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -20,8 +21,11 @@ bool RequestLife::Allowed(State from, State to) {
   if (to == State::kEnded) return from != State::kEnded;
   switch (from) {
     case State::kArrived:
-      return to == State::kWaitsForTurn || to == State::kClaims || to == State::kFindsState;
+      if (to == State::kWaitsForTurn) return true;
+      [[fallthrough]];
     case State::kWaitsForTurn:
+      return to == State::kPrepares || to == State::kClaims || to == State::kFindsState;
+    case State::kPrepares:
       return to == State::kClaims || to == State::kFindsState;
     case State::kClaims:
       return to == State::kFindsState;
@@ -76,6 +80,11 @@ void LiveRequest::KeepState(int64_t fed, StatePtr state, PrefixCache* cache) {
   keep.NoteKept(fed);
   if (session != nullptr) session->Keep({fed, state});
   if (cached && keep.HasPoint(fed)) cached->Keep(cache, sequence_tokens(), fed, std::move(state));
+}
+
+bool LiveRequest::keeps_slots() const {
+  return std::any_of(sequences.begin(), sequences.end(),
+                     [](const auto& sequence) { return sequence->keeps_slot(); });
 }
 
 }  // namespace rivulet

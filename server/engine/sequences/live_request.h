@@ -26,8 +26,8 @@ class SessionTable;
 
 // RequestLife: where a request is between its arrival and its end.
 //
-//   kArrived ─┬─> kWaitsForTurn ─┬─> (kClaims) ─┐              ┌── kFetchesState <──┐
-//             └──────────────────┴──────────────┴─> kFindsState ┴─> kWaitsForSlots <─┘
+//   kArrived ─┬─> kWaitsForTurn ─┬─> (kPrepares, kClaims) ─┐              ┌── kFetchesState <──┐
+//             └──────────────────┴─────────────────────────┴─> kFindsState ┴─> kWaitsForSlots <─┘
 //                                                        │
 //                              kWaitsAgain ─────────> kHoldsSlots ──> (kParked or kWaitsAgain)
 //                                   └───── kParked <──────┘
@@ -42,6 +42,7 @@ class RequestLife {
   enum class State : uint8_t {
     kArrived,        // not handled yet
     kWaitsForTurn,   // another request has its session
+    kPrepares,       // its constraint is being compiled
     kClaims,         // it has its session here, and claims it in the store that replicas share
     kFindsState,     // it has begun: its effect on the session is known
     kFetchesState,   // the state that it continues from is being read
@@ -147,6 +148,9 @@ class LiveRequest : public Outlet {
   absl::Status status;  // how it ended; set before the end is handed over
   Usage usage;          // likewise
 
+  // Called when its turn has come, and again while it is nullopt: then something must be prepared
+  // first, without a slot. An error ends the request and has changed nothing.
+  virtual std::optional<absl::Status> Prepare() { return absl::OkStatus(); }
   // Its turn has come, so the content of its session is known. May set num_slots to 0 if nothing
   // has to be fed. An error ends the request and has changed nothing.
   virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
@@ -179,6 +183,8 @@ class LiveRequest : public Outlet {
   virtual void SetWake(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param)
   // The question of the request to a shared store; null: none.
   virtual const SessionLookup* lookup() const { return nullptr; }
+  // Sequence::keeps_slot of one.
+  bool keeps_slots() const;
   // Adds to the error that ends the request the place where a client can continue.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };

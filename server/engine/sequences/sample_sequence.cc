@@ -15,12 +15,14 @@
 
 namespace rivulet {
 
-Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
-                       const EngineOptions& engine_options, ReplyListener* reply_listener)
+Generation::Generation(GenerateSpec spec_in, Grammar grammar_in, int64_t max_new_tokens,
+                       const ModelView& model_view, const EngineOptions& engine_options,
+                       ReplyListener* reply_listener)
     : model(model_view),
       options(engine_options),
       spec(std::move(spec_in)),
       max_new(max_new_tokens),
+      grammar(std::move(grammar_in)),
       stop_strings(spec.stop_strings),
       listener(reply_listener) {
   account.num_tokens = static_cast<int64_t>(spec.prompt.size());
@@ -44,6 +46,12 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
   feed.insert(feed.end(), spec.prompt.begin(), spec.prompt.end());
+}
+
+std::optional<absl::Status> Generation::Prepare() {
+  if (!spec.constraint) return absl::OkStatus();
+  if (compiled_ == nullptr) compiled_ = options.constraints->Compile(grammar, account.tenant);
+  return compiled_->status();
 }
 
 absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
@@ -71,6 +79,7 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
 absl::Status Generation::BeginReplyAt(int64_t position) {
   if (spec.session_seed) spec.sampling.seed = session->seed;
   const int64_t given = position + std::ssize(spec.prompt);
+  RIVULET_RETURN_IF_ERROR(CheckConstraintBegin(spec, given));
   const NewTokens tokens = MaxNewTokens(spec, given, model, options);
   max_new = tokens.most;
   const uint64_t hash = session->history.HashAt(position);
@@ -170,7 +179,43 @@ void Generation::OnEnd() {
   listener->OnReady();
 }
 
+std::vector<int32_t> Generation::EndTokens() const {
+  std::vector<int32_t> tokens = spec.stop_ids;
+  const ModelConfig& config = *model.config;
+  if (config.eos_token_id && !spec.ignore_eos) {
+    tokens.push_back(*config.eos_token_id);
+    tokens.insert(tokens.end(), config.more_eos_token_ids.begin(), config.more_eos_token_ids.end());
+  }
+  return tokens;
+}
+
+std::unique_ptr<ConstraintMatcher> Generation::NewMatcher(std::span<const int32_t> resumed) const {
+  if (compiled_ == nullptr) return nullptr;
+  const std::span<const int32_t> all = sequence_tokens();
+  const auto begin = static_cast<size_t>(spec.constraint->begin_position.value_or(std::ssize(all)));
+  MatcherSpec matcher;
+  matcher.forced = !spec.want_logprobs;  // which only a draw has
+  matcher.end_tokens = EndTokens();
+  matcher.after = spec.constraint->after;
+  for (size_t i = begin; i > 0 && matcher.before.size() < kMaxAfterBytes; --i) {
+    matcher.before.insert(0, std::string(model.tokenizer->TokenBytes(all[i - 1])));
+  }
+  std::unique_ptr<ConstraintMatcher> made = compiled_->NewMatcher(matcher);
+  std::vector<int32_t> written(all.begin() + static_cast<ptrdiff_t>(begin), all.end());
+  written.insert(written.end(), resumed.begin(), resumed.end());
+  made->Push(written);
+  return made;
+}
+
 namespace {
+
+// The error for a constraint whose text cannot go on.
+absl::Status DeadEnd() {
+  ErrorDetail detail;
+  detail.reason = "CONSTRAINT_DEAD_END";
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   "No token of the model's vocabulary continues the constraint's text.", detail);
+}
 
 // Tokens of `feed` that are fed before decoding begins: without the last token if the state before
 // it is for several samples, or is to be kept.
@@ -188,13 +233,15 @@ SampleSequence::SampleSequence(Generation* owner, int index)
       index_(index),
       prefill_end_(PrefillEnd(*owner)),
       position_(owner->start.fed),
-      matcher_(&owner->stop_strings) {
+      matcher_(&owner->stop_strings),
+      constraint_(nullptr, false) {
   out_.sample_index = index;
   if (const TextTokenizer* tokenizer = owner->model.tokenizer) {
     decoder_.emplace(tokenizer, DecodeOptions());
   }
   const bool whole_prompt = prefill_end_ == feed_end();
   if (owner->spec.resume) Resume(owner->spec.resume->tokens[static_cast<size_t>(index)]);
+  constraint_ = SampleConstraint(owner->NewMatcher(resumed_), owner->model.late_masks);
   if (whole_prompt) prefill_end_ = feed_end();
   if (prefill_end_ == 0) {
     StartDecoding();
@@ -266,7 +313,7 @@ SequenceView SampleSequence::View() const {
     view.prefill_tokens = end - cursor_;
   }
   view.last_served = last_served;
-  view.single_step = !generate_->stop_strings.empty();
+  view.single_step = !generate_->stop_strings.empty() || constraint_;
   view.steps_left = generate_->max_new - drawn_;
   return view;
 }
@@ -294,13 +341,7 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   SlotSampler sampler;
   sampler.params = spec.sampling;
   sampler.sample_index = static_cast<uint32_t>(index_);
-  sampler.stop_ids = spec.stop_ids;
-  const ModelConfig& config = *generate_->model.config;
-  if (config.eos_token_id && !spec.ignore_eos) {
-    sampler.stop_ids.push_back(*config.eos_token_id);
-    sampler.stop_ids.insert(sampler.stop_ids.end(), config.more_eos_token_ids.begin(),
-                            config.more_eos_token_ids.end());
-  }
+  sampler.stop_ids = generate_->EndTokens();
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
   if (!host_state.empty()) {
@@ -313,7 +354,10 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
 
 void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
   const size_t begin = buffer->size();
-  if (phase_ == Phase::kDecode) {
+  if (constraint_.late()) {
+    tokens = 0;
+    run_row->sample = true;
+  } else if (phase_ == Phase::kDecode) {
     buffer->push_back(next_token_);
     run_row->count_as_output = next_is_output_;
     run_row->sample = true;
@@ -326,6 +370,7 @@ void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, Run
   run_row->position = position_;
   run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
   if (run_row->sample) {
+    run_row->mask = constraint_.mask();
     run_row->max_samples =
         static_cast<int>(std::min<int64_t>(num_steps, generate_->max_new - drawn_));
   }
@@ -337,6 +382,12 @@ void SampleSequence::OnRecord(Record* record) {
   if (finished) return;
   if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
   phase_ = Phase::kDecode;
+  if (record->late) return constraint_.OnLate();
+  Write(record);
+  if (!finished) constraint_.OnDrawn(next_token_);
+}
+
+void SampleSequence::Write(Record* record) {
   next_token_ = record->token;
   next_is_output_ = true;
   ++drawn_;
@@ -358,6 +409,41 @@ void SampleSequence::OnRecord(Record* record) {
   const absl::string_view text = tokenizer == nullptr ? "" : tokenizer->TokenBytes(record->token);
   Keep({record->token, text, record->logprob, std::move(record->top)});
   if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
+}
+
+bool SampleSequence::TakeKnown() {
+  using Kind = ConstraintStep::Kind;
+  const ConstraintStep* const step = finished ? nullptr : constraint_.Take();
+  if (step == nullptr) return false;
+  if (!step->forced.empty()) WriteForced(step->forced);
+  if (finished) return true;
+  if (step->kind == Kind::kEnd) {
+    End(FinishReason::kConstraint);
+  } else if (step->kind != Kind::kChoice) {
+    finished = true;
+    status = step->kind == Kind::kFailed ? step->status : DeadEnd();
+  }
+  return finished || !step->forced.empty();
+}
+
+void SampleSequence::WriteForced(std::span<const int32_t> forced) {
+  std::vector<int32_t> unfed;
+  if (!constraint_.late()) unfed.push_back(next_token_);
+  for (const int32_t token : forced) {
+    Record record;
+    record.token = token;
+    Write(&record);
+    if (finished) return;
+    unfed.push_back(token);
+  }
+  // Penalties count the tokens in their order.
+  const std::vector<int32_t>& given = drawn_tokens_.empty() ? unfed : drawn_tokens_;
+  resumed_.insert(resumed_.end(), given.begin(), given.end());
+  drawn_tokens_.clear();
+  constraint_.OnFeed();
+  phase_ = Phase::kPrefill;
+  prefill_end_ = feed_end();
+  cursor_ = prefill_end_ - std::ssize(unfed);
 }
 
 bool SampleSequence::ended_at_limit() const {

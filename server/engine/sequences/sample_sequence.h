@@ -19,9 +19,11 @@
 
 #include "absl/strings/string_view.h"
 #include "model/text/text_decoder.h"
+#include "server/constraints/compiler.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
 #include "server/engine/sequences/live_request.h"
+#include "server/engine/sequences/sample_constraint.h"
 #include "server/engine/sequences/stop_matcher.h"
 
 namespace rivulet {
@@ -29,10 +31,13 @@ namespace rivulet {
 class Generation final : public LiveRequest {
  public:
   // `max_new_tokens`: the most tokens that each sample draws; with a session it is known only in
-  // Begin. REQUIRES: `spec_in` is valid (validate.h), max_new_tokens >= 1.
-  Generation(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
-             const EngineOptions& engine_options, ReplyListener* reply_listener);
+  // Begin. `grammar_in`: of spec_in.constraint, if it has one. REQUIRES: `spec_in` is valid
+  // (validate.h), max_new_tokens >= 1.
+  Generation(GenerateSpec spec_in, Grammar grammar_in, int64_t max_new_tokens,
+             const ModelView& model_view, const EngineOptions& engine_options,
+             ReplyListener* reply_listener);
 
+  std::optional<absl::Status> Prepare() override;
   absl::Status Begin(SessionTable* table, absl::Time now) override;
   KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status StartFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
@@ -49,6 +54,7 @@ class Generation final : public LiveRequest {
   const EngineOptions& options;
   GenerateSpec spec;
   int64_t max_new;
+  const Grammar grammar;
   const StopStrings stop_strings;
   std::vector<int32_t>
       feed;  // the implied bos and the tokens after it, except what `start` has seen
@@ -65,21 +71,28 @@ class Generation final : public LiveRequest {
   std::optional<SessionProgress> Progress() const;
   // Sets up the reply that begins at `position` of the session; refuses to resume another reply.
   absl::Status BeginReplyAt(int64_t position);
+  // The tokens that end a sample.
+  std::vector<int32_t> EndTokens() const;
+  // A matcher that has seen what was written before, and then `resumed`; null: no constraint.
+  std::unique_ptr<ConstraintMatcher> NewMatcher(std::span<const int32_t> resumed) const;
 
   int64_t appended_ = 0;    // tokens of the prompt that the session did not hold already
   int64_t prompt_end_ = 0;  // position of the session after the prompt
   bool reader_slow_ = false;
+  std::shared_ptr<ConstraintGrammar> compiled_;  // null: no constraint, or not asked for yet
 };
 
 class SampleSequence final : public Sequence {
  public:
   SampleSequence(Generation* owner, int index);
 
-  bool runnable() const override { return phase_ != Phase::kWaitForFork; }
+  bool runnable() const override { return phase_ != Phase::kWaitForFork && !constraint_.waits(); }
   SequenceView View() const override;
   std::optional<SlotSampler> Sampler() const override;
   void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
+  bool TakeKnown() override;
+  bool keeps_slot() const override { return constraint_.late(); }
   bool Flush() override;
   Next OnRunDone() override;
   void OnForked() override { StartDecoding(); }
@@ -105,6 +118,10 @@ class SampleSequence final : public Sequence {
   int32_t FedToken(int64_t i) const;
   bool FedAsOutput(int64_t i) const;
   std::vector<TokenCount> History() const;
+  // Takes in a token that was drawn, or was the only one allowed.
+  void Write(Record* record);
+  // Writes the only tokens that were allowed, and feeds them with what was not fed before.
+  void WriteForced(std::span<const int32_t> forced);
   void Keep(HeldToken token);
   void EndAtMatch(const StopMatcher::Result& result);
   void Release(int count);
@@ -120,7 +137,8 @@ class SampleSequence final : public Sequence {
   int32_t next_token_ = 0;       // decode: the next token to feed,
   bool next_is_output_ = false;  // and whether it was drawn, by this request or an earlier one
   int drawn_in_run_ = 0;
-  std::vector<int32_t> resumed_;       // tokens that the client has and that are fed
+  // Tokens behind `feed` that are fed as a prompt is: those that the client has, and forced ones.
+  std::vector<int32_t> resumed_;
   int64_t skipped_ = 0;                // tokens to come that the client already has
   int64_t drawn_ = 0;                  // resumed_ included
   std::vector<int32_t> drawn_tokens_;  // without resumed_; filled only for penalties
@@ -129,7 +147,8 @@ class SampleSequence final : public Sequence {
   std::vector<HeldToken> held_;         // kept from the reply by matcher_
   int64_t text_bytes_ = 0;              // of the delivered tokens
   std::optional<TextDecoder> decoder_;  // where the model has a tokenizer
-  ReplyDelta out_;                      // to go to the reply with the next Flush
+  SampleConstraint constraint_;
+  ReplyDelta out_;  // to go to the reply with the next Flush
 };
 
 }  // namespace rivulet

@@ -118,6 +118,8 @@ v1::FinishReason ToWire(FinishReason reason) {
       return v1::FINISH_REASON_STOP_TOKEN;
     case FinishReason::kStopString:
       return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kConstraint:
+      return v1::FINISH_REASON_CONSTRAINT;
   }
   return v1::FINISH_REASON_UNSPECIFIED;
 }
@@ -204,6 +206,33 @@ void DescribeText(const ModelText& text, v1::GetModelReply* reply) {
   }
 }
 
+absl::StatusOr<Constraint> ToConstraint(const v1::Constraint& wire) {
+  Constraint constraint;
+  switch (wire.form_case()) {
+    case v1::Constraint::kJsonSchema:
+      constraint.kind = Constraint::Kind::kJsonSchema;
+      constraint.text = wire.json_schema();
+      break;
+    case v1::Constraint::kRegex:
+      constraint.kind = Constraint::Kind::kRegex;
+      constraint.text = wire.regex();
+      break;
+    case v1::Constraint::kChoices:
+      constraint.kind = Constraint::Kind::kChoices;
+      constraint.choices.assign(wire.choices().texts().begin(), wire.choices().texts().end());
+      break;
+    case v1::Constraint::kJsonObject:
+      if (wire.json_object()) break;
+      [[fallthrough]];
+    case v1::Constraint::FORM_NOT_SET:
+      return InvalidField("CONSTRAINT_INVALID", "constraint",
+                          "constraint has none of json_schema, json_object, regex and choices");
+  }
+  if (wire.has_begin_position()) constraint.begin_position = wire.begin_position();
+  constraint.after.assign(wire.after().begin(), wire.after().end());
+  return constraint;
+}
+
 absl::Status AddResume(const v1::GenerateRequest& request, GenerateSpec* spec) {
   if (!request.sampling().has_seed() && !spec->session) {
     return InvalidField("RESUME_NEEDS_SEED", "sampling.seed",
@@ -266,6 +295,9 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.cache = ToCacheSpec(request.cache());
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   if (request.has_resume()) RIVULET_RETURN_IF_ERROR(AddResume(request, &spec));
+  if (request.has_constraint()) {
+    RIVULET_ASSIGN_OR_RETURN(spec.constraint, ToConstraint(request.constraint()));
+  }
   return spec;
 }
 

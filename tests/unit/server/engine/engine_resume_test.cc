@@ -6,6 +6,7 @@
 
 #include "model/base/error.h"
 #include "model/text/text_decoder.h"
+#include "tests/support/fake_constraints.h"
 #include "tests/support/piece_tokenizer.h"
 #include "tests/unit/server/engine/session_fixture.h"
 
@@ -102,6 +103,25 @@ TEST_F(ResumeTest, StopStringsAcrossTheCut) {
       spec.include_stop_string = include;
       ExpectEveryCutContinues(spec);
     }
+  }
+}
+
+TEST_F(ResumeTest, InTheMiddleOfAConstraintsText) {
+  config_ = FakeConfig(8, true);
+  tokenizer_ = std::make_unique<PieceTokenizer>(
+      std::vector<std::string>{"", "a", "b", "c", "d", "ab", "cd", "<end>"});
+  config_.eos_token_id = 7;
+  fake_.limits.late_masks = true;
+  options_.constraints = std::make_shared<FakeConstraints>(tokenizer_.get(), 8, [] { return 1; });
+  GenerateSpec spec = Prompt({1, 2}, 30);
+  spec.num_samples = 3;
+  spec.sampling.frequency_penalty = 1;
+  spec.constraint.emplace();
+  spec.constraint->kind = Constraint::Kind::kChoices;
+  spec.constraint->choices = {"abcdabcd", "abcdabc", "abdddda", "cccccccccd", "ab"};
+  for (const bool logprobs : {false, true}) {
+    spec.want_logprobs = logprobs;
+    ExpectEveryCutContinues(spec);
   }
 }
 

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace rivulet {
 namespace {
@@ -25,6 +28,8 @@ void Change(T* field) {
     *field = static_cast<T>(*field == T{} ? 1 : 0);
   } else if constexpr (requires { field->resize(1); }) {
     field->resize(1);
+  } else if constexpr (std::is_same_v<T, std::optional<Constraint>>) {
+    field->emplace();
   }
 }
 
@@ -47,6 +52,17 @@ TEST(ReplyFingerprintTest, EveryFieldCountsThatIsNotSaidToBeLeftOut) {
   left_out.erase("sampling");  // its fields are changed
   const std::set<std::string> said(std::begin(kNotInFingerprint), std::end(kNotInFingerprint));
   EXPECT_EQ(left_out, said);
+  const std::vector<std::function<void(Constraint*)>> parts = {
+      [](Constraint* c) { c->kind = Constraint::Kind::kRegex; },
+      [](Constraint* c) { c->text = "a"; },
+      [](Constraint* c) { c->choices = {"a"}; },
+      [](Constraint* c) { c->begin_position = 0; },
+      [](Constraint* c) { c->after = {"a"}; },
+  };
+  for (const auto& part : parts) {
+    part(&spec.constraint.emplace());
+    EXPECT_TRUE(seen.insert(Of(spec)).second);
+  }
 }
 
 // Clients keep fingerprints while servers are replaced. A new field must not change these values.

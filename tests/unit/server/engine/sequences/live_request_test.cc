@@ -30,6 +30,10 @@ TEST(RequestLifeTest, AllowsTheseStepsAndNoOthers) {
       {State::kArrived, State::kClaims},
       {State::kWaitsForTurn, State::kClaims},
       {State::kClaims, State::kFindsState},
+      {State::kArrived, State::kPrepares},
+      {State::kWaitsForTurn, State::kPrepares},
+      {State::kPrepares, State::kClaims},
+      {State::kPrepares, State::kFindsState},
   };
   for (int from = 0; from < kStates - 1; ++from) {
     allowed.emplace(static_cast<State>(from), State::kEnded);
