@@ -15,8 +15,8 @@ FROM ${BASE} AS packages
 # As on the machines that fill the compiler cache, which keeps objects apart by it.
 ENV LANG=C.UTF-8
 WORKDIR /rivulet
-COPY deploy/setup.sh deploy/setup.sh
-RUN deploy/setup.sh && rm -rf /var/lib/apt/lists/*
+COPY deploy/setup.sh deploy/constraints.txt deploy/
+RUN --mount=type=cache,target=/ccache CCACHE_DIR=/ccache deploy/setup.sh --constraints && rm -rf /var/lib/apt/lists/*
 
 FROM packages AS build
 COPY . .
@@ -24,7 +24,7 @@ ARG CUDA=OFF
 RUN --mount=type=cache,target=/ccache \
     export CCACHE_DIR=/ccache \
     && cmake --preset release -DRIVULET_TESTS=OFF -DRIVULET_UNITY=ON -DRIVULET_CUDA=${CUDA} \
-    && cmake --build --preset release --target rivulet-server rivulet \
+    && cmake --build --preset release --target rivulet-server rivulet rivulet-grammar \
     && deploy/bundle.sh build/bundle.tar.gz \
     && tar -xzf build/bundle.tar.gz --no-same-owner -C /opt \
     && install -D -m 644 deploy/image/server.json /opt/rivulet-bundle/etc/server.json \

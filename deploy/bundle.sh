@@ -49,7 +49,11 @@ if $gpu_tests; then
   mapfile -t programs <"$build/gpu-kit.txt"
   output=${output:-build/gpu-kit.tar.xz}
 else
-  programs=("$build"/bin/rivulet{,-server})
+  programs=("$build"/bin/rivulet{,-server,-grammar})
+  [[ -x $build/bin/rivulet-grammar ]] || {
+    echo "bundle.sh: $build has no rivulet-grammar, which constraints need; run: deploy/setup.sh --constraints && cmake --preset release && cmake --build $build" >&2
+    exit 2
+  }
 fi
 output=${output:-build/rivulet-bundle.tar.gz}
 for program in "${programs[@]}"; do
@@ -92,6 +96,7 @@ pack_licences() {
   } | sort -u | while read -r owner; do
     cp --dereference "/usr/share/doc/$owner/copyright" "$bundle/licenses/$owner"
   done
+  cp build/constraints/licenses/* "$bundle/licenses/"
 }
 if ! $gpu_tests; then pack_licences; fi
 if $models; then

@@ -101,8 +101,11 @@ if cache=$(ccache --get-config cache_dir 2>/dev/null) && [[ -d $cache ]]; then
   quietly "$work/ccache.log" buildah "${store[@]}" bud --isolation chroot --pull-never --no-cache \
     --volume "$cache:/host-ccache:ro" "$work/empty"
 fi
-build rivulet
-build rivulet-mnist --target with-model --build-arg MODEL=model/zoo/mnist-linear
+# What pip downloads in the RUN steps, which see no package index: what deploy/setup.sh has left of it here.
+printf '[global]\nno-index = true\nfind-links = /packages\n' >"$work/constraints.conf"
+packages=(--volume "$PWD/build/constraints/packages:/packages:ro" --volume "$work/constraints.conf:/etc/pip.conf:ro")
+build rivulet "${packages[@]}"
+build rivulet-mnist "${packages[@]}" --target with-model --build-arg MODEL=model/zoo/mnist-linear
 
 # Downloads the gateway's packages with this machine's pip; the RUN steps see them as a folder.
 wheels=$work/wheels
@@ -144,11 +147,11 @@ context=$work/wheel build rivulet-wheel
 # their runtime variants, stays untested.
 toolkit=$(readlink -m /usr/local/cuda)
 if [[ -x $toolkit/bin/nvcc ]]; then
-  build rivulet-packages --target packages
+  build rivulet-packages "${packages[@]}" --target packages
   container=$(buildah "${store[@]}" from --pull-never localhost/rivulet-packages)
   buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
   buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
-  build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel --volume "$toolkit:$toolkit:ro"
+  build rivulet-cuda "${packages[@]}" --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel --volume "$toolkit:$toolkit:ro"
 else
   echo "image_test.sh: CUDA=ON not built: no $toolkit/bin/nvcc" >&2
 fi

@@ -85,11 +85,29 @@ export interface SamplingOptions extends TextOptions {
   logprobs?: boolean;
   /** Also the n most likely tokens at every position, 0 to 20; needs logprobs. */
   topLogprobs?: number;
+  /** What the text of each sample must be. */
+  constraint?: Constraint;
   /** Shares states of the prompt with other requests; true is the same as {}. */
   cache?: boolean | PromptCache;
   priority?: Priority;
   /** Continues a reply that has begun if its call is lost; absent: true. */
   resume?: boolean;
+}
+
+/** What a text must be: exactly one of the first four. docs/constraints.md says what is enforced. */
+export interface Constraint {
+  /** JSON that satisfies this JSON schema, an object or its text. */
+  jsonSchema?: object | string;
+  /** true: any JSON object. */
+  jsonObject?: boolean;
+  /** A text that this regular expression matches as a whole. */
+  regex?: string;
+  /** One of these texts. */
+  choices?: readonly string[];
+  /** The position of the sequence behind which the text begins; absent: where the reply begins. */
+  beginPosition?: number;
+  /** The text begins behind the first of these that is written, such as "</think>". */
+  after?: readonly string[];
 }
 
 /** Options of RivuletClient.generate(). */

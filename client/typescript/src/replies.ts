@@ -22,10 +22,11 @@ export type { TopLogprobs };
 
 /**
  * Why a sample ended. "length": maxTokens, or the model's last position. "stop_token": the model's
- * eos or one of stopTokenIds was sampled. "unknown": a reason from a server that is newer than this
+ * eos or one of stopTokenIds was sampled. "constraint": the text of the request's constraint is
+ * complete. "unknown": a reason from a server that is newer than this
  * client.
  */
-export type FinishReason = 'length' | 'stop_token' | 'stop_string' | 'unknown';
+export type FinishReason = 'length' | 'stop_token' | 'stop_string' | 'constraint' | 'unknown';
 
 /** How a sample ended. */
 export interface Finish {
@@ -187,6 +188,7 @@ const REASONS: Readonly<Record<number, FinishReason>> = {
   [FinishNumber.FINISH_REASON_LENGTH]: 'length',
   [FinishNumber.FINISH_REASON_STOP_TOKEN]: 'stop_token',
   [FinishNumber.FINISH_REASON_STOP_STRING]: 'stop_string',
+  [FinishNumber.FINISH_REASON_CONSTRAINT]: 'constraint',
 };
 
 function finish({ reason, stopString, stopTokenId }: FinishMessage): Finish {

@@ -4,6 +4,7 @@ import { randomBytes } from 'node:crypto';
 
 import * as check from './checks';
 import {
+  Constraint as ConstraintMessage,
   DetokenizeRequest,
   GenerateRequest,
   Priority as PriorityNumber,
@@ -17,6 +18,7 @@ import {
 import { AppendRequest } from './gen/rivulet/v1/session_service';
 import type {
   AppendOptions,
+  Constraint,
   DetokenizeOptions,
   GenerateOptions,
   Priority,
@@ -52,6 +54,7 @@ const SAMPLING = [
   'ignoreEos',
   'logprobs',
   'topLogprobs',
+  'constraint',
   'cache',
   'priority',
   'resume',
@@ -113,6 +116,35 @@ function cache(value: boolean | PromptCache | undefined): PromptCacheMessage | u
   });
 }
 
+const CONSTRAINT = ['jsonSchema', 'jsonObject', 'regex', 'choices', 'beginPosition', 'after'];
+
+function constraint(asked: Constraint | undefined): ConstraintMessage | undefined {
+  if (asked === undefined) return undefined;
+  const { jsonSchema, jsonObject, regex, choices, beginPosition, after } = check.options(
+    'constraint',
+    asked,
+    CONSTRAINT,
+  );
+  if ([jsonSchema, jsonObject, regex, choices].filter((form) => form !== undefined).length !== 1)
+    throw new TypeError('constraint: must have one of jsonSchema, jsonObject, regex and choices');
+  const texts = (name: string, list: readonly string[]) => check.list(name, list, check.text);
+  const message = ConstraintMessage.fromPartial({
+    beginPosition: optional('constraint.beginPosition', beginPosition, check.int64),
+    after: optional('constraint.after', after, texts),
+  });
+  if (jsonSchema !== undefined) {
+    const value = typeof jsonSchema === 'string' ? jsonSchema : JSON.stringify(jsonSchema);
+    message.form = { $case: 'jsonSchema', value };
+  } else if (regex !== undefined) {
+    message.form = { $case: 'regex', value: check.text('constraint.regex', regex) };
+  } else if (choices !== undefined) {
+    message.form = { $case: 'choices', value: { texts: texts('constraint.choices', choices) } };
+  } else {
+    message.form = { $case: 'jsonObject', value: check.boolean('constraint.jsonObject', jsonObject) };
+  }
+  return message;
+}
+
 function logitBias(value: Readonly<Record<number, number>> | undefined): Record<number, number> {
   if (typeof (value ?? {}) !== 'object')
     throw new TypeError('logitBias: must be an object of token ids and biases');
@@ -151,6 +183,7 @@ function sampled(options: SamplingOptions): GenerateRequest {
     enabled: optional('logprobs', options.logprobs, check.boolean) ?? false,
     topN: optional('topLogprobs', options.topLogprobs, check.int32) ?? 0,
   };
+  request.constraint = constraint(options.constraint);
   request.cache = cache(options.cache);
   request.priority = priority(options.priority);
   return request;

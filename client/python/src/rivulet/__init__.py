@@ -24,7 +24,8 @@ from rivulet.core.connection import TlsOptions
 from rivulet.core.images import Snapshot
 from rivulet.core.multiplex import MultiplexPart
 from rivulet.core.requests import (
-    CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, ScoreOptions, SessionGenerateOptions,
+    CallOptions, Constraint, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, ScoreOptions,
+    SessionGenerateOptions,
 )  # fmt: skip
 from rivulet.errors import (
     Aborted, AlreadyExists, Cancelled, Code, DataLoss, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
@@ -45,7 +46,7 @@ __version__ = _version("rivulet-client")
 
 __all__ = [
     "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "AsyncMultiplex", "AsyncSession",
-    "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "Durability", "FailedPrecondition", "Finish",
+    "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "Constraint", "DataLoss", "DeadlineExceeded", "Durability", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",

@@ -7,6 +7,7 @@ Shapes are written as [n, m]. The caller owns the arrays. Dataclasses that hold 
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ class FinishReason(enum.Enum):
     LENGTH = 1  # max_tokens, or the model's last position
     STOP_TOKEN = 2  # the model's eos, or one of stop_token_ids
     STOP_STRING = 3
+    CONSTRAINT = 4  # the text of the constraint is complete, and nothing may follow
 
     @classmethod
     def _missing_(cls, value: object) -> FinishReason:
@@ -127,12 +129,20 @@ class Sample:
 @dataclass(frozen=True, eq=False)
 class Generation:
     """A complete reply: samples[i] is sample i. The same request with `seed` gives the same reply. durability: set for a reply
-    on a session whose server shares a store of sessions with other servers; else None."""
+    on a session whose server shares a store of sessions with other servers; else None. constraint: of the request."""
 
     samples: tuple[Sample, ...]
     seed: int
     usage: Usage
     durability: Durability | None = None
+    constraint: Any = field(default=None, repr=False)
+
+    @property
+    def parsed(self) -> Any:
+        """The text of the first sample as a JSON value, or as an object of the class of pydantic that was the constraint.
+        Errors: ValueError (the text was cut off by max_tokens, for example)."""
+        model = getattr(self.constraint, "model_validate_json", None)
+        return json.loads(self.text) if model is None else model(self.text)
 
     @property
     def text(self) -> str:

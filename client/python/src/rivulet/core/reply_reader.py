@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ class Reader(RepeatedReply):
         """As RepeatedReply; options: also metadata."""
         super().__init__(request, options, attempts)
         self._metadata = options.get("metadata", ())
+        self._constraint = options.get("constraint")
         self._text_of: Callable[[int], str] | None = None
         self._known: dict[int, bytes] | None = None  # the bytes of tokens, if tokens are not characters
         self.seed: int | None = None
@@ -82,7 +84,8 @@ class Reader(RepeatedReply):
 
     def collect(self, parts: list[Part]) -> Generation:
         """Joins the parts of the whole reply. Errors: Internal (a sample without an end, a gap)."""
-        return put_together(parts, self._request.num_samples or 1, self.seed, self.usage, self.durability)
+        whole = put_together(parts, self._request.num_samples or 1, self.seed, self.usage, self.durability)
+        return replace(whole, constraint=self._constraint)
 
 
 def put_together(

@@ -5,6 +5,7 @@ checks ranges. Errors: TypeError and ValueError that begin with the argument's n
 from __future__ import annotations
 
 import enum
+import json
 import operator
 import re
 from array import array
@@ -61,6 +62,26 @@ class PromptCache:
     salt: str = ""
     positions: Sequence[int] | NDArray[np.integer[Any]] = ()
     enabled: bool = True
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the text of each sample must be: exactly one of the first four. docs/constraints.md says what is enforced.
+
+    json_schema: JSON that satisfies this JSON schema, a mapping or its text
+    json_object: any JSON object
+    regex: a text that this regular expression matches as a whole
+    choices: one of these texts
+    begin_position: the position of the sequence behind which the text begins; None: where the reply begins
+    after: the text begins behind the first of these that is written, such as "</think>"; empty: at once
+    """
+
+    json_schema: Mapping[str, Any] | bool | str | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choices: Sequence[str] = ()
+    begin_position: int | None = None
+    after: Sequence[str] = ()
 
 
 class CallOptions(TypedDict, total=False):
@@ -120,6 +141,7 @@ class SamplingOptions(CallOptions, total=False):
     ignore_eos: do not end a sample at the model's eos
     logprobs: the log-probability of every token
     top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
+    constraint: what the text must be: a Constraint, a JSON schema, or a class of pydantic (see Generation.parsed)
     cache: share states of the prompt (see Usage.cached_prompt_tokens); True is the same as PromptCache()
     priority: order among the tenant's own requests that wait for a slot
     add_special_tokens: for a text prompt: add the tokens with which the tokenizer begins and ends a text; absent: only those with
@@ -144,6 +166,7 @@ class SamplingOptions(CallOptions, total=False):
     ignore_eos: bool
     logprobs: bool
     top_logprobs: int
+    constraint: Constraint | Mapping[str, Any] | type | None
     cache: PromptCache | bool | None
     priority: Priority | PriorityName | None
     add_special_tokens: bool | None
@@ -342,6 +365,34 @@ def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_serv
     message.cache.positions.extend(integers("cache.positions", given.positions, int64))
 
 
+def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
+    """Errors: TypeError, ValueError."""
+    if given is None:
+        return
+    if hasattr(given, "model_json_schema"):
+        given = given.model_json_schema()
+    if isinstance(given, Mapping):
+        given = Constraint(given)
+    if not isinstance(given, Constraint):
+        raise TypeError(f"constraint: must be a Constraint, a JSON schema or a class of pydantic; got {given!r}")
+    forms = [given.json_schema is not None, given.json_object, given.regex is not None, len(given.choices) > 0]
+    if sum(forms) != 1:
+        raise ValueError(f"constraint: must have one of json_schema, json_object, regex and choices; got {given!r}")
+    to = message.constraint
+    if given.json_schema is not None:
+        schema = given.json_schema
+        to.json_schema = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    elif given.regex is not None:
+        to.regex = text("constraint.regex", given.regex)
+    elif given.json_object:
+        to.json_object = boolean("constraint.json_object", given.json_object)
+    else:
+        to.choices.texts.extend(text(f"constraint.choices[{index}]", choice) for index, choice in enumerate(given.choices))
+    if given.begin_position is not None:
+        to.begin_position = int64("constraint.begin_position", given.begin_position)
+    to.after.extend(text(f"constraint.after[{index}]", one) for index, one in enumerate(given.after))
+
+
 def _set_special_tokens(
     add: Any,
     parse: Any,
@@ -392,6 +443,7 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     request.stop.ignore_eos = boolean("ignore_eos", given.get("ignore_eos", False))
     request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
+    _set_constraint(given.get("constraint"), request)
     _set_cache(given.get("cache"), request)
     _set_priority(given.get("priority"), request)
     _set_special_tokens(given.get("add_special_tokens"), given.get("parse_special_tokens"), request)

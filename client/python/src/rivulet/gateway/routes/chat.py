@@ -130,7 +130,6 @@ def _refuse(body: Body) -> None:
     body.only("tool_choice", "none")
     body.only("functions", [])
     body.only("function_call", "none")
-    body.only("response_format", {"type": "text"})
     body.only("modalities", ["text"])
     body.only("store", False)
     body.ignore("parallel_tool_calls", "prediction")
@@ -143,6 +142,7 @@ async def create(call: Call) -> Any:
     messages = _messages(body.take("messages", "array"))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
+    options.update(sampling.take_constraint(body, call.names))
     call.names.update(NAMES)
     both = {key: value for key in ("max_tokens", "max_completion_tokens") if (value := sampling.take_max_tokens(body, key)) is not None}
     if len(both) == 2:
@@ -162,7 +162,7 @@ async def create(call: Call) -> Any:
     model = await call.client.model(name, **call.options)
     prompt, turn_end = await _prompt(call, model, messages)
     options["add_special_tokens"] = False  # the template writes them out
-    if turn_end:
+    if turn_end and "constraint" not in options:  # which has an end of its own
         options.setdefault("stop", [turn_end])
     progress = call.progress(1, samples)
     options.setdefault("seed", progress.seed)

@@ -139,6 +139,7 @@ async def create(call: Call) -> Any:
     given = prompts("" if prompt is None else prompt)
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
+    options.update(sampling.take_constraint(body, call.names))
     asks_more = bool(options)
     echo = body.flag("echo")
     most = sampling.take_max_tokens(body, "max_tokens", echo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rivulet import Constraint
 from rivulet.gateway.web.body import Body
 from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
@@ -52,6 +53,51 @@ def _logit_bias(value: Any) -> dict[int, Any]:
         if not (token.isascii() and token.isdigit() and len(token) < 11):
             raise invalid("logit_bias", f"a key must be a token id; got {shown(token)}")
     return {int(token): bias for token, bias in value.items()}
+
+
+_STRUCTURED = {"json": "json_schema", "json_object": "json_object", "regex": "regex", "choice": "choices"}  # vLLM's names
+_FIELDS = {"json_schema": "json", "json_object": "json_object", "regex": "regex", "choices": "choice"}
+
+
+def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
+    """The option `constraint` of the client's generate(), if the request asks for a form of its text. names: gets the
+    parameters that the server's errors are about. Errors: Problem."""
+    format, structured = body.take("response_format", "object"), body.take("structured_outputs", "object")
+    if format is not None and structured is not None:
+        raise invalid("structured_outputs", "must not be given beside response_format")
+    if format is not None:
+        return _of_format(format, names)
+    if structured is None:
+        return {}
+    if not isinstance(structured, dict) or len(structured) != 1 or not structured.keys() <= _STRUCTURED.keys():
+        raise invalid(
+            "structured_outputs", f"must be an object with one of json, json_object, regex and choice; got {shown(structured)}",
+            "UNSUPPORTED_PARAMETER",
+        )  # fmt: skip
+    (name, value), = structured.items()
+    types = {"json": (dict, str, bool), "json_object": (bool,), "regex": (str,), "choice": (list,)}[name]
+    if not isinstance(value, types) or value is False and name == "json_object":
+        raise invalid(f"structured_outputs.{name}", f"has a wrong type; got {shown(value)}")
+    names.update({f"constraint.{field}": f"structured_outputs.{name}" for field in _FIELDS}, constraint="structured_outputs")
+    return {"constraint": Constraint(**{_STRUCTURED[name]: value})}
+
+
+def _of_format(format: Any, names: dict[str, str]) -> dict[str, Any]:
+    kind = format.get("type") if isinstance(format, dict) else None
+    if kind == "text":
+        return {}
+    names.update({"constraint.json_schema": "response_format.json_schema.schema", "constraint": "response_format"})
+    if kind == "json_object":
+        return {"constraint": Constraint(json_object=True)}
+    if kind != "json_schema":
+        raise invalid(
+            "response_format", f'must be an object whose type is "text", "json_object" or "json_schema"; got {shown(format)}',
+            "UNSUPPORTED_PARAMETER",
+        )  # fmt: skip
+    given = format.get("json_schema")
+    if not isinstance(given, dict) or not isinstance(given.get("schema"), (dict, bool)):
+        raise invalid("response_format.json_schema.schema", f"must be a JSON schema; got {shown(given)}")
+    return {"constraint": Constraint(given["schema"])}
 
 
 def take_stream(body: Body) -> tuple[bool, bool]:

@@ -109,6 +109,7 @@ async def generate(call: Call) -> Any:
     name, given = _model(call), own_prompt(body.take("prompt", *PROMPT_TYPES))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
+    options.update(sampling.take_constraint(body, call.names))
     most = sampling.take_max_tokens(body, "max_tokens")
     options.update(max_tokens=DEFAULT_MAX_TOKENS if most is None else most, cache=call.cache, **call.options)
     options["position"] = body.integer("position", 0, _LAST_POSITION)
