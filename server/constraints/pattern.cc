@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/utf8.h"
 
@@ -25,9 +26,11 @@ using Set = std::vector<Range>;
 
 const Set kDigits = {{'0', '9'}};
 const Set kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const Set kSpaces = {{'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680},
-                     {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f},
-                     {0x3000, 0x3000}, {0xfeff, 0xfeff}};
+// White space of both ECMA 262 and Python, and that of one of them alone.
+const Set kSpaces = {{'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},
+                     {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029},
+                     {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}};
+const Set kOtherSpaces = {{0x1c, 0x1f}, {0x85, 0x85}, {0xfeff, 0xfeff}};
 const Set kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 const Set kSurrogates = {{0xd800, 0xdfff}};
 const Set kEscapedInJson = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
@@ -48,6 +51,24 @@ Set Without(const Set& set, const Set& removed) {
   Set rest = Complement(set);
   rest.insert(rest.end(), removed.begin(), removed.end());
   return Complement(std::move(rest));
+}
+
+// A set in the library's words. A set of code points of two lengths in UTF-8 would hold bytes that
+// are no UTF-8, so each length has a set.
+std::string SetText(const Set& set) {
+  std::vector<std::string> texts;
+  uint32_t begin = 0;
+  for (const uint32_t end : {0x80u, 0x800u, 0x10000u, kLastCodePoint + 1}) {
+    std::string text;
+    for (const auto& [first, last] : set) {
+      if (first >= end || last < begin) continue;
+      absl::StrAppendFormat(&text, "\\u{%x}-\\u{%x}", std::max(first, begin),
+                            std::min(last, end - 1));
+    }
+    if (!text.empty()) texts.push_back("[" + text + "]");
+    begin = end;
+  }
+  return texts.size() == 1 ? texts[0] : absl::StrCat("(", absl::StrJoin(texts, "|"), ")");
 }
 
 class PatternReader {
@@ -104,12 +125,7 @@ class PatternReader {
       return Unsupported(in_json_ ? "JSON escapes every character that this matches"
                                   : "no character matches");
     }
-    std::string text = "[";
-    for (const auto& [first, last] : allowed) {
-      absl::StrAppendFormat(&text, "\\u{%x}", first);
-      if (last > first) absl::StrAppendFormat(&text, "-\\u{%x}", last);
-    }
-    absl::StrAppend(&out_, text, "]");
+    absl::StrAppend(&out_, SetText(allowed));
     return ReadQuantifier();
   }
 
@@ -148,7 +164,9 @@ class PatternReader {
     } else {
       ++at_;
     }
-    absl::StrAppend(&out_, pattern_.substr(from, at_ - from));
+    // For the library "b" matches (ab+)?, but not (ab+){0,1}.
+    const absl::string_view quantifier = pattern_.substr(from, at_ - from);
+    absl::StrAppend(&out_, quantifier == "?" ? "{0,1}" : quantifier);
     Skip('?');
     begin_ = at_;
     if (at_ < pattern_.size() && absl::StrContains("*+?{", pattern_[at_])) {
@@ -216,7 +234,7 @@ class PatternReader {
       case 's':
         return kSpaces;
       case 'S':
-        return Complement(kSpaces);
+        return Without(Complement(kSpaces), kOtherSpaces);
       case 't':
         return one('\t');
       case 'n':

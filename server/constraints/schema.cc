@@ -5,7 +5,6 @@
 #include <cmath>
 #include <initializer_list>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -42,8 +41,20 @@ const std::map<std::string, Keys> kAssertions = {
     {"object",
      {"additionalProperties", "maxProperties", "minProperties", "properties", "required"}},
     {"string", {"format", "maxLength", "minLength", "pattern"}}};
-// Those of which the library's grammar accepts no text that Python's jsonschema refuses.
-const Keys kFormats = {"date", "date-time", "email", "ipv4", "time", "uuid"};
+// Formats as patterns. The library's own accept leading zeros in addresses, and 30 February.
+// clang-format off
+#define DATE R"((?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))))"
+#define TIME R"((?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)))"
+const std::map<std::string, std::string> kFormats = {
+    {"date", DATE},  // RFC 3339, without 29 February
+    {"date-time", DATE "T" TIME},
+    {"email", R"([\w.%+-]{1,64}@(?:[a-z\d](?:[a-z\d-]{0,61}[a-z\d])?\.){1,4}[a-z]{2,63})"},
+    {"ipv4", R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
+    {"time", TIME},
+    {"uuid", R"([\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12})"}};
+#undef DATE
+#undef TIME
+// clang-format on
 // What gives a schema without "type" its type.
 const std::map<std::string, absl::string_view> kImplied = {{"properties", "object"},
                                                            {"items", "array"}};
@@ -103,10 +114,9 @@ class SchemaReader {
   absl::StatusOr<std::string> Read() {
     Json plain = {{"$defs", Json::object()}};
     RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][0], ReadSchema(root_, Place()));
-    while (!unread_.empty()) {  // what a reference names is read once
-      const auto [pointer, schema] = unread_.back();
-      unread_.pop_back();
-      RIVULET_ASSIGN_OR_RETURN(plain["$defs"]["#" + pointer], ReadSchema(*schema, {pointer}));
+    for (size_t i = 0; i < targets_.size(); ++i) {  // what a reference names is read once
+      const auto [pointer, schema] = targets_[i];
+      RIVULET_ASSIGN_OR_RETURN(plain["$defs"][absl::StrCat(i)], ReadSchema(*schema, {pointer}));
     }
     return plain.dump();
   }
@@ -156,9 +166,11 @@ class SchemaReader {
     const Json& reference = schema["$ref"];
     if (target == nullptr)
       return NotAllowed(place / "$ref", reference, "\"#\" and \"#/\" with a path in this schema");
-    const std::string pointer = reference.get<std::string>().substr(1);
-    if (known_.insert(pointer).second) unread_.push_back({pointer, target});
-    return Json{{"$ref", "#/$defs/" + (Place() / ("#" + pointer)).pointer.substr(1)}};
+    const std::pair entry(reference.get<std::string>().substr(1), target);
+    const auto found = std::find(targets_.begin(), targets_.end(), entry);
+    const auto number = found - targets_.begin();
+    if (found == targets_.end()) targets_.push_back(entry);
+    return Json{{"$ref", absl::StrCat("#/$defs/", number)}};  // the library reads no "~1"
   }
 
   // What "$ref" names; null: nothing.
@@ -354,24 +366,34 @@ class SchemaReader {
       return Unsupported(place,
                          "of \"pattern\", \"format\" and a length one is supported at a time");
     }
+    std::string expression;
     if (format != nullptr) {
-      if (!format->is_string() || !absl::c_linear_search(kFormats, format->get<std::string>()))
-        return NotAllowed(place / "format", *format, absl::StrJoin(kFormats, ", "));
-      (*plain)["format"] = *format;
+      const auto known = kFormats.find(format->is_string() ? format->get<std::string>() : "");
+      if (known == kFormats.end()) {
+        return NotAllowed(place / "format", *format,
+                          absl::StrJoin(kFormats, ", ", [](std::string* out, const auto& entry) {
+                            absl::StrAppend(out, entry.first);
+                          }));
+      }
+      expression = known->second;
     }
     if (pattern != nullptr) {
-      if (!pattern->is_string())
+      if (!pattern->is_string()) {
         return NotAllowed(place / "pattern", *pattern, "a regular expression");
-      RIVULET_ASSIGN_OR_RETURN(
-          (*plain)["pattern"],
-          PlainPattern(pattern->get<std::string>(), true,
-                       absl::StrCat(field_, ", at \"", (place / "pattern").pointer, "\"")));
+      }
+      expression = pattern->get<std::string>();
     }
     // The library's own lengths let control characters through, which JSON does not allow.
     if (!counts.empty()) {
       const std::string most = counts.contains("maxLength") ? counts["maxLength"].dump() : "";
-      (*plain)["pattern"] =
+      expression =
           absl::StrCat(R"([^"\\\x00-\x1f]{)", counts.value("minLength", 0), ",", most, "}");
+    }
+    if (!expression.empty() || pattern != nullptr) {
+      RIVULET_ASSIGN_OR_RETURN(
+          (*plain)["pattern"],
+          PlainPattern(expression, true,
+                       absl::StrCat(field_, ", at \"", (place / "pattern").pointer, "\"")));
     }
     return absl::OkStatus();
   }
@@ -392,8 +414,7 @@ class SchemaReader {
 
   const Json& root_;
   const absl::string_view field_;
-  std::vector<std::pair<std::string, const Json*>> unread_;  // pointers without "#"
-  std::set<std::string> known_;
+  std::vector<std::pair<std::string, const Json*>> targets_;  // of references, with their pointers
 };
 
 }  // namespace
