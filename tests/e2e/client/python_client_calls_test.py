@@ -271,7 +271,7 @@ class OptionTests(OneServer):
             "repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.75, "logit_bias": {3: 1.5, -4: -2}, "seed": 2**64 - 1,
             "stop": ["a", "b"], "stop_token_ids": np.array([4, 5]), "include_stop_string": True, "ignore_eos": True, "logprobs": True,
             "top_logprobs": 2, "cache": rivulet.PromptCache("s", [9, 2]), "priority": "low", "add_special_tokens": False,
-            "parse_special_tokens": True,
+            "parse_special_tokens": True, "constraint": rivulet.Constraint({"type": "null"}, begin_position=3, after=["<b>", "c"]),
         }  # fmt: skip
         own = {"resume", *rivulet.CallOptions.__annotations__}  # of the client
         self.assertEqual(set(options), set(rivulet.GenerateOptions.__annotations__) - own)
@@ -281,6 +281,7 @@ class OptionTests(OneServer):
             text="x", sampling={name: options[name] for name in sampling}, **{name: options[name] for name in alike},
             stop={"strings": ["a", "b"], "token_ids": [4, 5], "include_string": True, "ignore_eos": True},
             logprobs={"enabled": True, "top_n": 2}, cache={"enabled": True, "salt": "s", "positions": [9, 2]}, priority="PRIORITY_LOW",
+            constraint={"json_schema": '{"type": "null"}', "begin_position": 3, "after": ["<b>", "c"]},
         )  # fmt: skip
         self.assertEqual(self.sent(lambda c: c.generate("x", **options).collect()), expected)
         one = self.sent(lambda c: c.generate([1], stop="end", cache=True, priority=rivulet.Priority.HIGH).collect())

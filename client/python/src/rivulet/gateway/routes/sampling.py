@@ -74,12 +74,14 @@ def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
             "structured_outputs", f"must be an object with one of json, json_object, regex and choice; got {shown(structured)}",
             "UNSUPPORTED_PARAMETER",
         )  # fmt: skip
-    (name, value), = structured.items()
+    name: str = next(iter(structured))
+    value: Any = structured[name]
     types = {"json": (dict, str, bool), "json_object": (bool,), "regex": (str,), "choice": (list,)}[name]
     if not isinstance(value, types) or value is False and name == "json_object":
         raise invalid(f"structured_outputs.{name}", f"has a wrong type; got {shown(value)}")
     names.update({f"constraint.{field}": f"structured_outputs.{name}" for field in _FIELDS}, constraint="structured_outputs")
-    return {"constraint": Constraint(**{_STRUCTURED[name]: value})}
+    form: dict[str, Any] = {_STRUCTURED[name]: value}
+    return {"constraint": Constraint(**form)}
 
 
 def _of_format(format: Any, names: dict[str, str]) -> dict[str, Any]:
