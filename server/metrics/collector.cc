@@ -193,6 +193,7 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Count("rivulet_queue_refusals_total", {model}, load.refused);
   page->Count("rivulet_prompt_tokens_total", {model}, load.fed_total);
   page->Count("rivulet_generated_tokens_total", {model}, load.tokens_total);
+  page->Count("rivulet_forced_tokens_total", {model}, load.forced_total);
   page->Set("rivulet_slots", {model}, load.slots);
   page->Set("rivulet_slots_used", {model}, load.slots_used);
   page->Set("rivulet_slots_used_ratio", {model},

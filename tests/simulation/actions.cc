@@ -90,12 +90,17 @@ void Actions::Generate(bool in_session) {
     }
   }
   spec.tenant = asked->tenant;
+  if (spec.constraint) journal_->Count("constraint");
+  if (spec.constraint && !in_session && choices_->OneIn(10)) {
+    spec.constraint->choices.push_back("fail");
+  }
   asked->priority = spec.priority;
   spec.cache = draws_.Cache(in_session ? 20 : static_cast<int64_t>(spec.prompt.size()));
   asked->refusal = Spoil(choices_, &spec);
   asked->goes_on = in_session || spec.cache.enabled;
   // Tokens without a text of their own wait with what may be the beginning of a stop string.
-  if (!spec.stop_strings.empty() && asked->refusal.empty()) {
+  // Tokens that a constraint forces come together.
+  if ((!spec.stop_strings.empty() || spec.constraint) && asked->refusal.empty()) {
     const int64_t most =
         spec.max_tokens > 0 ? spec.max_tokens : engine_->world().options.default_max_tokens;
     asked->held_back =

@@ -99,6 +99,19 @@ void Draws::Hash(const Asked& asked, SessionRef* ref) {
   ref->hash = choices_->OneIn(8) ? 7 : state.hash();
 }
 
+Constraint Draws::Choice() {
+  Constraint constraint;
+  constraint.kind = Constraint::Kind::kChoices;
+  for (int n = choices_->Between(1, 3); n > 0; --n) {
+    std::string& text = constraint.choices.emplace_back();
+    const bool alike = constraint.choices.size() > 1 && choices_->OneIn(2);
+    if (alike) text = constraint.choices[0].substr(0, 3);
+    for (int k = choices_->Between(1, 8); k > 0; --k)
+      text += static_cast<char>('a' + choices_->Below(world_.letters));
+  }
+  return constraint;
+}
+
 GenerateSpec Draws::Generate() {
   GenerateSpec spec;
   spec.prompt = Prompt();
@@ -114,6 +127,11 @@ GenerateSpec Draws::Generate() {
       spec.stop_strings.push_back(stop);
     }
     spec.include_stop_string = choices_->OneIn(2);
+  }
+  // A draw that is not finite ends the reply, and a forced token needs no draw.
+  if (world_.tokenizer && world_.fake.non_finite_draw_position < 0 && choices_->OneIn(2)) {
+    spec.constraint = Choice();
+    spec.ignore_eos = false;
   }
   spec.want_logprobs = choices_->OneIn(4);
   spec.priority = AnyPriority();

@@ -35,6 +35,8 @@ class Draws {
   GenerateSpec Generate();
 
  private:
+  Constraint Choice();
+
   Choices* const choices_;
   const World& world_;
   const TurnClock& clock_;

@@ -54,7 +54,7 @@ void ResultJudge::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const
     journal_->Broken("I9: the usage of ", asked.what, " is not what was seen");
   }
   const bool reads_state = spec.cache.enabled && world_.disk.has_value();
-  const bool waits_at_once = !spec.session && !reads_state;
+  const bool waits_at_once = !spec.session && !reads_state && !spec.constraint;
   if (waits_at_once) JudgeWait(asked, asked.arrival + usage.queue_time);
   if (tokens == resumed) return;  // it may have ended without slots
   turns_.Note({.number = asked.number,

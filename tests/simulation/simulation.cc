@@ -149,7 +149,8 @@ void Simulation::Finish() {
   if (how == 2 && choices_.OneIn(3)) Drain(/*end_rest=*/true);
   quiet_ = true;
   const bool close_all = choices_.OneIn(2) && !engine_.ended_rest();
-  for (int turns = 0, idle = 0; idle < 3 && journal_.ok(); ++turns) {
+  // A constraint may be looked at in vain for some turns.
+  for (int turns = 0, idle = 0; idle < 8 && journal_.ok(); ++turns) {
     actions_.ReadAll();
     const bool worked = engine_.WorkOnDisk(1000);
     if (close_all && requests_.empty() && !engine_.BackendFailed()) actions_.CloseAll();

@@ -41,6 +41,8 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"SESSION_CLOSED", Code::kCancelled},
       {"DEADLINE_EXCEEDED", Code::kDeadlineExceeded},
       {"NON_FINITE_OUTPUT", Code::kDataLoss},
+      {"CONSTRAINT_TOO_HARD", Code::kInvalidArgument},
+      {"CONSTRAINT_DEAD_END", Code::kFailedPrecondition},
       {"BACKEND_FAILED", Code::kUnavailable},
       {"DRAINING", Code::kUnavailable},
       {"SHUTDOWN", Code::kUnavailable},

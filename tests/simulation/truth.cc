@@ -20,6 +20,13 @@ bool HasPlace(const std::string& reason) {
   return reason != "SESSION_HASH_MISMATCH" && reason != "POSITION_OUT_OF_RANGE";
 }
 
+// FakeConstraints fails on this choice, which no reply can spell.
+bool FailsToCompile(const GenerateSpec& spec) {
+  if (!spec.constraint) return false;
+  const std::vector<std::string>& choices = spec.constraint->choices;
+  return std::find(choices.begin(), choices.end(), "fail") != choices.end();
+}
+
 }  // namespace
 
 uint64_t SessionState::hash() const { return HashTokens(kEmptySequenceHash, tokens); }
@@ -89,6 +96,36 @@ bool Truth::MatchStop(const GenerateSpec& spec, Drawn* drawn) const {
   return true;
 }
 
+// Sets `mask` to what may follow `text` under the constraint; true: nothing, and `drawn` says why.
+bool Truth::EndsText(const GenerateSpec& spec, const std::string& text,
+                     std::span<const int32_t> stops, std::vector<uint32_t>* mask,
+                     Drawn* drawn) const {
+  const std::vector<std::string>& choices = spec.constraint->choices;
+  const auto is = [&](const std::string& choice) { return choice == text; };
+  const bool complete = std::any_of(choices.begin(), choices.end(), is);
+  mask->assign(1 + static_cast<size_t>(world_.config.vocab_size) / 32, 0);
+  const auto allow = [mask](int32_t token) {
+    (*mask)[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
+  };
+  bool goes_on = false;
+  for (int32_t token = 0; token < world_.letters; ++token) {
+    const std::string next = text + std::string(world_.tokenizer->TokenBytes(token));
+    const auto begins = [&](const std::string& choice) { return choice.starts_with(next); };
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) continue;
+    if (!std::any_of(choices.begin(), choices.end(), begins)) continue;
+    allow(token);
+    goes_on = true;
+  }
+  if (goes_on) {
+    for (size_t i = 0; complete && i < stops.size(); ++i) allow(stops[i]);
+  } else if (complete) {
+    drawn->finish = {FinishReason::kConstraint, "", -1};
+  } else {
+    drawn->error = "CONSTRAINT_DEAD_END";
+  }
+  return !goes_on;
+}
+
 Drawn Truth::Draw(const SessionState& from, const GenerateSpec& spec, uint32_t sample) const {
   SlotSampler sampler;
   sampler.params = spec.sampling;
@@ -97,9 +134,16 @@ Drawn Truth::Draw(const SessionState& from, const GenerateSpec& spec, uint32_t s
   if (world_.config.eos_token_id && !spec.ignore_eos) stops.push_back(*world_.config.eos_token_id);
   FakeHistory history = Fed(from, world_.bos() + from.size());
   Drawn drawn;
+  std::string text;
+  std::vector<uint32_t> mask;
   for (int64_t left = MaxNew(spec, from.size()); left > 0; --left) {
+    if (spec.constraint && EndsText(spec, text, stops, &mask, &drawn)) return drawn;
     if (history.count == world_.fake.non_finite_draw_position) return drawn;
-    const int32_t token = FakeDraw(world_.config, world_.fake.script, history, sampler);
+    int32_t token = FakeDraw(world_.config, world_.fake.script, history, sampler);
+    if (spec.constraint) {
+      token = FakeMasked(token, world_.config.vocab_size, mask);
+      text += std::string(world_.tokenizer->TokenBytes(token));
+    }
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
       drawn.finish = {FinishReason::kStopToken, "", token};
       return drawn;
@@ -183,15 +227,15 @@ std::string Truth::JudgeSample(const Drawn& drawn, const GenerateSpec& spec, con
 std::string Truth::Judge(const GenerateSpec& spec, const SeenReply& seen) const {
   SessionState prompt;
   for (const int32_t token : spec.prompt) prompt.Append(token, false);
-  bool finite = true;
+  bool explained = FailsToCompile(spec) && ReasonOf(seen.status) == "CONSTRAINT_TOO_HARD";
   for (size_t s = 0; s < seen.samples.size(); ++s) {
     const Drawn drawn = Draw(prompt, spec, static_cast<uint32_t>(s));
-    finite = finite && drawn.finish.has_value();
+    explained |= !drawn.finish && ReasonOf(seen.status) == drawn.error;
     const std::string wrong = JudgeSample(drawn, spec, seen, seen.samples[s]);
     if (!wrong.empty()) return absl::StrCat("sample ", s, ": ", wrong);
   }
   if (seen.status.ok() || EndedFromOutside(seen.status)) return "";
-  return ReasonOf(seen.status) == "NON_FINITE_OUTPUT" && !finite ? "" : "no reason for its error";
+  return explained ? "" : "no reason for its error";
 }
 
 std::vector<SessionState> Truth::After(const SessionState& session, uint64_t seed,
@@ -217,8 +261,7 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   }
   const Drawn drawn = Draw(begun, spec, 0);
   if (!JudgeSample(drawn, spec, seen, seen.samples[0]).empty()) return possible;
-  if (!seen.status.ok() && !outside &&
-      (drawn.finish || ReasonOf(seen.status) != "NON_FINITE_OUTPUT")) {
+  if (!seen.status.ok() && !outside && (drawn.finish || ReasonOf(seen.status) != drawn.error)) {
     return possible;
   }
   for (const auto& [count, progress] : seen.progress) {

@@ -39,7 +39,8 @@ struct SessionState {
 struct Drawn {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;   // [tokens]
-  std::optional<Finish> finish;  // absent: NON_FINITE_OUTPUT follows
+  std::optional<Finish> finish;  // absent: an error follows
+  std::string error = "NON_FINITE_OUTPUT";
 };
 
 // One sample as its client saw it.
@@ -97,6 +98,8 @@ class Truth {
  private:
   int64_t MaxNew(const GenerateSpec& spec, int64_t given) const;
   bool MatchStop(const GenerateSpec& spec, Drawn* drawn) const;
+  bool EndsText(const GenerateSpec& spec, const std::string& text, std::span<const int32_t> stops,
+                std::vector<uint32_t>* mask, Drawn* drawn) const;
   std::string JudgeSample(const Drawn& drawn, const GenerateSpec& spec, const SeenReply& seen,
                           const SeenSample& sample) const;
   bool ScoreToken(const FakeHistory& before, int32_t token, bool want_logprob, bool want_output,

@@ -3,6 +3,7 @@
 
 #include "absl/time/time.h"
 #include "tests/simulation/truth.h"
+#include "tests/support/fake_constraints.h"
 
 namespace rivulet {
 namespace {
@@ -19,8 +20,15 @@ void DrawBackend(Choices* choices, World* world) {
   if (choices->OneIn(4)) {
     world->config.max_positions = choices->Between(20, 60);
   }
-  if (text) world->tokenizer = *CreateCharTokenizer("abcde");
   BackendLimits& limits = world->fake.limits;
+  if (text) {
+    world->tokenizer = *CreateCharTokenizer("abcde");
+    const int most_looks = choices->Below(3);
+    world->options.constraints = std::make_shared<FakeConstraints>(
+        world->tokenizer.get(), world->config.vocab_size,
+        [choices, most_looks] { return choices->Between(0, most_looks); });
+    limits.late_masks = choices->OneIn(2);
+  }
   limits.num_slots = choices->Between(1, 5);
   limits.max_rows = choices->Between(1, limits.num_slots);
   limits.max_tokens = choices->Between(4, 40);

@@ -43,7 +43,7 @@ struct World {
   }
 };
 
-// Draws small limits, so that all of them are reached.
+// Draws small limits, so that all of them are reached. The world borrows `choices`.
 World DrawWorld(Choices* choices);
 
 }  // namespace rivulet

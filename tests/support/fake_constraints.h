@@ -3,6 +3,7 @@
 // What it says is known after a number of looks at it, so a schedule can be repeated.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -73,6 +74,7 @@ class FakeConstraints final : public ConstraintCompiler {
         for (int32_t token = 0; token < owner_.vocab_size_; ++token) {
           const std::string text(owner_.tokenizer_->TokenBytes(token));
           if (text.empty() || owner_.tokenizer_->IsSpecial(token)) continue;
+          if (std::ranges::count(spec_.end_tokens, token) > 0) continue;
           if (!Begins(written_ + text, false)) continue;
           allow(token);
           ++allowed;

@@ -90,7 +90,7 @@ std::span<Sequence* const> CurrentRun::GiveRecords() {
   given_.clear();
   for (Record& record : records_) {
     const size_t row = static_cast<size_t>(record.row);
-    if (run_.rows[row].sample) ++sampled_;
+    if (run_.rows[row].sample && !record.late) ++sampled_;
     Sequence* sequence = row_sequences_[row];
     if (sequence == nullptr) continue;
     sequence->OnRecord(&record);

@@ -236,9 +236,12 @@ void Loop::ExpireDeadlines() {
 
 absl::Status Loop::RunWhatCanRun(bool* ran) {
   NotePhase(LoopPhase::kAdmit);
+  int64_t forced = 0;
   for (Sequence* const sequence : slots_.holders()) {
-    if (sequence->TakeKnown()) Flush(sequence);
+    if (sequence->TakeKnown(&forced)) Flush(sequence);
   }
+  load_.forced_total += forced;
+  load_.tokens_total += forced;
   slots_.ForgetEnded();
   RIVULET_RETURN_IF_ERROR(ParkReaders());
   RIVULET_RETURN_IF_ERROR(PreemptOthers());

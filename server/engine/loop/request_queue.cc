@@ -227,7 +227,10 @@ void RequestQueue::Note(absl::Time now, const EngineLoad& load, std::vector<Ende
 }
 
 void RequestQueue::NoteLocked(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended) {
-  const int64_t tokens = load.tokens_total - load_.tokens_total + load.fed_total - load_.fed_total;
+  const auto computed = [](const EngineLoad& of) {  // forced tokens are fed, too
+    return of.tokens_total + of.fed_total - of.forced_total;
+  };
+  const int64_t tokens = computed(load) - computed(load_);
   if (tokens > 0) rate_.Add(now, tokens);
   load_ = load;
   if (draining_) ended_.NotifyAll();

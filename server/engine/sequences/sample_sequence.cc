@@ -382,7 +382,7 @@ void SampleSequence::OnRecord(Record* record) {
   if (finished) return;
   if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
   phase_ = Phase::kDecode;
-  if (record->late) return constraint_.OnLate();
+  if (record->late && constraint_) return constraint_.OnLate();
   Write(record);
   if (!finished) constraint_.OnDrawn(next_token_);
 }
@@ -411,11 +411,13 @@ void SampleSequence::Write(Record* record) {
   if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
 }
 
-bool SampleSequence::TakeKnown() {
+bool SampleSequence::TakeKnown(int64_t* forced) {
   using Kind = ConstraintStep::Kind;
   const ConstraintStep* const step = finished ? nullptr : constraint_.Take();
   if (step == nullptr) return false;
+  const int64_t before = drawn_;
   if (!step->forced.empty()) WriteForced(step->forced);
+  *forced += drawn_ - before;
   if (finished) return true;
   if (step->kind == Kind::kEnd) {
     End(FinishReason::kConstraint);

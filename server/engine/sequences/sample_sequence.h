@@ -91,7 +91,7 @@ class SampleSequence final : public Sequence {
   std::optional<SlotSampler> Sampler() const override;
   void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
-  bool TakeKnown() override;
+  bool TakeKnown(int64_t* forced) override;
   bool keeps_slot() const override { return constraint_.late(); }
   bool Flush() override;
   Next OnRunDone() override;

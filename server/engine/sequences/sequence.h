@@ -91,8 +91,9 @@ class Sequence {
   virtual bool ended_at_limit() const { return false; }
   // Gets one record of its row; may move parts out of it.
   virtual void OnRecord(Record* record) = 0;
-  // Takes in what is known without a run. True: it has content for Flush.
-  virtual bool TakeKnown() { return false; }
+  // Takes in what is known without a run, and adds to `forced` the tokens among it. True: it has
+  // content for Flush.
+  virtual bool TakeKnown(int64_t* /*forced*/) { return false; }
   // Its slot holds more than its state: outputs that it will draw from. So the slot is not taken.
   virtual bool keeps_slot() const { return false; }
   // Passes the content of the records to the reply; false if there is none.

@@ -92,6 +92,8 @@ TEST_F(ConstraintTest, ForcedTokensAreFedInOneRun) {
   const CollectedSample reply = Run(Choices({"zabcdefghijklmnop"}));
   EXPECT_EQ(reply.text, "zabcdefghijklmnop");
   EXPECT_LE(probe_->num_runs(), 3);
+  EXPECT_EQ(engine_->GetLoad().tokens_total, 17);
+  EXPECT_EQ(engine_->GetLoad().forced_total, 17);
 }
 
 TEST_F(ConstraintTest, TheEndTokenIsDrawnOnlyWhereTheTextMayEnd) {

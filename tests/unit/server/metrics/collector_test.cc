@@ -153,6 +153,7 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   load.refused = 1;
   load.fed_total = 2;
   load.tokens_total = 3;
+  load.forced_total = 2;
   load.queued = 4;
   load.max_queue = 5;
   load.oldest_wait = absl::Seconds(6);
@@ -193,6 +194,7 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   expect("queue_refusals_total" + model, 1);
   expect("prompt_tokens_total" + model, 2);
   expect("generated_tokens_total" + model, 3);
+  expect("forced_tokens_total" + model, 2);
   expect("queue_depth" + model, 4);
   expect("queue_limit" + model, 5);
   expect("queue_oldest_wait_seconds" + model, 6);

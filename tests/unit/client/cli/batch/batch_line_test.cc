@@ -153,8 +153,8 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
        "allowed: an integer from 1 to 2147483647"},
       {R"({"messages":[{"role":"user","content":"a"}],"tools":[{}]})", "UNSUPPORTED_PARAMETER",
        "tools", "is an array of 1 values; supported: []"},
-      {R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}})",
-       "UNSUPPORTED_PARAMETER", "response_format", "supported: {\"type\":\"text\"}"},
+      {R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"xml"}})",
+       "UNSUPPORTED_PARAMETER", "response_format.type", "json_schema"},
   };
   for (const Case& one : cases) {
     BatchLine line;
