@@ -2,6 +2,7 @@
 #include "model/cpu/cpu_sampling.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/categorical.h"
@@ -25,6 +26,23 @@ kernels::CategoricalParams Categorical(const SamplingParams& p, const ModelConfi
           p.frequency_penalty,
           p.presence_penalty,
           config.bos_token_id.value_or(-1)};
+}
+
+// Most words of a mask allow all of their tokens or none.
+void ApplyMask(std::span<const uint32_t> mask, std::span<float> logits) {
+  for (size_t word = 0; word < mask.size(); ++word) {
+    const std::span<float> some =
+        logits.subspan(32 * word).first(std::min<size_t>(32, logits.size() - 32 * word));
+    uint32_t refused = ~mask[word];
+    if (refused == ~uint32_t{0}) {
+      std::ranges::fill(some, -INFINITY);
+      continue;
+    }
+    for (; refused != 0; refused &= refused - 1) {
+      const auto i = static_cast<size_t>(std::countr_zero(refused));
+      if (i < some.size()) some[i] = -INFINITY;
+    }
+  }
 }
 
 }  // namespace
@@ -75,9 +93,7 @@ void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
     const kernels::CategoricalParams p = Categorical(params, config_);
     adjusted->resize(2 * size_t(n));  // the logits, and scratch for the filters
     std::copy_n(outputs, n, adjusted->begin());
-    for (size_t i = 0; i < size_t(n) && !mask.empty(); ++i) {
-      if ((mask[i / 32] >> (i % 32) & 1) == 0) (*adjusted)[i] = -INFINITY;
-    }
+    ApplyMask(mask, std::span(*adjusted).first(size_t(n)));
     if (params.has_penalties() && slot.tracks()) {
       for (size_t i = 0; i < size_t(n); ++i) {
         (*adjusted)[i] =

@@ -200,6 +200,8 @@ Vocabulary ReadVocabulary() {
   const xgrammar::TokenizerInfo info(vocabulary.grammar_texts, xgrammar::VocabType::RAW,
                                      static_cast<int>(vocabulary.texts.size()),
                                      std::vector<int32_t>());
+  // The model's threads go first: they wait for one another, and a mask has a whole run's time.
+  [[maybe_unused]] const int priority = nice(10);
   LimitMemory();
   try {
     Serving(&vocabulary, info).Run();

@@ -47,6 +47,28 @@ test('tokens become a text, and the bytes that are none', async () => {
   assert.deepEqual(Buffer.from(rawBytes), Buffer.from('a\xc3<name>', 'latin1'));
 });
 
+test('a constraint says what the text is', async () => {
+  const ask = (constraint: object, prompt: number[] = [START, THE]) =>
+    client.generate(prompt, { ...TEXT, maxTokens: 20, seed: 3, constraint }).collect();
+  const chosen = await ask({ choices: ['the and', 'the the'] });
+  assert.ok(['the and', 'the the'].includes(chosen.text), chosen.text);
+  assert.equal(chosen.samples[0]?.finish?.reason, 'constraint');
+  assert.equal((await ask({ regex: 'a{3}' })).text, 'aaa');
+  // The text began behind START, and its end is missing.
+  assert.equal((await ask({ choices: ['the and'], beginPosition: 1 })).text, ' and');
+  // It begins behind the prompt's "and".
+  assert.equal((await ask({ choices: ['aa'], after: ['the', 'and'] }, [START, AND])).text, 'aa');
+  const quoted = ask({ jsonSchema: { type: 'string' } }); // the vocabulary has no quotation mark
+  await assert.rejects(
+    quoted,
+    refuses(Code.INVALID_ARGUMENT, 'CONSTRAINT_NOT_SPELLABLE', 'constraint'),
+  );
+  assert.throws(() => ask({ jsonObject: true, regex: 'a' }), {
+    name: 'TypeError',
+    message: 'constraint: must have one of jsonSchema, jsonObject, regex and choices',
+  });
+});
+
 test('generate, score and append decide about special tokens', async () => {
   const options = { ...TEXT, seed: 4, maxTokens: 40, ignoreEos: true };
   const given = await client.generate('the and', options).collect();
