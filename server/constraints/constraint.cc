@@ -23,7 +23,7 @@ std::string Literal(absl::string_view text) {
   while (!text.empty()) {
     uint32_t c = 0;
     text.remove_prefix(DecodeUtf8(text, &c));
-    if (c < 128 && absl::ascii_isalnum(static_cast<char>(c))) {
+    if (c < 128 && absl::ascii_isalnum(static_cast<unsigned char>(c))) {
       literal += static_cast<char>(c);
     } else {
       absl::StrAppendFormat(&literal, "\\U%08x", c);

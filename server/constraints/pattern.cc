@@ -13,10 +13,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
+#include "model/base/strict_json.h"
 #include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
+
+unsigned char Byte(char c) { return static_cast<unsigned char>(c); }
 
 constexpr uint32_t kLastCodePoint = 0x10ffff;
 constexpr int kMaxRepetitions = 1 << 16;
@@ -133,7 +136,7 @@ class PatternReader {
     ++at_;
     if (SkipText("?<") && pattern_.substr(at_, 1) != "=" && pattern_.substr(at_, 1) != "!") {
       while (at_ < pattern_.size() &&
-             (absl::ascii_isalnum(pattern_[at_]) || pattern_[at_] == '_')) {
+             (absl::ascii_isalnum(Byte(pattern_[at_])) || pattern_[at_] == '_')) {
         ++at_;
       }
       if (!Skip('>')) return Unsupported("the name of a group is letters, digits and _");
@@ -178,7 +181,7 @@ class PatternReader {
   std::optional<int> ReadNumber() {
     const size_t from = at_;
     int number = 0;
-    while (at_ < pattern_.size() && absl::ascii_isdigit(pattern_[at_])) {
+    while (at_ < pattern_.size() && absl::ascii_isdigit(Byte(pattern_[at_]))) {
       number = std::min(number * 10 + (pattern_[at_++] - '0'), kMaxRepetitions + 1);
     }
     if (at_ == from) return std::nullopt;
@@ -219,7 +222,7 @@ class PatternReader {
   absl::StatusOr<Set> ReadEscape(bool in_class) {
     if (at_ == pattern_.size()) return Unsupported("the pattern ends with \\");
     const char c = pattern_[at_];
-    if (absl::ascii_ispunct(c)) return ++at_, Set{{c, c}};
+    if (absl::ascii_ispunct(Byte(c))) return ++at_, Set{{c, c}};
     ++at_;
     const auto one = [](uint32_t code) { return Set{{code, code}}; };
     switch (c) {
@@ -249,7 +252,7 @@ class PatternReader {
         if (in_class) return one('\b');
         break;
       case '0':
-        if (at_ == pattern_.size() || !absl::ascii_isdigit(pattern_[at_])) return one(0);
+        if (at_ == pattern_.size() || !absl::ascii_isdigit(Byte(pattern_[at_]))) return one(0);
         break;
       case 'x':
         return ReadHex(2);
@@ -258,16 +261,16 @@ class PatternReader {
       default:
         break;
     }
-    return Unsupported(absl::StrCat("the escape \\", std::string(1, c), " is not supported"));
+    return Unsupported(absl::StrCat("the escape \\", Escaped({&c, 1}), " is not supported"));
   }
 
   // `digits` 0: as many as there are, and a "}".
   absl::StatusOr<Set> ReadHex(size_t digits) {
     uint32_t code = 0;
     size_t read = 0;
-    while (at_ < pattern_.size() && absl::ascii_isxdigit(pattern_[at_]) && read < 6 &&
+    while (at_ < pattern_.size() && absl::ascii_isxdigit(Byte(pattern_[at_])) && read < 6 &&
            (digits == 0 || read < digits)) {
-      const char c = absl::ascii_tolower(pattern_[at_++]);
+      const char c = absl::ascii_tolower(Byte(pattern_[at_++]));
       code = code * 16 + uint32_t(c <= '9' ? c - '0' : c - 'a' + 10);
       ++read;
     }

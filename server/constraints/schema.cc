@@ -124,11 +124,12 @@ class SchemaReader {
  private:
   absl::Status Unsupported(const Place& place, absl::string_view why) const {
     return InvalidField("CONSTRAINT_UNSUPPORTED", field_,
-                        absl::StrCat(field_, ", at \"", place.pointer, "\": ", why, "."));
+                        absl::StrCat(field_, ", at ", Quoted(place.pointer), ": ", why, "."));
   }
   absl::Status NotAllowed(const Place& place, const Json& value, absl::string_view allowed) const {
-    return Unsupported(place,
-                       absl::StrCat("it is ", value.dump().substr(0, 80), "; allowed: ", allowed));
+    return Unsupported(
+        place, absl::StrCat("it is ", value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 80),
+                            "; allowed: ", allowed));
   }
 
   // Every member of `schema` is an annotation or in `allowed`.
@@ -393,7 +394,7 @@ class SchemaReader {
       RIVULET_ASSIGN_OR_RETURN(
           (*plain)["pattern"],
           PlainPattern(expression, true,
-                       absl::StrCat(field_, ", at \"", (place / "pattern").pointer, "\"")));
+                       absl::StrCat(field_, ", at ", Quoted((place / "pattern").pointer))));
     }
     return absl::OkStatus();
   }
