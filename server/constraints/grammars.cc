@@ -356,8 +356,9 @@ void ProcessGrammar::Take(const FromGrammar& head, absl::string_view body) {
     step.kind = static_cast<ConstraintStep::Kind>(int(head.kind) - int(Kind::kChoice));
     step.forced.resize(head.count);
     step.mask.resize((body.size() - forced) / sizeof(uint32_t));
-    memcpy(step.forced.data(), body.data(), forced);
-    memcpy(step.mask.data(), body.data() + forced, body.size() - forced);
+    std::copy_n(body.data(), forced, reinterpret_cast<char*>(step.forced.data()));
+    std::copy_n(body.data() + forced, body.size() - forced,
+                reinterpret_cast<char*>(step.mask.data()));
   }
   found->second->Set(std::move(step));
 }
