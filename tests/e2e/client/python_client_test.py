@@ -148,7 +148,7 @@ class PackageTest(unittest.TestCase):
             self.assertIn(mention, out)
 
     def test_the_quick_start_of_the_readme_runs(self):
-        self.assertEqual(len(BLOCKS), 5)
+        self.assertEqual(len(BLOCKS), 6)
         with Server(*MODELS) as server:
             outputs = []
             for block in BLOCKS:
@@ -163,8 +163,9 @@ class PackageTest(unittest.TestCase):
         self.assertRegex(outputs[0], r"\n40 characters in \d")
         self.assertIn("['mnist-linear', 'shakespeare-rfa']\n(2, 28, 28) ", outputs[1])
         self.assertRegex(outputs[2], r"(?s)at 46, marks \{'begin': 6\}\n(\d+ (['\"]).{20,}?\2\n){3}.*\n46 True \['[0-9a-f]{32}'\]\n$")
-        self.assertRegex(outputs[3], r"^0 of 91 (['\"]).*\1\n83 of 91 (['\"]).*\2\n$")
-        self.assertRegex(outputs[4], r"^300 (['\"]).{20,}\1\n[\d.]+\n[\d.]+\n$")
+        self.assertRegex(outputs[3], r"^(ROMEO|JULIET): [a-z ]{5,20}[.!]\n$")
+        self.assertRegex(outputs[4], r"^0 of 91 (['\"]).*\1\n83 of 91 (['\"]).*\2\n$")
+        self.assertRegex(outputs[5], r"^300 (['\"]).{20,}\1\n[\d.]+\n[\d.]+\n$")
         self.assertEqual((self.folder / "digits.png").read_bytes()[:4], b"\x89PNG")
 
     def test_the_server_of_the_readme_serves_what_the_quick_start_asks_for(self):
