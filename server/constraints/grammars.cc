@@ -17,8 +17,8 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <span>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -27,6 +27,7 @@
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "model/base/thread.h"
+#include "server/base/descriptor.h"
 #include "server/base/mutex.h"
 #include "server/constraints/messages.h"
 
@@ -69,26 +70,7 @@ absl::Status ErrorOf(FromGrammar::Kind kind, absl::string_view text) {
   return Refused("CONSTRAINT_UNSUPPORTED", Escaped(MessageOf(text)));
 }
 
-// A file descriptor that is closed at the end.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
-
-// The texts of all tokens, as rivulet-grammar reads them.
+// The texts of all tokens, as rivulet-grammar reads them; not ok(): errno says why.
 Descriptor WriteVocabulary(const TextTokenizer& tokenizer, int vocab_size) {
   std::string text;
   const auto append = [&text](uint32_t n) {
@@ -101,12 +83,7 @@ Descriptor WriteVocabulary(const TextTokenizer& tokenizer, int vocab_size) {
     absl::StrAppend(&text, token);
   }
   Descriptor file(memfd_create("vocabulary", MFD_CLOEXEC));
-  for (size_t at = 0; at < text.size();) {
-    const ssize_t n = write(file.get(), text.data() + at, text.size() - at);
-    if (n <= 0) break;
-    at += static_cast<size_t>(n);
-  }
-  return file;
+  return WriteAll(file.get(), text) ? std::move(file) : Descriptor();
 }
 
 // A process of rivulet-grammar; it is killed at the end.
@@ -137,6 +114,7 @@ struct Process {
 
 absl::StatusOr<Process> StartProcess(const std::string& program, const Descriptor& vocabulary) {
   if (access(program.c_str(), X_OK) != 0) return Unavailable("it was built without them");
+  if (!vocabulary.ok()) return Unavailable(strerror(errno));
   int ends[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Unavailable(strerror(errno));
@@ -200,8 +178,8 @@ class ProcessGrammar final : public ConstraintGrammar,
     const MutexLock lock(&mutex_);
     FlushLocked();
   }
-  // Takes in what the process has said. False: it has ended.
-  bool Receive();
+  // Takes in what the process has said, by way of `packet`. False: it has ended.
+  bool Receive(std::span<char> packet);
   void Fail(const absl::Status& status) {
     const MutexLock lock(&mutex_);
     FailLocked(status);
@@ -259,7 +237,6 @@ class ProcessGrammar final : public ConstraintGrammar,
   std::deque<std::string> output_ ABSL_GUARDED_BY(mutex_);
   uint32_t last_matcher_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint32_t, ProcessMatcher*> matchers_ ABSL_GUARDED_BY(mutex_);
-  std::vector<char> packet_ = std::vector<char>(size_t{1} << 20);
 };
 
 class ProcessMatcher final : public ConstraintMatcher {
@@ -320,15 +297,15 @@ std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec&
   return matcher;
 }
 
-bool ProcessGrammar::Receive() {
+bool ProcessGrammar::Receive(std::span<char> packet) {
   while (true) {
-    const ssize_t n = recv(socket(), packet_.data(), packet_.size(), MSG_DONTWAIT);
+    const ssize_t n = recv(socket(), packet.data(), packet.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n < static_cast<ssize_t>(sizeof(FromGrammar))) return false;
     FromGrammar head;
-    memcpy(&head, packet_.data(), sizeof(head));
+    memcpy(&head, packet.data(), sizeof(head));
     const MutexLock lock(&mutex_);
-    Take(head, {packet_.data() + sizeof(head), static_cast<size_t>(n) - sizeof(head)});
+    Take(head, {packet.data() + sizeof(head), static_cast<size_t>(n) - sizeof(head)});
   }
 }
 
@@ -377,8 +354,9 @@ class Grammars final : public ConstraintCompiler {
  public:
   Grammars(const TextTokenizer& tokenizer, int vocab_size, const GrammarsOptions& options)
       : options_(options),
+        tokenizer_(tokenizer),
+        vocab_size_(vocab_size),
         wake_up_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        vocabulary_(WriteVocabulary(tokenizer, vocab_size)),
         thread_([this] { Run(); }) {}
   ~Grammars() override {
     {
@@ -419,6 +397,7 @@ class Grammars final : public ConstraintCompiler {
   void Run() {
     NameThread("grammars");
     std::vector<pollfd> polled;
+    std::vector<char> packet(kMaxPacketBytes);
     for (Known started = Started(); !stopped(); started = Started()) {
       polled = {{wake_up_.get(), POLLIN, 0}};
       for (const auto& grammar : started) {
@@ -435,7 +414,7 @@ class Grammars final : public ConstraintCompiler {
         if ((events & POLLOUT) != 0) started[i]->Flush();
         if ((events & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
         news = true;
-        if (!started[i]->Receive()) started[i]->NoteEnd();
+        if (!started[i]->Receive(packet)) started[i]->NoteEnd();
       }
       started.clear();  // else all of them seem to be in use
       const MutexLock lock(&mutex_);
@@ -449,6 +428,34 @@ class Grammars final : public ConstraintCompiler {
 
   // Forgets and starts grammars. Returns those whose processes run.
   Known Started() {
+    ForgetUnused();
+    while (compiling_ < options_.max_compiling) {
+      const std::shared_ptr<ProcessGrammar> next = NextToCompile();
+      if (next == nullptr) break;
+      last_tenant_ = next->tenant;
+      // Without the lock, for which the engine would wait.
+      if (!vocabulary_.ok()) vocabulary_ = WriteVocabulary(tokenizer_, vocab_size_);
+      absl::StatusOr<Process> process = StartProcess(options_.program, vocabulary_);
+      if (process.ok()) {
+        next->Start(*std::move(process));
+        ++compiling_;
+        continue;
+      }
+      next->Fail(process.status());
+      const MutexLock lock(&mutex_);
+      if (wake_) wake_();
+    }
+    const MutexLock lock(&mutex_);
+    Known started;
+    for (const auto& grammar : known_) {
+      if (grammar->socket() >= 0) started.push_back(grammar);
+    }
+    return started;
+  }
+
+  // Forgets grammars that have failed, that nobody waits for, and that nobody has used for long.
+  // Counts those that are being compiled.
+  void ForgetUnused() {
     const MutexLock lock(&mutex_);
     size_t kept = 0;
     compiling_ = 0;
@@ -461,33 +468,16 @@ class Grammars final : public ConstraintCompiler {
       compiling_ += !status && grammar->socket() >= 0;
       return false;
     });
-    while (compiling_ < options_.max_compiling) {
-      ProcessGrammar* const next = NextToCompile();
-      if (next == nullptr) break;
-      absl::StatusOr<Process> process = StartProcess(options_.program, vocabulary_);
-      last_tenant_ = next->tenant;
-      if (process.ok()) {
-        next->Start(*std::move(process));
-        ++compiling_;
-      } else {
-        next->Fail(process.status());
-        if (wake_) wake_();
-      }
-    }
-    Known started;
-    for (const auto& grammar : known_) {
-      if (grammar->socket() >= 0) started.push_back(grammar);
-    }
-    return started;
   }
 
   // Of the grammars that wait the oldest one of the tenant whose turn it is; null: none waits.
-  ProcessGrammar* NextToCompile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    ProcessGrammar *first = nullptr, *behind = nullptr;  // by tenant; behind the last one's
+  std::shared_ptr<ProcessGrammar> NextToCompile() const {
+    const MutexLock lock(&mutex_);
+    std::shared_ptr<ProcessGrammar> first, behind;  // by tenant; behind the last one's
     for (const auto& grammar : known_) {
       if (grammar->status() || grammar->socket() >= 0) continue;
-      const auto take = [&](ProcessGrammar** best) {
-        if (*best == nullptr || grammar->tenant <= (*best)->tenant) *best = grammar.get();
+      const auto take = [&](std::shared_ptr<ProcessGrammar>* best) {
+        if (*best == nullptr || grammar->tenant <= (*best)->tenant) *best = grammar;
       };
       take(&first);
       if (grammar->tenant > last_tenant_) take(&behind);
@@ -496,13 +486,17 @@ class Grammars final : public ConstraintCompiler {
   }
 
   const GrammarsOptions options_;
-  const Descriptor wake_up_, vocabulary_;
+  const TextTokenizer& tokenizer_;
+  const int vocab_size_;
+  const Descriptor wake_up_;
   mutable Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
   Known known_ ABSL_GUARDED_BY(mutex_);  // the one used last is the first
-  int compiling_ = 0;                    // of the thread
-  std::string last_tenant_ ABSL_GUARDED_BY(mutex_);
+  // Of the thread.
+  Descriptor vocabulary_;  // written for the first grammar
+  int compiling_ = 0;
+  std::string last_tenant_;
   std::thread thread_;  // last: it uses the others
 };
 

@@ -9,6 +9,7 @@
 // another. Where one message takes too much time, it dies of SIGPROF.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rivulet {
@@ -17,6 +18,7 @@ inline constexpr int kGrammarSocket = 0, kVocabularyFile = 3;
 inline constexpr uint32_t kControl = uint32_t{1} << 31;
 inline constexpr int kCompileMillis = 20000, kMaskMillis = 500;  // of CPU time
 inline constexpr uint64_t kGrammarBytes = uint64_t{1} << 28;  // of a process, beside the vocabulary
+inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;    // of a message
 inline constexpr uint16_t kMaxTokensPushed = 8192;            // by one message
 inline constexpr uint16_t kMaxForced = 64;                    // tokens of one step
 
@@ -36,7 +38,7 @@ struct ToGrammar {
 
 struct FromGrammar {
   enum class Kind : uint8_t {
-    kCompiled,     // an int64_t: bytes of the compiled grammar
+    kCompiled,
     kRefused,      // by the library; its message
     kUnspellable,  // no token begins a text of the grammar
     kTooHard,      // out of memory

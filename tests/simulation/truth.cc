@@ -103,7 +103,7 @@ bool Truth::EndsText(const GenerateSpec& spec, const std::string& text,
   const std::vector<std::string>& choices = spec.constraint->choices;
   const auto is = [&](const std::string& choice) { return choice == text; };
   const bool complete = std::any_of(choices.begin(), choices.end(), is);
-  mask->assign(1 + static_cast<size_t>(world_.config.vocab_size) / 32, 0);
+  mask->assign(MaskWords(world_.config.vocab_size), 0);
   const auto allow = [mask](int32_t token) {
     (*mask)[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
   };

@@ -65,7 +65,7 @@ class FakeConstraints final : public ConstraintCompiler {
     ConstraintStep Next() {
       ConstraintStep step;
       while (true) {
-        step.mask.assign((static_cast<size_t>(owner_.vocab_size_) + 31) / 32, 0);
+        step.mask.assign(MaskWords(owner_.vocab_size_), 0);
         const auto allow = [&step](int32_t token) {
           step.mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
         };

@@ -102,7 +102,7 @@ class Serving {
       : vocabulary_(vocabulary), info_(info) {}
 
   [[noreturn]] void Run() {
-    std::string packet(size_t{1} << 20, '\0');
+    std::string packet(kMaxPacketBytes, '\0');
     while (true) {
       const ssize_t size = recv(kGrammarSocket, packet.data(), packet.size(), 0);
       if (size < static_cast<ssize_t>(sizeof(ToGrammar))) _exit(0);

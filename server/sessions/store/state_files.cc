@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/thread.h"
+#include "server/base/descriptor.h"
 #include "server/base/mutex.h"
 
 namespace rivulet {
@@ -37,38 +38,10 @@ bool IsStateName(absl::string_view name) {
          name.find_first_not_of("0123456789abcdef") == 16;
 }
 
-// A file descriptor, closed by the destructor.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  bool ok() const { return fd_ >= 0; }
-  // A failed write may show only in close().
-  bool Close() { return close(std::exchange(fd_, -1)) == 0; }
-
- private:
-  int fd_;
-};
-
 absl::Status FileError(absl::string_view what) {
   const int error = errno;
   return absl::UnavailableError(
       absl::StrCat("a state's file cannot be ", what, ": ", std::strerror(error)));
-}
-
-bool WriteAll(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t done = write(fd, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(done));
-  }
-  return true;
 }
 
 class DirectoryStateFiles final : public StateFiles {
