@@ -150,6 +150,18 @@ absl::Status ReadSampling(JsonReader* body, v1::SamplingParams* s) {
   return ReadSeed(body, s);
 }
 
+// Adds the texts of the array `name`.
+absl::Status AddTexts(JsonReader* object, absl::string_view name,
+                      google::protobuf::RepeatedPtrField<std::string>* texts) {
+  return object->ForEach(name, [texts](const JsonValue& item, absl::string_view path) {
+    if (item.kind != Kind::kString) {
+      return kLineRules.Invalid(path, "is ", Describe(item), "; allowed: a text");
+    }
+    texts->Add(std::string(item.text));
+    return absl::OkStatus();
+  });
+}
+
 absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
   const JsonValue* const value = body->Find("stop");
   if (value != nullptr && value->kind == Kind::kString) {
@@ -157,14 +169,7 @@ absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
   } else if (value != nullptr && value->kind != Kind::kArray) {
     return body->Invalid("stop", "is ", Describe(*value), "; allowed: a text or an array of texts");
   } else if (value != nullptr) {
-    RIVULET_RETURN_IF_ERROR(
-        body->ForEach("stop", [stop](const JsonValue& item, absl::string_view path) {
-          if (item.kind != Kind::kString) {
-            return kLineRules.Invalid(path, "is ", Describe(item), "; allowed: a text");
-          }
-          stop->add_strings(item.text);
-          return absl::OkStatus();
-        }));
+    RIVULET_RETURN_IF_ERROR(AddTexts(body, "stop", stop->mutable_strings()));
   }
   RIVULET_ASSIGN_OR_RETURN(const JsonValue* ids,
                            body->Get("stop_token_ids", Kind::kArray, /*may_miss=*/true));
@@ -271,44 +276,49 @@ std::string ToJson(const JsonValue& value) {
   return value.kind == Kind::kObject ? "{" + items + "}" : "[" + items + "]";
 }
 
-// "response_format", and vLLM's "structured_outputs".
+absl::Status ReadFormat(JsonReader format, v1::GenerateRequest* request) {
+  enum class Type : uint8_t { kText, kObject, kSchema } type = Type::kText;
+  RIVULET_RETURN_IF_ERROR(format.Choice<Type>(
+      "type",
+      {{"text", Type::kText}, {"json_object", Type::kObject}, {"json_schema", Type::kSchema}},
+      &type));
+  if (type == Type::kObject) request->mutable_constraint()->set_json_object(true);
+  if (type != Type::kSchema) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(JsonReader given, format.Object("json_schema"));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* schema, given.Get("schema", Kind::kObject));
+  request->mutable_constraint()->set_json_schema(ToJson(*schema));
+  return absl::OkStatus();
+}
+
+// "response_format", or vLLM's "structured_outputs".
 absl::Status ReadConstraint(JsonReader* body, v1::GenerateRequest* request) {
+  const bool structured = body->Find("structured_outputs") != nullptr;
   if (body->Find("response_format") != nullptr) {
+    if (structured) return body->Invalid("structured_outputs", "stands beside response_format");
     RIVULET_ASSIGN_OR_RETURN(JsonReader format, body->Object("response_format"));
-    enum class Type : uint8_t { kText, kObject, kSchema } type = Type::kText;
-    RIVULET_RETURN_IF_ERROR(format.Choice<Type>(
-        "type",
-        {{"text", Type::kText}, {"json_object", Type::kObject}, {"json_schema", Type::kSchema}},
-        &type));
-    if (type == Type::kObject) request->mutable_constraint()->set_json_object(true);
-    if (type != Type::kSchema) return absl::OkStatus();
-    RIVULET_ASSIGN_OR_RETURN(JsonReader given, format.Object("json_schema"));
-    RIVULET_ASSIGN_OR_RETURN(const JsonValue* schema, given.Get("schema", Kind::kObject));
-    request->mutable_constraint()->set_json_schema(ToJson(*schema));
-    return absl::OkStatus();
+    return ReadFormat(std::move(format), request);
   }
-  if (body->Find("structured_outputs") == nullptr) return absl::OkStatus();
+  if (!structured) return absl::OkStatus();
+  constexpr const char* kForms[] = {"json", "regex", "choice", "json_object"};
   RIVULET_ASSIGN_OR_RETURN(
       JsonReader given,
       body->Object("structured_outputs", {"json", "regex", "choice", "json_object"}));
+  const auto forms = std::count_if(std::begin(kForms), std::end(kForms),
+                                   [&](const char* form) { return given.Find(form) != nullptr; });
+  if (forms != 1) {
+    return body->Invalid("structured_outputs", "has ", forms,
+                         " forms; allowed: one of json, regex, choice and json_object");
+  }
   v1::Constraint* const constraint = request->mutable_constraint();
   if (const JsonValue* const schema = given.Find("json"); schema != nullptr) {
     constraint->set_json_schema(schema->kind == Kind::kString ? schema->text : ToJson(*schema));
   }
-  if (given.Find("regex") != nullptr) {
-    RIVULET_RETURN_IF_ERROR(given.Text("regex", constraint->mutable_regex()));
+  if (given.Find("regex") != nullptr) return given.Text("regex", constraint->mutable_regex());
+  if (given.Find("choice") != nullptr) {
+    return AddTexts(&given, "choice", constraint->mutable_choices()->mutable_texts());
   }
-  RIVULET_RETURN_IF_ERROR(IfThere(&given, "json_object", Kind::kBool, [&](const JsonValue& v) {
-    constraint->set_json_object(v.boolean);
-  }));
-  if (given.Find("choice") == nullptr) return absl::OkStatus();
-  return given.ForEach("choice", [&](const JsonValue& item, absl::string_view path) {
-    if (item.kind != Kind::kString) {
-      return kLineRules.Invalid(path, "is ", Describe(item), "; allowed: a text");
-    }
-    constraint->mutable_choices()->add_texts(item.text);
-    return absl::OkStatus();
-  });
+  return IfThere(&given, "json_object", Kind::kBool,
+                 [&](const JsonValue& v) { constraint->set_json_object(v.boolean); });
 }
 
 // What completions and chats have in common.

@@ -97,6 +97,23 @@ TEST(BatchLineTest, ReadsScores) {
             "model: \"m\" text: \"abc\" logprobs: true window: 4");
 }
 
+TEST(BatchLineTest, ReadsTheFormOfAText) {
+  const std::pair<const char*, const char*> forms[] = {
+      {R"("response_format":{"type":"json_object"})", "json_object: true"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,)"
+       R"("schema":{"enum":[null,true,-1,1.5,"a\"",{}]}}})",
+       R"(json_schema: "{\"enum\":[null,true,-1,1.5,\"a\\\"\",{}]}")"},
+      {R"("structured_outputs":{"json":{"type":"null"}})", R"(json_schema: "{\"type\":\"null\"}")"},
+      {R"("structured_outputs":{"regex":"a+"})", R"(regex: "a+")"},
+      {R"("structured_outputs":{"choice":["a","b"]})", R"(choices { texts: "a" texts: "b" })"},
+      {R"("structured_outputs":{"json_object":true})", "json_object: true"}};
+  for (const auto& [form, expected] : forms) {
+    const BatchLine line = Parsed(absl::StrCat(R"({"prompt":"a",)", form, "}"));
+    EXPECT_EQ(std::get<v1::GenerateRequest>(line.request).constraint().ShortDebugString(),
+              expected);
+  }
+}
+
 TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
   struct Case {
     const char* text;
@@ -155,6 +172,12 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
        "tools", "is an array of 1 values; supported: []"},
       {R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"xml"}})",
        "UNSUPPORTED_PARAMETER", "response_format.type", "json_schema"},
+      {R"({"prompt":"a","structured_outputs":{"regex":"a","choice":["a"]}})", "INVALID_PARAMETER",
+       "structured_outputs", "has 2 forms"},
+      {R"({"prompt":"a","structured_outputs":{}})", "INVALID_PARAMETER", "structured_outputs",
+       "has 0 forms"},
+      {R"({"prompt":"a","response_format":{"type":"text"},"structured_outputs":{"regex":"a"}})",
+       "INVALID_PARAMETER", "structured_outputs", "beside response_format"},
   };
   for (const Case& one : cases) {
     BatchLine line;
