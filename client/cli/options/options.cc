@@ -25,8 +25,9 @@ void AddConstraint(CLI::App* app, ConstraintOptions* constraint) {
   form->add_option("--json-schema", constraint->json_schema,
                    "JSON that satisfies the JSON schema in this file")
       ->check(PathGiven());
-  Utf8(form->add_option("--regex", constraint->regex, "A text that this expression matches whole"));
-  Utf8(form->add_option("--choices", constraint->choices, "One of these texts: A,B"))
+  Utf8(form->add_option("--regex", constraint->regex,
+                        "Text that this regular expression matches as a whole"));
+  Utf8(form->add_option("--choices", constraint->choices, "Text that is one of these: A,B"))
       ->delimiter(',');
   form->require_option(0, 1);
 }

@@ -94,7 +94,10 @@ export interface SamplingOptions extends TextOptions {
   resume?: boolean;
 }
 
-/** What a text must be: exactly one of the first four. docs/constraints.md says what is enforced. */
+/**
+ * What a text must be: exactly one of the first four, of at most 65,536 bytes. docs/constraints.md
+ * says what is enforced; the server refuses the rest (reason CONSTRAINT_UNSUPPORTED).
+ */
 export interface Constraint {
   /** JSON that satisfies this JSON schema, an object or its text. */
   jsonSchema?: object | string;
@@ -102,11 +105,14 @@ export interface Constraint {
   jsonObject?: boolean;
   /** A text that this regular expression matches as a whole. */
   regex?: string;
-  /** One of these texts. */
+  /** One of these texts, at most 1000. */
   choices?: readonly string[];
   /** The position of the sequence behind which the text begins; absent: where the reply begins. */
   beginPosition?: number;
-  /** The text begins behind the first of these that is written, such as "</think>". */
+  /**
+   * The text begins behind the first of these that is written, such as "</think>". At most 8, of 1
+   * to 64 bytes.
+   */
   after?: readonly string[];
 }
 

@@ -23,8 +23,7 @@ export type { TopLogprobs };
 /**
  * Why a sample ended. "length": maxTokens, or the model's last position. "stop_token": the model's
  * eos or one of stopTokenIds was sampled. "constraint": the text of the request's constraint is
- * complete. "unknown": a reason from a server that is newer than this
- * client.
+ * complete. "unknown": a reason from a server that is newer than this client.
  */
 export type FinishReason = 'length' | 'stop_token' | 'stop_string' | 'constraint' | 'unknown';
 

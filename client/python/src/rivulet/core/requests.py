@@ -66,14 +66,16 @@ class PromptCache:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What the text of each sample must be: exactly one of the first four. docs/constraints.md says what is enforced.
+    """What the text of each sample must be: exactly one of the first four, of at most 65,536 bytes. docs/constraints.md says
+    what is enforced; the server refuses the rest (InvalidArgument, reason CONSTRAINT_UNSUPPORTED).
 
     json_schema: JSON that satisfies this JSON schema, a mapping or its text
     json_object: any JSON object
     regex: a text that this regular expression matches as a whole
-    choices: one of these texts
+    choices: one of these texts, at most 1000
     begin_position: the position of the sequence behind which the text begins; None: where the reply begins
-    after: the text begins behind the first of these that is written, such as "</think>"; empty: at once
+    after: the text begins behind the first of these that is written, such as "</think>"; at most 8, of 1 to 64 bytes; empty: at
+        once
     """
 
     json_schema: Mapping[str, Any] | bool | str | None = None

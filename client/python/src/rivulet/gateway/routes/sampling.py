@@ -56,7 +56,6 @@ def _logit_bias(value: Any) -> dict[int, Any]:
 
 
 _STRUCTURED = {"json": "json_schema", "json_object": "json_object", "regex": "regex", "choice": "choices"}  # vLLM's names
-_FIELDS = {"json_schema": "json", "json_object": "json_object", "regex": "regex", "choices": "choice"}
 
 
 def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
@@ -79,7 +78,7 @@ def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
     types = {"json": (dict, str, bool), "json_object": (bool,), "regex": (str,), "choice": (list,)}[name]
     if not isinstance(value, types) or value is False and name == "json_object":
         raise invalid(f"structured_outputs.{name}", f"has a wrong type; got {shown(value)}")
-    names.update({f"constraint.{field}": f"structured_outputs.{name}" for field in _FIELDS}, constraint="structured_outputs")
+    names.update({f"constraint.{field}": f"structured_outputs.{name}" for field in _STRUCTURED.values()}, constraint="structured_outputs")
     form: dict[str, Any] = {_STRUCTURED[name]: value}
     return {"constraint": Constraint(**form)}
 
