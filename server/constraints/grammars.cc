@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/constraints/grammars.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -16,7 +14,6 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <span>
 #include <thread>
 #include <utility>
@@ -25,6 +22,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/program.h"
 #include "model/base/strict_json.h"
 #include "model/base/thread.h"
 #include "server/base/descriptor.h"
@@ -122,25 +120,8 @@ absl::StatusOr<Process> StartProcess(const std::string& program, const Descripto
   const Descriptor theirs(ends[1]);
   Process process;
   process.socket = Descriptor(ends[0]);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, theirs.get(), kGrammarSocket);
-  posix_spawn_file_actions_adddup2(&files, vocabulary.get(), kVocabularyFile);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addclosefrom_np(&files, kVocabularyFile + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // Signals of a terminal are for the server alone.
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  const char* const argv[] = {program.c_str(), nullptr};
-  const int error = posix_spawn(&process.pid, program.c_str(), &files, &attributes,
-                                const_cast<char* const*>(argv), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
+  const GivenFile given[] = {{theirs.get(), kGrammarSocket}, {vocabulary.get(), kVocabularyFile}};
+  const int error = StartProgram({program.c_str(), nullptr}, given, &process.pid);
   if (error != 0) return process.pid = 0, Unavailable(strerror(error));
   return process;
 }
@@ -506,9 +487,7 @@ std::shared_ptr<ConstraintCompiler> CreateGrammars(const TextTokenizer& tokenize
                                                    const GrammarsOptions& options) {
   GrammarsOptions chosen = options;
   if (chosen.program.empty()) {
-    std::error_code error;
-    const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-    chosen.program = (self.parent_path() / "rivulet-grammar").string();
+    chosen.program = ProgramFile().replace_filename("rivulet-grammar");
   }
   return std::make_shared<Grammars>(tokenizer, vocab_size, chosen);
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/chat/template_process.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +18,7 @@
 #include "client/cli/options/environment.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "model/base/program.h"
 #include "nlohmann/json.hpp"
 
 namespace rivulet {
@@ -64,33 +62,6 @@ bool ReceiveAll(int socket, char* bytes, size_t size) {
   return true;
 }
 
-// Starts `argv` with `end` as its stdin and stdout, without other files of this process. Returns an
-// errno, or 0.
-int Spawn(const std::vector<const char*>& argv, int end, pid_t* pid) {
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_adddup2(&files, end, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&files, end, STDOUT_FILENO);
-  // An interpreter without jinja2 writes a traceback there; Start() says what is missing.
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // Ctrl-C in a terminal is for the command alone. SIGPROF is the worker's time limit.
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  sigset_t signals;
-  sigemptyset(&signals);
-  posix_spawnattr_setsigmask(&attributes, &signals);
-  sigaddset(&signals, SIGPROF);
-  posix_spawnattr_setsigdefault(&attributes, &signals);
-  const int error = posix_spawnp(pid, argv[0], &files, &attributes,
-                                 const_cast<char* const*>(argv.data()), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  return error;
-}
-
 }  // namespace
 
 TemplateProcess::~TemplateProcess() {
@@ -115,10 +86,8 @@ absl::StatusOr<std::string> TemplateProcess::Run(Job job, const std::string& arg
 }
 
 absl::Status TemplateProcess::Start() {
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string worker =
-      (program.parent_path().parent_path() / "share/rivulet/chat_worker.py").string();
+      ProgramFile().parent_path().parent_path() / "share/rivulet/chat_worker.py";
   if (access(worker.c_str(), R_OK) != 0) {
     return NoEngine(absl::StrCat("chat templates need the file ", worker,
                                  ", which is installed with the programs: ", strerror(errno)));
@@ -148,7 +117,8 @@ bool TemplateProcess::StartWith(const std::string& python, const std::string& wo
   }
   // -E: ignores PYTHONPATH. A script imports nothing from the current folder. Not -I: packages of
   // the user (pip install --user) may be used.
-  const int error = Spawn({python.c_str(), "-E", worker.c_str(), nullptr}, ends[1], &pid_);
+  const GivenFile given[] = {{ends[1], STDIN_FILENO}, {ends[1], STDOUT_FILENO}};
+  const int error = StartProgram({python.c_str(), "-E", worker.c_str(), nullptr}, given, &pid_);
   close(ends[1]);
   socket_ = ends[0];
   if (error != 0) {

@@ -7,12 +7,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/options/environment.h"
+#include "model/base/program.h"
 
 namespace rivulet {
 namespace {
@@ -34,9 +34,7 @@ serve.main(sys.argv[1], sys.argv[2], sys.argv[3:])
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const ServeOptions& options) {
-  std::error_code error;
-  const std::string server =
-      std::filesystem::read_symlink("/proc/self/exe", error).replace_filename("rivulet-server");
+  const std::string server = ProgramFile().replace_filename("rivulet-server");
   if (access(server.c_str(), X_OK) != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("rivulet serve needs the program ", server, ": ", strerror(errno)));

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
-#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "model/base/program.h"
 
 namespace rivulet {
 namespace {
@@ -59,9 +59,7 @@ std::vector<std::string> Pythons() {
   const char* const given = std::getenv("RIVULET_PYTHON");
   if (given != nullptr && *given != '\0') return {given};
   std::vector<std::string> found = {"python3", "/usr/bin/python3"};
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string beside = program.parent_path().parent_path() / "gateway/bin/python3";
+  const std::string beside = ProgramFile().parent_path().parent_path() / "gateway/bin/python3";
   if (access(beside.c_str(), X_OK) == 0) found.insert(found.begin(), beside);
   return found;
 }
