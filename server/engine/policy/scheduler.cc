@@ -14,11 +14,14 @@ Scheduler::Scheduler(const BackendLimits& limits, const ScheduleOptions& options
 void Scheduler::PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting,
                         RunPlan* plan) {
   plan->rows.clear();
+  beside_free_ = std::ranges::any_of(sequences, [](const SequenceView& view) {
+    return view.prefill_tokens == 0 && !view.constrained;
+  });
   size_t decoding = 0;
   bool single_step = false;
   int64_t first_end = long_run_;  // no row is known to end before
   for (const SequenceView& view : sequences) {
-    if (view.prefill_tokens == 0) ++decoding;
+    if (FeedsOne(view)) ++decoding;
     single_step |= view.single_step || view.prefill_tokens > 0;
     first_end = std::min(first_end, view.steps_left);
   }
@@ -32,7 +35,7 @@ void Scheduler::PlanRun(std::span<const SequenceView> sequences, uint64_t run, b
   budget = std::max<int64_t>(1, std::min(budget, room));
   SharePrefill(sequences, budget);
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const int64_t tokens = sequences[i].prefill_tokens == 0 ? 1 : share_[i];
+    const int64_t tokens = FeedsOne(sequences[i]) ? 1 : share_[i];
     if (tokens > 0) plan->rows.push_back({static_cast<int>(i), static_cast<int>(tokens)});
   }
   if (plan->rows.size() > static_cast<size_t>(max_rows_)) KeepLargestClaims(sequences, run, plan);
@@ -42,7 +45,7 @@ void Scheduler::SharePrefill(std::span<const SequenceView> sequences, int64_t bu
   share_.assign(sequences.size(), 0);
   prefilling_.clear();
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i].prefill_tokens > 0) prefilling_.push_back(i);
+    if (!FeedsOne(sequences[i])) prefilling_.push_back(i);
   }
   if (static_cast<int64_t>(prefilling_.size()) > budget) {
     const auto served_earlier = [sequences](size_t a, size_t b) {

@@ -4,7 +4,9 @@
 //
 // A run holds every sequence that can decode, with one token each. Prompt tokens share a budget per
 // run: while replies are running, all prompts together add at most prefill_tokens_busy tokens to a
-// step, and so delay replies by a bounded time.
+// step, and so delay replies by a bounded time. Tokens that a constraint forced are fed like a
+// prompt, but one token a run while a reply without a constraint is running: it costs that reply
+// what a drawn token would.
 //
 // Where more sequences want a row than the backend has, the tenants take turns, the tenant served
 // longest ago first, until the rows are used up. Within a tenant the sequences with the largest
@@ -39,6 +41,8 @@ struct SequenceView {
   uint64_t tenant = 0;  // its number (Admission::Add)
   // The most steps that it can still take.
   int64_t steps_left = std::numeric_limits<int64_t>::max();
+  bool constrained = false;  // a constraint chooses its tokens
+  bool forced = false;       // the tokens to feed are those that its constraint forced
 };
 
 struct ScheduleOptions {
@@ -49,7 +53,7 @@ struct ScheduleOptions {
 
 struct PlannedRow {
   int sequence = 0;  // index into the views
-  int tokens = 0;    // to feed; at most prefill_tokens, 1 for a sequence that decodes
+  int tokens = 0;    // to feed; at most prefill_tokens, 1 for a sequence that feeds single tokens
 };
 
 struct RunPlan {
@@ -68,6 +72,10 @@ class Scheduler {
   void PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting, RunPlan* plan);
 
  private:
+  // It feeds one token in this run, whatever the budget is.
+  bool FeedsOne(const SequenceView& view) const {
+    return view.prefill_tokens == 0 || (view.forced && beside_free_);
+  }
   // Fills share_: the budget in equal parts. Short prompts leave the unused rest of their parts to
   // longer prompts, so that nobody waits behind a long prompt (max-min fairness). With more prompts
   // than budget, the prompts served longest ago get one token each.
@@ -78,6 +86,7 @@ class Scheduler {
   const int max_tokens_;
   const int long_run_;  // steps that hide the cost of a Submit
   const ScheduleOptions options_;
+  bool beside_free_ = false;        // a reply without a constraint decodes
   std::vector<int64_t> share_;      // [sequences]
   std::vector<size_t> prefilling_;  // working memory of SharePrefill
   struct Claim {

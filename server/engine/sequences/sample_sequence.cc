@@ -299,7 +299,7 @@ bool SampleSequence::FedAsOutput(int64_t i) const {
 
 SequenceView SampleSequence::View() const {
   SequenceView view;
-  if (phase_ == Phase::kPrefill) {
+  if (prefills()) {
     int64_t end = prefill_end_;
     const int64_t room = generate_->keep.DistanceToNextPoint(position_);
     if (room < end - cursor_) end = cursor_ + room;
@@ -313,7 +313,9 @@ SequenceView SampleSequence::View() const {
     view.prefill_tokens = end - cursor_;
   }
   view.last_served = last_served;
-  view.single_step = !generate_->stop_strings.empty() || constraint_;
+  view.constrained = static_cast<bool>(constraint_);
+  view.forced = phase_ == Phase::kForced;
+  view.single_step = !generate_->stop_strings.empty() || view.constrained;
   view.steps_left = generate_->max_new - drawn_;
   return view;
 }
@@ -443,7 +445,7 @@ void SampleSequence::WriteForced(std::span<const int32_t> forced) {
   resumed_.insert(resumed_.end(), given.begin(), given.end());
   drawn_tokens_.clear();
   constraint_.OnFeed();
-  phase_ = Phase::kPrefill;
+  phase_ = Phase::kForced;
   prefill_end_ = feed_end();
   cursor_ = prefill_end_ - std::ssize(unfed);
 }
@@ -525,11 +527,11 @@ bool SampleSequence::Flush() {
 }
 
 Sequence::Next SampleSequence::OnRunDone() {
-  if (phase_ == Phase::kPrefill && cursor_ == feed_end() && !finished) {
+  if (prefills() && cursor_ == feed_end() && !finished) {
     finished = true;
     status = absl::InternalError("the backend drew no token in a run that ended the prompt");
   }
-  const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
+  const bool fork = prefills() && cursor_ == prefill_end_ && !finished;
   return fork ? Next::kFork : Next::kContinue;
 }
 

@@ -103,6 +103,7 @@ class SampleSequence final : public Sequence {
   int64_t delivered() const { return delivered_; }
 
  private:
+  bool prefills() const { return phase_ == Phase::kPrefill || phase_ == Phase::kForced; }
   struct HeldToken {
     int32_t token;
     absl::string_view text;  // its bytes, of the tokenizer
@@ -130,7 +131,8 @@ class SampleSequence final : public Sequence {
 
   Generation* const generate_;
   const int index_;
-  enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
+  // kForced: it feeds forced tokens, as kPrefill feeds a prompt.
+  enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode, kForced } phase_ = Phase::kPrefill;
   int64_t prefill_end_;          // prefill feeds the tokens before it
   int64_t cursor_ = 0;           // the next token to feed
   int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete

@@ -62,6 +62,15 @@ TEST(SchedulerTest, PlansByTable) {
   EXPECT_EQ(PlanOf(Limits(8, 6), {Decode(), Decode(), Prefill(100)}), "steps 1: 0x1 1x1 2x4");
 }
 
+TEST(SchedulerTest, ForcedTokensDelayNoReplyWithoutAConstraint) {
+  SequenceView constrained = Decode(), forced = Prefill(5);
+  constrained.constrained = forced.constrained = forced.forced = true;
+  const BackendLimits wide = Limits(8, 64, 4);
+  EXPECT_EQ(PlanOf(wide, {forced, Decode(), Prefill(100)}), "steps 1: 0x1 1x1 2x8");
+  EXPECT_EQ(PlanOf(wide, {forced, constrained, Prefill(100)}), "steps 1: 0x4 1x1 2x4");
+  EXPECT_EQ(PlanOf(wide, {forced, Prefill(100)}), "steps 1: 0x5 1x27");
+}
+
 TEST(SchedulerTest, AShortPromptDoesNotWaitBehindALongOne) {
   EXPECT_EQ(PlanOf(Limits(8, 64), {Prefill(1'000'000), Prefill(2)}), "steps 1: 0x30 1x2");
   EXPECT_EQ(PlanOf(Limits(8, 64), {Prefill(1'000'000), Decode(), Prefill(2)}),
