@@ -20,7 +20,12 @@ inline constexpr int kCompileMillis = 20000, kMaskMillis = 500;  // of CPU time
 inline constexpr uint64_t kGrammarBytes = uint64_t{1} << 28;  // of a process, beside the vocabulary
 inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;    // of a message
 inline constexpr uint16_t kMaxTokensPushed = 8192;            // by one message
-inline constexpr uint16_t kMaxForced = 64;                    // tokens of one step
+// In the schemas for the library, what a pattern begins with that stands for a string of LEAST to
+// MOST (-1: any number of) characters of a set: "long LEAST MOST SET". No regular expression that
+// a schema may have becomes such a pattern (PlainPattern).
+inline constexpr char kLongString[] = "long ";
+inline constexpr int64_t kMaxExpanded = 128;  // more characters make a string a long one
+inline constexpr uint16_t kMaxForced = 64;    // tokens of one step
 
 struct ToGrammar {
   enum class Kind : uint8_t {

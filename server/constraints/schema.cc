@@ -16,6 +16,7 @@
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "nlohmann/json.hpp"
+#include "server/constraints/messages.h"
 #include "server/constraints/pattern.h"
 
 namespace rivulet {
@@ -385,17 +386,20 @@ class SchemaReader {
       expression = pattern->get<std::string>();
     }
     // The library's own lengths let control characters through, which JSON does not allow.
+    if (!counts.empty()) expression = R"([^"\\\x00-\x1f])";
+    if (expression.empty() && pattern == nullptr) return absl::OkStatus();
+    RIVULET_ASSIGN_OR_RETURN(
+        std::string text,
+        PlainPattern(expression, true,
+                     absl::StrCat(field_, ", at ", Quoted((place / "pattern").pointer))));
     if (!counts.empty()) {
-      const std::string most = counts.contains("maxLength") ? counts["maxLength"].dump() : "";
-      expression =
-          absl::StrCat(R"([^"\\\x00-\x1f]{)", counts.value("minLength", 0), ",", most, "}");
+      const int64_t least = counts.value("minLength", int64_t{0});
+      const int64_t most = counts.value("maxLength", int64_t{-1});
+      text = std::max(least, most) > kMaxExpanded
+                 ? absl::StrCat(kLongString, least, " ", most, " ", text)
+                 : absl::StrCat(text, "{", least, ",", most < 0 ? "" : absl::StrCat(most), "}");
     }
-    if (!expression.empty() || pattern != nullptr) {
-      RIVULET_ASSIGN_OR_RETURN(
-          (*plain)["pattern"],
-          PlainPattern(expression, true,
-                       absl::StrCat(field_, ", at ", Quoted((place / "pattern").pointer))));
-    }
+    (*plain)["pattern"] = text;
     return absl::OkStatus();
   }
 

@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/constraints/worker/long_strings.h"
 #include "server/constraints/worker/token_matcher.h"
 #include "xgrammar/compiler.h"
 
@@ -125,8 +126,12 @@ class Serving {
     LimitTime(kCompileMillis);
     xgrammar::GrammarCompiler compiler(info_, /*max_threads=*/1, /*cache_enabled=*/false);
     if (kind == 'j') {
-      grammar_ = compiler.CompileJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
+      const auto schema =
+          xgrammar::Grammar::FromJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
                                             std::nullopt, /*strict_mode=*/true, kMaxSpaces);
+      const bool has_long = text.find(std::string("\"pattern\":\"") + kLongString) != text.npos;
+      grammar_ = has_long ? compiler.CompileGrammar(WithLongStrings(schema.ToString()))
+                          : compiler.CompileGrammar(schema);
     } else {
       grammar_ = kind == 'r' ? compiler.CompileRegex(text) : compiler.CompileGrammar(text);
     }

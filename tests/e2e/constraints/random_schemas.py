@@ -43,7 +43,7 @@ def _value(random):
 def _string(random):
     kind = random.randrange(4)
     if kind == 0:
-        return {"type": "string", **_counts(random, "minLength", "maxLength", 12)}
+        return {"type": "string", **_counts(random, "minLength", "maxLength", random.choice((12, 12, 12, 200)))}
     if kind == 1:
         return {"type": "string", "pattern": random.choice(("", "^")) + pattern(random) + random.choice(("", "$"))}
     return {"type": "string", "format": random.choice(FORMATS)} if kind == 2 else {"type": "string"}

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "model/base/error.h"
 #include "tests/support/piece_tokenizer.h"
 
@@ -143,6 +145,37 @@ TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
     for (const std::string& text : row.bad) {
       EXPECT_FALSE(Accepts(grammar.get(), text)) << row.schema << " " << text;
     }
+  }
+}
+
+TEST_F(GrammarsTest, LongStringsHaveTheirLengths) {
+  const std::string schema =
+      R"({"properties":{"a":{"type":"string","minLength":150,"maxLength":300},)"
+      R"("b":{"type":"string","minLength":2,"maxLength":200},"c":{"type":"string","minLength":129}},)"
+      R"("required":["a","b","c"]})";
+  const auto grammar = Compile(Kind::kJsonSchema, schema);
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  const auto text = [](int a, int b, int c) {
+    return absl::StrFormat(R"({"a":"%s","b":"%s","c":"%s"})", std::string(size_t(a), 'x'),
+                           std::string(size_t(b), 'y'), std::string(size_t(c), 'z'));
+  };
+  for (const auto& [a, b, c] : std::vector<std::array<int, 3>>{
+           {150, 2, 129}, {151, 100, 130}, {299, 199, 1000}, {300, 200, 129}}) {
+    EXPECT_TRUE(Accepts(grammar.get(), text(a, b, c))) << a << " " << b << " " << c;
+  }
+  for (const auto& [a, b, c] : std::vector<std::array<int, 3>>{
+           {149, 100, 200}, {301, 100, 200}, {200, 1, 200}, {200, 201, 200}, {200, 100, 128}}) {
+    EXPECT_FALSE(Accepts(grammar.get(), text(a, b, c))) << a << " " << b << " " << c;
+  }
+  const auto matcher = grammar->NewMatcher({.end_tokens = {kEnd}});
+  std::string written = R"({"a":")";
+  const ConstraintStep* step = &Next(matcher.get(), written);
+  for (int length = 0; length <= 300; ++length) {
+    EXPECT_EQ(Allows(*step, '"'), length >= 150) << length;
+    EXPECT_EQ(Allows(*step, 'x'), length < 300) << length;
+    EXPECT_EQ(Allows(*step, kTrue), length + 4 <= 300) << length;
+    EXPECT_FALSE(Allows(*step, '\\') || Allows(*step, '\n')) << length;
+    if (length < 300) step = &Push(matcher.get(), {'x'});
   }
 }
 
