@@ -20,12 +20,14 @@ inline constexpr int kCompileMillis = 20000, kMaskMillis = 500;  // of CPU time
 inline constexpr uint64_t kGrammarBytes = uint64_t{1} << 28;  // of a process, beside the vocabulary
 inline constexpr size_t kMaxPacketBytes = size_t{1} << 20;    // of a message
 inline constexpr uint16_t kMaxTokensPushed = 8192;            // by one message
-// In the schemas for the library, what a pattern begins with that stands for a string of LEAST to
-// MOST (-1: any number of) characters of a set: "long LEAST MOST SET". No regular expression that
-// a schema may have becomes such a pattern (PlainPattern).
+// Markers in the schemas for the library. A pattern "long LEAST MOST SET" stands for LEAST to MOST
+// (-1: any number of) characters of a set; no regular expression becomes such a pattern
+// (PlainPattern). A string in a value that begins with kNumber stands for the number behind it; no
+// other string contains that.
 inline constexpr char kLongString[] = "long ";
 inline constexpr int64_t kMaxExpanded = 128;  // more characters make a string a long one
-inline constexpr uint16_t kMaxForced = 64;    // tokens of one step
+inline constexpr char kNumber[] = "rivulet number ";
+inline constexpr uint16_t kMaxForced = 64;  // tokens of one step
 
 struct ToGrammar {
   enum class Kind : uint8_t {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -103,6 +104,16 @@ std::vector<std::string> KnownTypes(const Json& schema) {
   return types;
 }
 
+// Numbers that the library would write with other digits become markers.
+void MarkNumbers(Json* value) {
+  const bool in_int64 =
+      value->is_number_integer() &&
+      (!value->is_number_unsigned() || value->get<uint64_t>() <= uint64_t{kMaxBound});
+  if (value->is_number() && !in_int64) *value = absl::StrCat(kNumber, value->dump());
+  if (!value->is_structured()) return;
+  for (Json& item : *value) MarkNumbers(&item);
+}
+
 template <class List>
 bool HaveNoneInCommon(const List& a, const List& b) {
   return absl::c_none_of(a, [&](const auto& item) { return absl::c_linear_search(b, item); });
@@ -113,6 +124,9 @@ class SchemaReader {
   SchemaReader(const Json& root, absl::string_view field) : root_(root), field_(field) {}
 
   absl::StatusOr<std::string> Read() {
+    if (absl::StrContains(root_.dump(), kNumber)) {
+      return Unsupported(Place(), absl::StrCat("the text \"", kNumber, "\" is reserved"));
+    }
     Json plain = {{"$defs", Json::object()}};
     RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][0], ReadSchema(root_, Place()));
     for (size_t i = 0; i < targets_.size(); ++i) {  // what a reference names is read once
@@ -192,7 +206,7 @@ class SchemaReader {
   absl::StatusOr<Json> ReadValues(const Json& schema, const Place& place) {
     const char* const key = schema.contains("const") ? "const" : "enum";
     RIVULET_RETURN_IF_ERROR(CheckKeys(schema, place, {key, "type"}));
-    const Json values = ValuesOf(schema);
+    Json values = ValuesOf(schema);
     if (!values.is_array() || values.empty())
       return NotAllowed(place / key, values, "a list of at least one value");
     RIVULET_ASSIGN_OR_RETURN(const std::vector<std::string> types, TypesOf(schema, place));
@@ -201,6 +215,7 @@ class SchemaReader {
       if (!types.empty() && absl::c_none_of(types, has))
         return NotAllowed(place / key, value, "values of the \"type\"");
     }
+    MarkNumbers(&values);
     return Json{{"enum", values}};
   }
 
@@ -355,9 +370,17 @@ class SchemaReader {
     RIVULET_ASSIGN_OR_RETURN(
         (*plain)["items"], ReadOrNone(schema.value("items", Json(first.empty())), place / "items"));
     RIVULET_RETURN_IF_ERROR(ReadCounts(schema, place, "minItems", "maxItems", plain));
-    if (first.empty() || !(plain->contains("minItems") || plain->contains("maxItems")))
-      return absl::OkStatus();
-    return Unsupported(place / "prefixItems", "it is not supported beside a number of items");
+    const auto named = static_cast<int64_t>(first.size());
+    const bool closed = named > 0 && (*plain)["items"] == false;
+    if (plain->value("maxItems", kMaxCount) < named) {
+      return NotAllowed(place / "maxItems", (*plain)["maxItems"],
+                        "the number of \"prefixItems\" and above");
+    }
+    if (closed && plain->value("minItems", int64_t{0}) > named) {
+      return NotAllowed(place / "minItems", (*plain)["minItems"],
+                        "up to the number of \"prefixItems\", as there is no \"items\"");
+    }
+    return absl::OkStatus();
   }
 
   absl::Status ReadString(const Json& schema, const Place& place, Json* plain) const {

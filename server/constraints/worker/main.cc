@@ -25,7 +25,7 @@
 #include <variant>
 #include <vector>
 
-#include "server/constraints/worker/long_strings.h"
+#include "server/constraints/worker/rewrite.h"
 #include "server/constraints/worker/token_matcher.h"
 #include "xgrammar/compiler.h"
 
@@ -129,9 +129,8 @@ class Serving {
       const auto schema =
           xgrammar::Grammar::FromJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
                                             std::nullopt, /*strict_mode=*/true, kMaxSpaces);
-      const bool has_long = text.find(std::string("\"pattern\":\"") + kLongString) != text.npos;
-      grammar_ = has_long ? compiler.CompileGrammar(WithLongStrings(schema.ToString()))
-                          : compiler.CompileGrammar(schema);
+      grammar_ = NeedsRewrite(text) ? compiler.CompileGrammar(Rewrite(schema.ToString()))
+                                    : compiler.CompileGrammar(schema);
     } else {
       grammar_ = kind == 'r' ? compiler.CompileRegex(text) : compiler.CompileGrammar(text);
     }

@@ -116,6 +116,9 @@ TokenMatcher::Step TokenMatcher::Next() {
     auto words = static_cast<int64_t>(step.mask.size());
     DLTensor tensor = {step.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &words, nullptr, 0};
     matcher_.FillNextTokenBitmask(&tensor);
+    // The library sets bits behind the last token.
+    const size_t last = vocabulary_.texts.size() % 32;
+    if (last > 0) step.mask.back() &= (uint32_t{1} << last) - 1;
     for (const int32_t token : start_.end_tokens) Set(token, false, &step.mask);
     const bool complete = matcher_.IsCompleted();
     int allowed = 0;

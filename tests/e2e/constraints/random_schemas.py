@@ -73,7 +73,9 @@ def _object(random, depth, names):
 
 def _array(random, depth, names):
     if random.random() < 0.2:
-        return {"type": "array", "prefixItems": [schema(random, depth - 1, names) for _ in range(random.randint(1, 3))]}
+        first = [schema(random, depth - 1, names) for _ in range(random.randint(1, 3))]
+        count = {} if random.random() < 0.5 else {"minItems": random.randint(0, len(first)), "maxItems": len(first)}
+        return {"type": "array", "prefixItems": first, **count}
     items = {} if random.random() < 0.1 else {"items": schema(random, depth - 1, names)}
     return {"type": "array", **items, **_counts(random, "minItems", "maxItems", 3)}
 
