@@ -51,7 +51,7 @@ constexpr ErrorReason kReasons[] = {
     {"CONSTRAINT_MISMATCH", kInvalidArgument, kCall,
      "What was written behind begin_position cannot be continued to a text of the constraint."},
     {"CONSTRAINT_NOT_SPELLABLE", kInvalidArgument, kCall,
-     "No token of the vocabulary begins a text of the constraint."},
+     "The vocabulary spells no text of the constraint."},
     {"CONSTRAINT_TOO_HARD", kInvalidArgument, kCall,
      "A constraint takes too much time or memory, or crashes the library."},
     {"CONSTRAINT_UNAVAILABLE", kFailedPrecondition, kCall,

@@ -63,7 +63,7 @@ absl::Status ErrorOf(FromGrammar::Kind kind, absl::string_view text) {
   if (kind == Kind::kTooHard) return TooHard(text);
   if (kind == Kind::kUnspellable) {
     return Refused("CONSTRAINT_NOT_SPELLABLE",
-                   "No token of the model's vocabulary begins a text of the constraint.");
+                   "The model's vocabulary spells no text of the constraint.");
   }
   return Refused("CONSTRAINT_UNSUPPORTED", Escaped(MessageOf(text)));
 }

@@ -47,7 +47,7 @@ struct FromGrammar {
   enum class Kind : uint8_t {
     kCompiled,
     kRefused,      // by the library; its message
-    kUnspellable,  // no token begins a text of the grammar
+    kUnspellable,  // no tokens spell a text of the grammar
     kTooHard,      // out of memory
     kChoice,       // a step: `count` forced tokens, then the mask of the tokens that may follow
     kEnd,          // a step: `count` forced tokens; the text is complete, and nothing may follow

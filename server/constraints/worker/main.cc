@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bitset>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +37,8 @@ using Kind = FromGrammar::Kind;
 
 // Longest run of white space between two tokens of JSON.
 constexpr int kMaxSpaces = 12;
+// Tokens that are tried, to find out whether the vocabulary spells a text of the grammar.
+constexpr int kMaxTries = 256;
 
 void Tell(FromGrammar head, const void* body, size_t size) {
   iovec parts[] = {{&head, sizeof(head)}, {const_cast<void*>(body), size}};
@@ -96,6 +99,15 @@ class Reader {
   const char *at_, *end_;
 };
 
+// Every byte is a token.
+bool SpellsAll(const Vocabulary& vocabulary) {
+  std::bitset<256> bytes;
+  for (const std::string& text : vocabulary.grammar_texts) {
+    if (text.size() == 1) bytes.set(static_cast<unsigned char>(text[0]));
+  }
+  return bytes.all();
+}
+
 // The process of one grammar.
 class Serving {
  public:
@@ -136,8 +148,9 @@ class Serving {
     }
     const std::string warning = Logged();
     if (!warning.empty()) Fail(Kind::kRefused, warning.c_str());
+    int tries = SpellsAll(*vocabulary_) ? 0 : kMaxTries;
     TokenMatcher first(vocabulary_, *grammar_, {});
-    if (first.Next().kind == Kind::kDeadEnd) Fail(Kind::kUnspellable, "");
+    if (!first.MayEnd(kind == 'j', &tries)) Fail(Kind::kUnspellable, "");
     LimitTime(0);
     Tell({}, nullptr, 0);
   }

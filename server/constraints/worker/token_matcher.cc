@@ -7,7 +7,8 @@
 namespace rivulet {
 namespace {
 
-constexpr size_t kMaxTail = 256;  // bytes; more than the longest of Constraint::after
+constexpr size_t kMaxTail = 256;    // bytes; more than the longest of Constraint::after
+constexpr size_t kManyTokens = 64;  // so many that one of them continues well
 constexpr std::string_view kSpaces = " \t\r\n";
 
 bool EndsWith(std::string_view text, std::string_view end) {
@@ -137,6 +138,29 @@ TokenMatcher::Step TokenMatcher::Next() {
     matcher_.AcceptToken(only);
     step.forced.push_back(only);
   }
+}
+
+bool TokenMatcher::MayEnd(bool json, int* tries) {
+  const Step step = Next();
+  if (step.kind == FromGrammar::Kind::kEnd || matcher_.IsCompleted()) return true;
+  std::vector<int32_t> allowed;
+  bool between = false;  // no string of JSON holds a line end: so white space is not needed here
+  for (size_t token = 0; token < vocabulary_.texts.size(); ++token) {
+    if ((step.mask[token / 32] >> (token % 32) & 1) == 0) continue;
+    allowed.push_back(static_cast<int32_t>(token));
+    between |= json && vocabulary_.texts[token] == "\n";
+  }
+  if (allowed.size() > kManyTokens) return true;
+  for (const int32_t token : allowed) {
+    const std::string& text = vocabulary_.texts[static_cast<size_t>(token)];
+    if (between && text.find_first_not_of(kSpaces) == std::string::npos) continue;
+    if (--*tries < 0) return true;
+    matcher_.AcceptToken(token);
+    const bool ends = MayEnd(json, tries);
+    matcher_.Rollback(1);
+    if (ends) return true;
+  }
+  return false;
 }
 
 }  // namespace rivulet

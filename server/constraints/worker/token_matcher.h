@@ -44,6 +44,10 @@ class TokenMatcher {
   };
   Step Next();
 
+  // False: no tokens spell a whole text of the grammar. Tries up to `tries` tokens, and is true
+  // where that does not decide. `json`: it is a grammar of JSON. REQUIRES: `start` is the default.
+  bool MayEnd(bool json, int* tries);
+
  private:
   // Where in `text`, which follows tail_, one of start_.after ends first; nullopt: none does.
   std::optional<size_t> EndOfAfter(std::string_view text) const;

@@ -259,6 +259,18 @@ TEST_F(GrammarsTest, TextBeginsBehindTheFirstOfAfter) {
   EXPECT_FALSE(Allows(Next(matcher.get(), ""), 'z'));
 }
 
+TEST_F(GrammarsTest, AVocabularyThatSpellsNoTextIsRefused) {
+  // The vocabulary has ASCII. An object may have white space at many places before its name.
+  const std::string name =
+      R"({"type":"array","minItems":1,"items":{"properties":{"caf\u00e9":{}},"required":["caf\u00e9"]}})";
+  EXPECT_EQ(ReasonOf(Await(*Compile(Kind::kJsonSchema, name))), "CONSTRAINT_NOT_SPELLABLE");
+  EXPECT_EQ(ReasonOf(Await(*Compile(Kind::kRegex, "ab?\u00e9|[ab]{3}\u00e9+c"))),
+            "CONSTRAINT_NOT_SPELLABLE");
+  EXPECT_EQ(Await(*Compile(Kind::kRegex, "\u00e9|\n(\u00e9|a\u00e9|ab)")), absl::OkStatus());
+  EXPECT_EQ(Await(*Compile(Kind::kJsonSchema, R"({"enum":["\u00e9"," \t ",["\u00e9"]]})")),
+            absl::OkStatus());
+}
+
 TEST_F(GrammarsTest, HostileGrammarsEndWithAnErrorThatSaysWhy) {
   const auto grammar = Compile(Kind::kJsonSchema, R"({"$ref":"#"})");  // nothing satisfies it
   EXPECT_EQ(ReasonOf(Await(*grammar)), "CONSTRAINT_NOT_SPELLABLE");
