@@ -20,7 +20,7 @@ namespace rivulet {
 struct KeyLimits {
   int64_t requests_per_minute = 0;  // calls, and the requests of a Multiplex
   int64_t tokens_per_minute = 0;    // given and generated
-  // Bytes of texts to tokenize; each id to detokenize counts as four bytes.
+  // Bytes of texts to tokenize and of constraints; each id to detokenize counts as four bytes.
   int64_t text_bytes_per_minute = 0;
   int64_t slots = 0;     // per model, held by its requests at once
   int64_t sessions = 0;  // per model, opened with it and still open

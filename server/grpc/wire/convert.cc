@@ -296,6 +296,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   if (request.has_resume()) RIVULET_RETURN_IF_ERROR(AddResume(request, &spec));
   if (request.has_constraint()) {
+    if (stopped != nullptr) RIVULET_RETURN_IF_ERROR(stopped());
     RIVULET_ASSIGN_OR_RETURN(spec.constraint, ToConstraint(request.constraint()));
   }
   return spec;

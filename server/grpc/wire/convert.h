@@ -19,7 +19,7 @@ namespace rivulet {
 
 // The request in the engine's types. The caller sets deadline, tenant and, where the request has
 // none, the seed. Errors: INVALID_ARGUMENT naming the field by its path, for example "prompt.text";
-// where there is a text, the error of `stopped`.
+// where there is a text or a constraint, the error of `stopped`.
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model,
                                             const TextBudget::Stopped& stopped = nullptr);
 absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model,

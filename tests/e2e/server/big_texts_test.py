@@ -126,6 +126,7 @@ class BigTextsTest(unittest.TestCase):
             for call in (
                 lambda: client.tokenize("a"), lambda: client.detokenize([1, 2]), lambda: client.score("the end"),
                 lambda: client.generate("the", max_tokens=1).collect(), lambda: client.open_session().append("the"),
+                lambda: client.generate([1], max_tokens=1, constraint=package.Constraint(regex="t")).collect(),
             ):  # fmt: skip
                 with self.assertRaises(package.ResourceExhausted) as raised:
                     call()
