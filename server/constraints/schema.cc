@@ -47,15 +47,24 @@ const std::map<std::string, Keys> kAssertions = {
 // clang-format off
 #define DATE R"((?:[1-9]\d{3}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))))"
 #define TIME R"((?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)))"
+#define SPAN R"((?:\d{1,4}H(?:\d{1,4}M(?:\d{1,4}S)?)?|\d{1,4}M(?:\d{1,4}S)?|\d{1,4}S))"
+#define LABEL R"([a-z\d](?:[a-z\d-]{0,30}[a-z\d])?)"
+#define WORD R"([\da-f]{1,4})"
 const std::map<std::string, std::string> kFormats = {
     {"date", DATE},  // RFC 3339, without 29 February
     {"date-time", DATE "T" TIME},
+    {"duration", R"(P(?:\d{1,4}W|(?:\d{1,4}D|\d{1,4}M(?:\d{1,4}D)?|\d{1,4}Y(?:\d{1,4}M(?:\d{1,4}D)?)?)(?:T)" SPAN ")?|T" SPAN ")"},
     {"email", R"([\w.%+-]{1,64}@(?:[a-z\d](?:[a-z\d-]{0,61}[a-z\d])?\.){1,4}[a-z]{2,63})"},
+    {"hostname", "(?:" LABEL R"(\.){0,4})" LABEL},
     {"ipv4", R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
+    {"ipv6", "(?:" WORD ":){7}" WORD "|(?:" WORD ":){1,6}:" WORD "|(?:" WORD ":){1,5}(?::" WORD "){2}|(?:" WORD ":){1,7}:|::(?:" WORD ")?"},
     {"time", TIME},
     {"uuid", R"([\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12})"}};
 #undef DATE
 #undef TIME
+#undef SPAN
+#undef LABEL
+#undef WORD
 // clang-format on
 // What gives a schema without "type" its type.
 const std::map<std::string, absl::string_view> kImplied = {{"properties", "object"},

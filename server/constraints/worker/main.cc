@@ -21,6 +21,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -40,16 +41,22 @@ constexpr int kMaxSpaces = 12;
 // Tokens that are tried, to find out whether the vocabulary spells a text of the grammar.
 constexpr int kMaxTries = 256;
 
-void Tell(FromGrammar head, const void* body, size_t size) {
-  iovec parts[] = {{&head, sizeof(head)}, {const_cast<void*>(body), size}};
+template <typename T>
+iovec Bytes(const T& values) {
+  return {const_cast<void*>(static_cast<const void*>(values.data())),
+          values.size() * sizeof(*values.data())};
+}
+
+void Tell(FromGrammar head, iovec first = {}, iovec second = {}) {
+  iovec parts[] = {{&head, sizeof(head)}, first, second};
   msghdr message = {};
   message.msg_iov = parts;
-  message.msg_iovlen = 2;
+  message.msg_iovlen = 3;
   if (sendmsg(kGrammarSocket, &message, MSG_NOSIGNAL) < 0) _exit(1);
 }
 
-[[noreturn]] void Fail(Kind kind, const char* why) {
-  Tell({.kind = kind}, why, strlen(why));
+[[noreturn]] void Fail(Kind kind, std::string_view why) {
+  Tell({.kind = kind}, Bytes(why));
   _exit(1);
 }
 
@@ -147,12 +154,12 @@ class Serving {
       grammar_ = kind == 'r' ? compiler.CompileRegex(text) : compiler.CompileGrammar(text);
     }
     const std::string warning = Logged();
-    if (!warning.empty()) Fail(Kind::kRefused, warning.c_str());
+    if (!warning.empty()) Fail(Kind::kRefused, warning);
     int tries = SpellsAll(*vocabulary_) ? 0 : kMaxTries;
     TokenMatcher first(vocabulary_, *grammar_, {});
     if (!first.MayEnd(kind == 'j', &tries)) Fail(Kind::kUnspellable, "");
     LimitTime(0);
-    Tell({}, nullptr, 0);
+    Tell({});
   }
 
   void Open(const ToGrammar& head, Reader* reader) {
@@ -173,17 +180,15 @@ class Serving {
     for (uint16_t i = 0; i < head.count; ++i) {
       if (!matcher.Accept(reader->Take<int32_t>())) {
         LimitTime(0);
-        return Tell({Kind::kMismatch, 0, i, head.matcher}, nullptr, 0);
+        return Tell({Kind::kMismatch, 0, i, head.matcher});
       }
     }
     if (head.flag == 0) return LimitTime(0);
     const TokenMatcher::Step step = matcher.Next();
     LimitTime(0);
     const auto forced = static_cast<uint16_t>(step.forced.size());
-    std::string body(reinterpret_cast<const char*>(step.forced.data()), forced * sizeof(int32_t));
-    body.append(reinterpret_cast<const char*>(step.mask.data()),
-                step.kind == Kind::kChoice ? step.mask.size() * sizeof(uint32_t) : 0);
-    Tell({step.kind, 0, forced, head.matcher}, body.data(), body.size());
+    const iovec mask = step.kind == Kind::kChoice ? Bytes(step.mask) : iovec();
+    Tell({step.kind, 0, forced, head.matcher}, Bytes(step.forced), mask);
   }
 
   const Vocabulary* const vocabulary_;

@@ -3,7 +3,7 @@
 
 import string
 
-FORMATS = ("date", "date-time", "email", "ipv4", "time", "uuid")
+FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid")
 
 
 def _name(random):

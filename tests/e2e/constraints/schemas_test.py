@@ -69,7 +69,7 @@ def byte_fallback(folder):
 
 def format_checker():
     """Those of jsonschema that need no other package, and the times of Python."""
-    checker = jsonschema.FormatChecker(formats=("date", "ipv4", "uuid", "email"))
+    checker = jsonschema.FormatChecker(formats=("date", "ipv4", "ipv6", "uuid", "email"))
     checker.checks("time", ValueError)(lambda value: not isinstance(value, str) or datetime.time.fromisoformat(value) is not None)
     checker.checks("date-time", ValueError)(lambda value: not isinstance(value, str) or datetime.datetime.fromisoformat(value) is not None)
     return checker
