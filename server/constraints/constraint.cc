@@ -77,8 +77,8 @@ absl::StatusOr<Grammar> GrammarOf(const Constraint& constraint) {
       return GrammarOfChoices(constraint.choices);
     case Constraint::Kind::kRegex: {
       grammar.kind = Grammar::Kind::kRegex;
-      RIVULET_ASSIGN_OR_RETURN(grammar.text,
-                               PlainPattern(constraint.text, false, "constraint.regex"));
+      RIVULET_ASSIGN_OR_RETURN(grammar.text, PlainPattern(constraint.text, false,
+                                                          "constraint.regex", "constraint.regex"));
       return grammar;
     }
     case Constraint::Kind::kJsonObject:

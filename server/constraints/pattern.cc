@@ -56,28 +56,51 @@ Set Without(const Set& set, const Set& removed) {
   return Complement(std::move(rest));
 }
 
+// The library prints a set without escapes but "\x1f", and reads it again. So no set begins with
+// "^", and no hexadecimal digit follows a control character.
+void OrderForPrint(Set* set) {
+  Set::iterator caret = set->begin();
+  if (caret->first == '^' && caret->second != '^') {
+    caret->first = '_';
+    caret = set->insert(set->end(), {'^', '^'});
+  }
+  std::stable_partition(set->begin(), set->end(), [](Range range) { return range.second > 0x1f; });
+  if (set->front() == Range('^', '^')) std::rotate(set->begin(), set->begin() + 1, set->end());
+}
+
 // A set in the library's words. A set of code points of two lengths in UTF-8 would hold bytes that
 // are no UTF-8, so each length has a set.
 std::string SetText(const Set& set) {
   std::vector<std::string> texts;
   uint32_t begin = 0;
   for (const uint32_t end : {0x80u, 0x800u, 0x10000u, kLastCodePoint + 1}) {
-    std::string text;
+    Set part;
     for (const auto& [first, last] : set) {
-      if (first >= end || last < begin) continue;
-      absl::StrAppendFormat(&text, "\\u{%x}-\\u{%x}", std::max(first, begin),
-                            std::min(last, end - 1));
+      if (first < end && last >= begin) {
+        part.push_back({std::max(first, begin), std::min(last, end - 1)});
+      }
     }
-    if (!text.empty()) texts.push_back("[" + text + "]");
     begin = end;
+    if (part.empty()) continue;
+    if (part.size() == 1 && part[0].first == part[0].second) {
+      texts.push_back(absl::StrFormat("\\u{%x}", part[0].first));
+      continue;
+    }
+    OrderForPrint(&part);
+    std::string text = "[";
+    for (const auto& [first, last] : part) {
+      absl::StrAppendFormat(&text, "\\u{%x}-\\u{%x}", first, last);
+    }
+    texts.push_back(text + "]");
   }
   return texts.size() == 1 ? texts[0] : absl::StrCat("(", absl::StrJoin(texts, "|"), ")");
 }
 
 class PatternReader {
  public:
-  PatternReader(absl::string_view pattern, bool in_json, absl::string_view field)
-      : pattern_(pattern), in_json_(in_json), field_(field) {}
+  PatternReader(absl::string_view pattern, bool in_json, absl::string_view field,
+                absl::string_view place)
+      : pattern_(pattern), in_json_(in_json), field_(field), place_(place) {}
 
   absl::StatusOr<std::string> Read() {
     if (!IsUtf8(pattern_)) return Unsupported("the pattern is not UTF-8");
@@ -93,7 +116,7 @@ class PatternReader {
  private:
   absl::Status Unsupported(absl::string_view why) const {
     return InvalidField("CONSTRAINT_UNSUPPORTED", field_,
-                        absl::StrCat(field_, ", byte ", begin_, ": ", why, "."));
+                        absl::StrCat(place_, ", byte ", begin_, ": ", why, "."));
   }
   bool Skip(char c) {
     const bool found = at_ < pattern_.size() && pattern_[at_] == c;
@@ -281,7 +304,7 @@ class PatternReader {
 
   const absl::string_view pattern_;
   const bool in_json_;
-  const absl::string_view field_;
+  const absl::string_view field_, place_;
   size_t at_ = 0;
   size_t begin_ = 0;  // of the part that is being read, for messages
   int open_ = 0;      // groups
@@ -291,8 +314,8 @@ class PatternReader {
 }  // namespace
 
 absl::StatusOr<std::string> PlainPattern(absl::string_view pattern, bool in_json,
-                                         absl::string_view field) {
-  return PatternReader(pattern, in_json, field).Read();
+                                         absl::string_view field, absl::string_view place) {
+  return PatternReader(pattern, in_json, field, place).Read();
 }
 
 }  // namespace rivulet

@@ -10,6 +10,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -29,6 +30,7 @@ using Keys = std::vector<absl::string_view>;
 constexpr JsonLimits kLimits = {.max_depth = 64, .max_values = 20000};
 constexpr int64_t kMaxCount = 1 << 16;  // repetitions are states of the grammar
 constexpr int64_t kMaxBound = int64_t{1} << 53;
+constexpr size_t kMaxComparisons = 100000;  // of the schemas of oneOf: 0.3 s
 
 const Keys kAnnotations = {"$comment",    "$defs",      "$schema",     "default",
                            "definitions", "deprecated", "description", "discriminator",
@@ -54,7 +56,7 @@ const std::map<std::string, std::string> kFormats = {
     {"date", DATE},  // RFC 3339, without 29 February
     {"date-time", DATE "T" TIME},
     {"duration", R"(P(?:\d{1,4}W|(?:\d{1,4}D|\d{1,4}M(?:\d{1,4}D)?|\d{1,4}Y(?:\d{1,4}M(?:\d{1,4}D)?)?)(?:T)" SPAN ")?|T" SPAN ")"},
-    {"email", R"([\w.%+-]{1,64}@(?:[a-z\d](?:[a-z\d-]{0,61}[a-z\d])?\.){1,4}[a-z]{2,63})"},
+    {"email", R"([\w%+-]{1,31}(?:\.[\w%+-]{1,31})?@(?:)" LABEL R"(\.){1,4}[a-z]{2,32})"},
     {"hostname", "(?:" LABEL R"(\.){0,4})" LABEL},
     {"ipv4", R"((?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"},
     {"ipv6", "(?:" WORD ":){7}" WORD "|(?:" WORD ":){1,6}:" WORD "|(?:" WORD ":){1,5}(?::" WORD "){2}|(?:" WORD ":){1,7}:|::(?:" WORD ")?"},
@@ -198,6 +200,10 @@ class SchemaReader {
     return Json{{"$ref", absl::StrCat("#/$defs/", number)}};  // the library reads no "~1"
   }
 
+  // A member that the library ignores, but that makes each schema another one: it takes schemas for
+  // equal that differ only below names such as "title", in "properties", too.
+  std::string NewAnchor() { return absl::StrCat(anchors_++); }
+
   // What "$ref" names; null: nothing.
   const Json* Target(const Json& schema) const {
     const Json& reference = schema["$ref"];
@@ -206,8 +212,11 @@ class SchemaReader {
     if (path.substr(0, 2) != "#/") return nullptr;
     const Json* target = &root_;
     for (const absl::string_view part : absl::StrSplit(path.substr(2), '/')) {
-      if (target != nullptr)
-        target = Find(*target, absl::StrReplaceAll(part, {{"~0", "~"}, {"~1", "/"}}));
+      if (target == nullptr) break;
+      size_t index = 0;
+      const bool in_list = target->is_array() && absl::SimpleAtoi(part, &index);
+      target = in_list ? (index < target->size() ? &(*target)[index] : nullptr)
+                       : Find(*target, absl::StrReplaceAll(part, {{"~0", "~"}, {"~1", "/"}}));
     }
     return target;
   }
@@ -225,7 +234,7 @@ class SchemaReader {
         return NotAllowed(place / key, value, "values of the \"type\"");
     }
     MarkNumbers(&values);
-    return Json{{"enum", values}};
+    return Json{{"enum", values}, {"$anchor", NewAnchor()}};
   }
 
   absl::StatusOr<Json> ReadBranches(const Json& schema, const Place& place, const char* key) {
@@ -239,7 +248,11 @@ class SchemaReader {
     for (size_t i = 0; i < branches.size(); ++i) {
       RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][i], ReadSchema(branches[i], place / key / i));
       for (size_t j = 0; j < i && key == absl::string_view("oneOf"); ++j) {
-        if (AreDisjoint(branches[j], branches[i])) continue;
+        if (AreDisjoint(branches[j], branches[i], 0)) continue;
+        if (comparisons_ >= kMaxComparisons) {
+          return Unsupported(place / key,
+                             "it is too large to compare its schemas; \"anyOf\" is not");
+        }
         return Unsupported(
             place / key,
             absl::StrCat(
@@ -252,13 +265,18 @@ class SchemaReader {
   }
 
   // Whether it is cheap to see that no value satisfies both.
-  bool AreDisjoint(const Json& a, const Json& b) const {
+  bool AreDisjoint(const Json& a, const Json& b, int depth) {
+    if (++comparisons_ >= kMaxComparisons || depth > kLimits.max_depth) return false;
     const Json &first = Followed(a), &second = Followed(b);
     const std::vector<std::string> types = KnownTypes(first), others = KnownTypes(second);
     if (types.empty() || others.empty()) return false;
-    const Json values = ValuesOf(first), other_values = ValuesOf(second);
+    // Without the order of members.
+    const nlohmann::json values = ValuesOf(first), other_values = ValuesOf(second);
     if (HaveNoneInCommon(types, others)) return true;
-    if (!values.is_null() && !other_values.is_null()) return HaveNoneInCommon(values, other_values);
+    if (!values.is_null() && !other_values.is_null()) {
+      comparisons_ += values.size() * other_values.size();
+      return comparisons_ < kMaxComparisons && HaveNoneInCommon(values, other_values);
+    }
     const Json *const properties = Find(first, "properties"), *const other =
                                                                   Find(second, "properties");
     if (types != std::vector<std::string>{"object"} || types != others || !properties || !other)
@@ -268,7 +286,7 @@ class SchemaReader {
       const bool both = mine && their && absl::c_linear_search(*mine, property.key()) &&
                         absl::c_linear_search(*their, property.key());
       return both && other->contains(property.key()) &&
-             AreDisjoint(property.value(), (*other)[property.key()]);
+             AreDisjoint(property.value(), (*other)[property.key()], depth + 1);
     });
   }
   const Json& Followed(const Json& schema) const {
@@ -316,6 +334,7 @@ class SchemaReader {
       if (type == "string") status = ReadString(schema, place, &typed);
       if (type == "integer" || type == "number") status = ReadBounds(schema, place, &typed);
       RIVULET_RETURN_IF_ERROR(status);
+      typed["$anchor"] = NewAnchor();
       plain["anyOf"].push_back(std::move(typed));
     }
     return plain["anyOf"].size() == 1 ? Json(plain["anyOf"][0]) : plain;
@@ -422,7 +441,7 @@ class SchemaReader {
     if (expression.empty() && pattern == nullptr) return absl::OkStatus();
     RIVULET_ASSIGN_OR_RETURN(
         std::string text,
-        PlainPattern(expression, true,
+        PlainPattern(expression, true, field_,
                      absl::StrCat(field_, ", at ", Quoted((place / "pattern").pointer))));
     if (!counts.empty()) {
       const int64_t least = counts.value("minLength", int64_t{0});
@@ -451,6 +470,8 @@ class SchemaReader {
 
   const Json& root_;
   const absl::string_view field_;
+  int anchors_ = 0;
+  size_t comparisons_ = 0;
   std::vector<std::pair<std::string, const Json*>> targets_;  // of references, with their pointers
 };
 

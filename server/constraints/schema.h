@@ -2,7 +2,7 @@
 // JSON schemas of constraints. The library that compiles them (XGrammar) drops what it does not
 // know, and the siblings of "$ref", "const", "enum" and "anyOf". So this table says what a schema
 // may have, and everything else is refused. docs/constraints.md has the table for users.
-// Tested by: tests/unit/server/constraints/schema_test.cc, tests/e2e/constraints/schemas_test.py
+// Tested by: tests/unit/server/constraints/constraint_test.cc, tests/e2e/constraints/schemas_test.py
 #pragma once
 
 #include <string>

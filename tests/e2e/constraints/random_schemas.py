@@ -7,6 +7,8 @@ FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6",
 
 
 def _name(random):
+    if random.random() < 0.1:
+        return random.choice(("title", "description", "default", "examples"))
     return "".join(random.choices(string.ascii_letters + " é/~\"", k=random.randint(1, 6)))
 
 

@@ -112,6 +112,14 @@ TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
       {R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":2})",
        {"[1]", "[1, 22]"},
        {"[]", "[1,2,3]", "[1.5]", "[1,]"}},
+      // The library takes the two properties for the same schema, but for what we add.
+      {R"({"properties":{"a":{"properties":{"title":{"type":"string"}},"required":["title"]},)"
+       R"("b":{"properties":{"title":{"type":"integer"}},"required":["title"]}},"required":["a","b"]})",
+       {R"({"a":{"title":"x"},"b":{"title":5}})"},
+       {R"({"a":{"title":"x"},"b":{"title":"x"}})", R"({"a":{"title":5},"b":{"title":5}})"}},
+      {R"({"type":"array","items":{"$ref":"#/$defs/x/anyOf/1"},"$defs":{"x":{"anyOf":[{},{"const":1}]}}})",
+       {"[1,1]"},
+       {"[2]"}},
       {R"({"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"minItems":2,"maxItems":2})",
        {"[null,true]"},
        {"[null]", "[]"}},
@@ -131,6 +139,9 @@ TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
       {R"({"type":"string","format":"duration"})",
        {R"("P1Y2M3DT4H5M6S")", R"("PT30S")", R"("P2W")", R"("P1DT2M")"},
        {R"("P")", R"("PT")", R"("P1DT")", R"("1D")", R"("P1D2W")"}},
+      {R"({"type":"string","format":"email"})",
+       {R"("a.b+c@x-1.example.com")"},
+       {R"("a..b@x.co")", R"(".a@x.co")", R"("a.@x.co")", R"("a@co")"}},
       {R"({"type":"string","format":"hostname"})",
        {R"("a")", R"("x-1.example.com")"},
        {R"("")", R"("-a.b")", R"("a-.b")", R"("a.")", R"("a..b")"}},
@@ -211,6 +222,18 @@ TEST_F(GrammarsTest, ARegularExpressionMatchesTheWholeText) {
   for (const char* text : {"yes, a.b", "no, __", "@"}) EXPECT_TRUE(Accepts(grammar.get(), text));
   for (const char* text : {"yes, a", "yes", "no, a-b", "@@", ""}) {
     EXPECT_FALSE(Accepts(grammar.get(), text)) << text;
+  }
+}
+
+TEST_F(GrammarsTest, AnExpressionMeansTheSameInEachOfTheLibrarysWays) {
+  // A large repetition makes the library print the expression, and read it again.
+  for (const std::string large : {"", "|(abcdefgh){6000,7000}"}) {
+    const auto grammar = Compile(Kind::kRegex, R"(\^[\^-b]{2}[^ -@][\x01a])" + large);
+    ASSERT_EQ(Await(*grammar), absl::OkStatus());
+    EXPECT_TRUE(Accepts(grammar.get(), "^^bA\x01"));
+    for (const char* text : {"x^bA\x01", "^]bA\x01", "^^b A", "^^b5a", "^^bA-", "^^bA\x1a"}) {
+      EXPECT_FALSE(Accepts(grammar.get(), text)) << text;
+    }
   }
 }
 
