@@ -108,7 +108,7 @@ struct RunRow {
   // Asked for after the products and before the draw. Where it has no bits, the row gets a record
   // without a token; its next row may have no `tokens`, and draws from the outputs that are there.
   // Null: every token may be drawn. REQUIRES: max_samples is 1, the head draws tokens, and without
-  // BackendLimits::late_masks, that it has bits.
+  // BackendLimits::late_masks that it is known whether it has bits.
   const TokenMask* mask = nullptr;
   int max_samples = 0;  // ... at most this often (and at most Run::num_steps); >= 1 if `sample`
   bool count_as_output =

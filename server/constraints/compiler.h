@@ -43,7 +43,8 @@ class ConstraintMatcher : public TokenMask {
   }
   // What may follow; null: not known yet.
   virtual const ConstraintStep* step() const = 0;
-  // Its caller writes the forced tokens of step(), from now on Bits() is of what follows them.
+  // The caller has written the forced tokens of step(). From now on Bits() is the mask of what
+  // follows them.
   void TakeForced() { taken_ = true; }
   // The mask of step(). Empty where there is none, or it follows forced tokens that were not taken.
   std::span<const uint32_t> Bits() const final {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/constraints/constraint.h"
 
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -71,27 +73,15 @@ absl::StatusOr<Grammar> GrammarOf(const Constraint& constraint) {
                                               kMaxConstraintBytes));
   }
   RIVULET_RETURN_IF_ERROR(CheckAfter(constraint));
-  Grammar grammar;
-  switch (constraint.kind) {
-    case Constraint::Kind::kChoices:
-      return GrammarOfChoices(constraint.choices);
-    case Constraint::Kind::kRegex: {
-      grammar.kind = Grammar::Kind::kRegex;
-      RIVULET_ASSIGN_OR_RETURN(grammar.text, PlainPattern(constraint.text, false,
-                                                          "constraint.regex", "constraint.regex"));
-      return grammar;
-    }
-    case Constraint::Kind::kJsonObject:
-    case Constraint::Kind::kJsonSchema: {
-      const bool any = constraint.kind == Constraint::Kind::kJsonObject;
-      grammar.kind = Grammar::Kind::kJsonSchema;
-      RIVULET_ASSIGN_OR_RETURN(
-          grammar.text,
-          PlainSchema(any ? R"({"type":"object"})" : constraint.text, "constraint.json_schema"));
-      return grammar;
-    }
-  }
-  return absl::InternalError("unknown kind of constraint");
+  using Kind = Constraint::Kind;
+  if (constraint.kind == Kind::kChoices) return GrammarOfChoices(constraint.choices);
+  const bool regex = constraint.kind == Kind::kRegex, any = constraint.kind == Kind::kJsonObject;
+  RIVULET_ASSIGN_OR_RETURN(
+      std::string text,
+      regex
+          ? PlainPattern(constraint.text, false, "constraint.regex", "constraint.regex")
+          : PlainSchema(any ? R"({"type":"object"})" : constraint.text, "constraint.json_schema"));
+  return Grammar{regex ? Grammar::Kind::kRegex : Grammar::Kind::kJsonSchema, std::move(text)};
 }
 
 }  // namespace rivulet

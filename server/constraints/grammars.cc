@@ -68,7 +68,13 @@ absl::Status ErrorOf(FromGrammar::Kind kind, absl::string_view text) {
   return Refused("CONSTRAINT_UNSUPPORTED", Escaped(MessageOf(text)));
 }
 
-// The texts of all tokens, as rivulet-grammar reads them; not ok(): errno says why.
+// A file of `text`; not ok(): errno says why.
+Descriptor FileOf(absl::string_view text) {
+  Descriptor file(memfd_create("rivulet-grammar", MFD_CLOEXEC));
+  return WriteAll(file.get(), text) ? std::move(file) : Descriptor();
+}
+
+// The texts of all tokens, as rivulet-grammar reads them.
 Descriptor WriteVocabulary(const TextTokenizer& tokenizer, int vocab_size) {
   std::string text;
   const auto append = [&text](uint32_t n) {
@@ -80,24 +86,18 @@ Descriptor WriteVocabulary(const TextTokenizer& tokenizer, int vocab_size) {
     append(static_cast<uint32_t>(token.size()) | (tokenizer.IsSpecial(id) ? kControl : 0));
     absl::StrAppend(&text, token);
   }
-  Descriptor file(memfd_create("vocabulary", MFD_CLOEXEC));
-  return WriteAll(file.get(), text) ? std::move(file) : Descriptor();
+  return FileOf(text);
 }
 
 // A process of rivulet-grammar; it is killed at the end.
 struct Process {
+  explicit Process(int fd) : socket(fd) {}
+  ~Process() { End(); }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
   pid_t pid = 0;  // 0: none
   Descriptor socket;
-
-  Process() = default;
-  Process(Process&& other) noexcept
-      : pid(std::exchange(other.pid, 0)), socket(std::move(other.socket)) {}
-  Process& operator=(Process&& other) noexcept {
-    std::swap(pid, other.pid);
-    socket = std::move(other.socket);
-    return *this;
-  }
-  ~Process() { End(); }
 
   // Returns how it ended.
   int End() {
@@ -110,19 +110,24 @@ struct Process {
   }
 };
 
-absl::StatusOr<Process> StartProcess(const std::string& program, const Descriptor& vocabulary) {
+absl::StatusOr<std::unique_ptr<Process>> StartProcess(const std::string& program,
+                                                      const Descriptor& vocabulary,
+                                                      const Grammar& grammar) {
   if (access(program.c_str(), X_OK) != 0) return Unavailable("it was built without them");
-  if (!vocabulary.ok()) return Unavailable(strerror(errno));
+  const char kind = static_cast<char>(grammar.kind);
+  const Descriptor text = FileOf(absl::StrCat(absl::string_view(&kind, 1), grammar.text));
+  if (!vocabulary.ok() || !text.ok()) return Unavailable(strerror(errno));
   int ends[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Unavailable(strerror(errno));
   }
   const Descriptor theirs(ends[1]);
-  Process process;
-  process.socket = Descriptor(ends[0]);
-  const GivenFile given[] = {{theirs.get(), kGrammarSocket}, {vocabulary.get(), kVocabularyFile}};
-  const int error = StartProgram({program.c_str(), nullptr}, given, &process.pid);
-  if (error != 0) return process.pid = 0, Unavailable(strerror(error));
+  auto process = std::make_unique<Process>(ends[0]);
+  const GivenFile given[] = {{theirs.get(), kGrammarSocket},
+                             {vocabulary.get(), kVocabularyFile},
+                             {text.get(), kGrammarFile}};
+  const int error = StartProgram({program.c_str(), nullptr}, given, &process->pid);
+  if (error != 0) return process->pid = 0, Unavailable(strerror(error));
   return process;
 }
 
@@ -142,18 +147,19 @@ class ProcessGrammar final : public ConstraintGrammar,
   std::unique_ptr<ConstraintMatcher> NewMatcher(const MatcherSpec& spec) override;
 
   // For the thread of Grammars.
-  void Start(Process process) {
+  void Start(std::unique_ptr<Process> process) {
     const MutexLock lock(&mutex_);
     process_ = std::move(process);
-    SendLocked({.kind = ToGrammar::Kind::kCompile, .flag = uint8_t(grammar.kind)}, grammar.text);
   }
-  int socket() const {
+  bool started() const {
     const MutexLock lock(&mutex_);
-    return process_.socket.get();
+    return process_ != nullptr;
   }
-  bool has_output() const {
+  // REQUIRES: started().
+  pollfd Polled() const {
     const MutexLock lock(&mutex_);
-    return !output_.empty();
+    const int events = POLLIN | (output_.empty() ? 0 : POLLOUT);
+    return {process_->socket.get(), static_cast<int16_t>(events), 0};
   }
   void Flush() {
     const MutexLock lock(&mutex_);
@@ -169,7 +175,7 @@ class ProcessGrammar final : public ConstraintGrammar,
   // The process has ended.
   void NoteEnd() {
     const MutexLock lock(&mutex_);
-    const int end = process_.End();
+    const int end = process_->End();
     const bool timer = WIFSIGNALED(end) && WTERMSIG(end) == SIGPROF;
     FailLocked(TooHard(timer ? "time" : "memory, or crashes the library"));
   }
@@ -203,7 +209,7 @@ class ProcessGrammar final : public ConstraintGrammar,
     while (!output_.empty()) {
       const std::string& packet = output_.front();
       const ssize_t n =
-          send(process_.socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+          send(process_->socket.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
       output_.pop_front();  // it is sent, or the process has ended, which Receive finds
     }
@@ -213,7 +219,7 @@ class ProcessGrammar final : public ConstraintGrammar,
 
   const std::function<void()> has_output_;
   mutable Mutex mutex_;
-  Process process_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Process> process_ ABSL_GUARDED_BY(mutex_);  // null: not started
   std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> output_ ABSL_GUARDED_BY(mutex_);
   uint32_t last_matcher_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -280,7 +286,7 @@ std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec&
 
 bool ProcessGrammar::Receive(std::span<char> packet) {
   while (true) {
-    const ssize_t n = recv(socket(), packet.data(), packet.size(), MSG_DONTWAIT);
+    const ssize_t n = recv(Polled().fd, packet.data(), packet.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n < static_cast<ssize_t>(sizeof(FromGrammar))) return false;
     FromGrammar head;
@@ -301,7 +307,8 @@ void ProcessGrammar::Take(const FromGrammar& head, absl::string_view body) {
     return;
   }
   const auto found = matchers_.find(head.matcher);
-  if (found == matchers_.end()) return;
+  // After a mismatch it answers for the other parts of a push, too.
+  if (found == matchers_.end() || found->second->step() != nullptr) return;
   ConstraintStep step;
   if (head.kind == Kind::kMismatch) {
     step = {.kind = ConstraintStep::Kind::kFailed,
@@ -381,12 +388,10 @@ class Grammars final : public ConstraintCompiler {
     std::vector<char> packet(kMaxPacketBytes);
     for (Known started = Started(); !stopped(); started = Started()) {
       polled = {{wake_up_.get(), POLLIN, 0}};
-      for (const auto& grammar : started) {
-        const int events = POLLIN | (grammar->has_output() ? POLLOUT : 0);
-        polled.push_back({grammar->socket(), static_cast<int16_t>(events), 0});
-      }
-      // Each second: whether somebody still waits for what is being compiled.
-      poll(polled.data(), polled.size(), compiling_ > 0 ? 1000 : -1);
+      for (const auto& grammar : started) polled.push_back(grammar->Polled());
+      // Whether somebody still waits for what is being compiled; whether a grammar is used no more,
+      // and another can start.
+      poll(polled.data(), polled.size(), crowded_ ? 100 : compiling_ > 0 ? 1000 : -1);
       uint64_t count = 0;
       if (read(wake_up_.get(), &count, sizeof(count)) < 0) count = 0;
       bool news = false;
@@ -409,17 +414,20 @@ class Grammars final : public ConstraintCompiler {
 
   // Forgets and starts grammars. Returns those whose processes run.
   Known Started() {
-    ForgetUnused();
+    size_t processes = ForgetUnused();
+    crowded_ = false;
     while (compiling_ < options_.max_compiling) {
       const std::shared_ptr<ProcessGrammar> next = NextToCompile();
-      if (next == nullptr) break;
+      crowded_ = next != nullptr && processes >= options_.max_processes;
+      if (next == nullptr || crowded_) break;
       last_tenant_ = next->tenant;
       // Without the lock, for which the engine would wait.
       if (!vocabulary_.ok()) vocabulary_ = WriteVocabulary(tokenizer_, vocab_size_);
-      absl::StatusOr<Process> process = StartProcess(options_.program, vocabulary_);
+      auto process = StartProcess(options_.program, vocabulary_, next->grammar);
       if (process.ok()) {
         next->Start(*std::move(process));
         ++compiling_;
+        ++processes;
         continue;
       }
       next->Fail(process.status());
@@ -429,26 +437,32 @@ class Grammars final : public ConstraintCompiler {
     const MutexLock lock(&mutex_);
     Known started;
     for (const auto& grammar : known_) {
-      if (grammar->socket() >= 0) started.push_back(grammar);
+      if (grammar->started()) started.push_back(grammar);
     }
     return started;
   }
 
   // Forgets grammars that have failed, that nobody waits for, and that nobody has used for long.
-  // Counts those that are being compiled.
-  void ForgetUnused() {
+  // Counts those that are being compiled. Returns the number of processes.
+  size_t ForgetUnused() {
+    Known forgotten;  // ends processes without the lock, for which the engine would wait
     const MutexLock lock(&mutex_);
-    size_t kept = 0;
+    const size_t max_kept = crowded_ ? 0 : options_.max_kept;
+    size_t kept = 0, processes = 0;
     compiling_ = 0;
-    std::erase_if(known_, [&](const auto& grammar) {
+    for (auto& grammar : known_) {
       const std::optional<absl::Status> status = grammar->status();
       const bool unused = grammar.use_count() == 1;
-      if (status && !status->ok()) return true;
-      if (!status && unused) return true;
-      if (unused && ++kept > options_.max_kept) return true;
-      compiling_ += !status && grammar->socket() >= 0;
-      return false;
-    });
+      const bool of_use = status ? status->ok() && (!unused || ++kept <= max_kept) : !unused;
+      if (!of_use) {
+        forgotten.push_back(std::move(grammar));
+      } else if (grammar->started()) {
+        ++processes;
+        compiling_ += !status;
+      }
+    }
+    std::erase(known_, nullptr);
+    return processes;
   }
 
   // Of the grammars that wait the oldest one of the tenant whose turn it is; null: none waits.
@@ -456,7 +470,7 @@ class Grammars final : public ConstraintCompiler {
     const MutexLock lock(&mutex_);
     std::shared_ptr<ProcessGrammar> first, behind;  // by tenant; behind the last one's
     for (const auto& grammar : known_) {
-      if (grammar->status() || grammar->socket() >= 0) continue;
+      if (grammar->status() || grammar->started()) continue;
       const auto take = [&](std::shared_ptr<ProcessGrammar>* best) {
         if (*best == nullptr || grammar->tenant <= (*best)->tenant) *best = grammar;
       };
@@ -477,6 +491,7 @@ class Grammars final : public ConstraintCompiler {
   // Of the thread.
   Descriptor vocabulary_;  // written for the first grammar
   int compiling_ = 0;
+  bool crowded_ = false;  // a grammar waits for the end of another one's process
   std::string last_tenant_;
   std::thread thread_;  // last: it uses the others
 };

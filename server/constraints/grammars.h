@@ -15,9 +15,10 @@
 namespace rivulet {
 
 struct GrammarsOptions {
-  std::string program;    // rivulet-grammar; empty: beside this program
-  int max_compiling = 1;  // at a time; tenants take turns
-  size_t max_kept = 16;   // compiled grammars that no reply uses; each is a process
+  std::string program;        // rivulet-grammar; empty: beside this program
+  int max_compiling = 1;      // at a time; tenants take turns
+  size_t max_kept = 16;       // compiled grammars that no reply uses; each is a process
+  size_t max_processes = 64;  // more grammars wait
 };
 
 // For sequences of ids below `vocab_size`; `tokenizer` is borrowed.

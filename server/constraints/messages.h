@@ -4,9 +4,10 @@
 // it.
 //
 // rivulet-grammar reads the vocabulary from kVocabularyFile: a uint32_t that counts tokens, then
-// for each a uint32_t with the length of its text, kControl for a control token, and the text. Its
-// first message is a grammar, which it compiles; then it answers for all matchers of it, one after
-// another. Where one message takes too much time, it dies of SIGPROF.
+// for each a uint32_t with the length of its text, kControl for a control token, and the text. From
+// kGrammarFile it reads Grammar::kind and the text of a grammar, and compiles it; then it answers
+// for all matchers of it, one after another. Where one message takes too much time, it dies of
+// SIGPROF.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace rivulet {
 
-inline constexpr int kGrammarSocket = 0, kVocabularyFile = 3;
+inline constexpr int kGrammarSocket = 0, kVocabularyFile = 3, kGrammarFile = 4;
 inline constexpr uint32_t kControl = uint32_t{1} << 31;
 inline constexpr int kCompileMillis = 20000, kMaskMillis = 500;  // of CPU time
 inline constexpr uint64_t kGrammarBytes = uint64_t{1} << 28;  // of a process, beside the vocabulary
@@ -31,13 +32,12 @@ inline constexpr uint16_t kMaxForced = 64;  // tokens of one step
 
 struct ToGrammar {
   enum class Kind : uint8_t {
-    kCompile,  // the first message. `flag`: Grammar::Kind. Its text
-    kOpen,     // a matcher. `flag`: tell forced tokens. `count` end tokens; then, each with its
-               // length, the text before the matcher's, and the texts of Constraint::after
-    kPush,     // `count` tokens that were written. `flag`: then tell the step
+    kOpen,  // a matcher. `flag`: tell forced tokens. `count` end tokens; then, each with its
+            // length, the text before the matcher's, and the texts of Constraint::after
+    kPush,  // `count` tokens that were written. `flag`: then tell the step
     kClose,
   };
-  Kind kind = Kind::kCompile;
+  Kind kind = Kind::kOpen;
   uint8_t flag = 0;
   uint16_t count = 0;
   uint32_t matcher = 0;

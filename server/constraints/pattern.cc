@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -55,6 +56,14 @@ Set Without(const Set& set, const Set& removed) {
   rest.insert(rest.end(), removed.begin(), removed.end());
   return Complement(std::move(rest));
 }
+
+const std::map<char, Set> kEscapes = {
+    {'d', kDigits},        {'D', Complement(kDigits)},
+    {'w', kWord},          {'W', Complement(kWord)},
+    {'s', kSpaces},        {'S', Without(Complement(kSpaces), kOtherSpaces)},
+    {'t', {{'\t', '\t'}}}, {'n', {{'\n', '\n'}}},
+    {'v', {{'\v', '\v'}}}, {'f', {{'\f', '\f'}}},
+    {'r', {{'\r', '\r'}}}};
 
 // The library prints a set without escapes but "\x1f", and reads it again. So no set begins with
 // "^", and no hexadecimal digit follows a control character.
@@ -247,43 +256,12 @@ class PatternReader {
     const char c = pattern_[at_];
     if (absl::ascii_ispunct(Byte(c))) return ++at_, Set{{c, c}};
     ++at_;
-    const auto one = [](uint32_t code) { return Set{{code, code}}; };
-    switch (c) {
-      case 'd':
-        return kDigits;
-      case 'D':
-        return Complement(kDigits);
-      case 'w':
-        return kWord;
-      case 'W':
-        return Complement(kWord);
-      case 's':
-        return kSpaces;
-      case 'S':
-        return Without(Complement(kSpaces), kOtherSpaces);
-      case 't':
-        return one('\t');
-      case 'n':
-        return one('\n');
-      case 'v':
-        return one('\v');
-      case 'f':
-        return one('\f');
-      case 'r':
-        return one('\r');
-      case 'b':
-        if (in_class) return one('\b');
-        break;
-      case '0':
-        if (at_ == pattern_.size() || !absl::ascii_isdigit(Byte(pattern_[at_]))) return one(0);
-        break;
-      case 'x':
-        return ReadHex(2);
-      case 'u':
-        return Skip('{') ? ReadHex(0) : ReadHex(4);
-      default:
-        break;
-    }
+    if (const auto known = kEscapes.find(c); known != kEscapes.end()) return known->second;
+    if (c == 'b' && in_class) return Set{{'\b', '\b'}};
+    const bool octal = at_ < pattern_.size() && absl::ascii_isdigit(Byte(pattern_[at_]));
+    if (c == '0' && !octal) return Set{{0, 0}};
+    if (c == 'x') return ReadHex(2);
+    if (c == 'u') return Skip('{') ? ReadHex(0) : ReadHex(4);
     return Unsupported(absl::StrCat("the escape \\", Escaped({&c, 1}), " is not supported"));
   }
 

@@ -121,16 +121,15 @@ class Serving {
   Serving(const Vocabulary* vocabulary, const xgrammar::TokenizerInfo& info)
       : vocabulary_(vocabulary), info_(info) {}
 
-  [[noreturn]] void Run() {
+  [[noreturn]] void Run(std::string_view grammar) {
+    Compile(grammar[0], std::string(grammar.substr(1)));
     std::string packet(kMaxPacketBytes, '\0');
     while (true) {
       const ssize_t size = recv(kGrammarSocket, packet.data(), packet.size(), 0);
       if (size < static_cast<ssize_t>(sizeof(ToGrammar))) _exit(0);
       Reader reader(packet.data(), static_cast<size_t>(size));
       const auto head = reader.Take<ToGrammar>();
-      if (head.kind == ToGrammar::Kind::kCompile) {
-        Compile(head.flag, packet.substr(sizeof(head), static_cast<size_t>(size) - sizeof(head)));
-      } else if (head.kind == ToGrammar::Kind::kOpen) {
+      if (head.kind == ToGrammar::Kind::kOpen) {
         Open(head, &reader);
       } else if (head.kind == ToGrammar::Kind::kPush) {
         Push(head, &reader);
@@ -141,7 +140,7 @@ class Serving {
   }
 
  private:
-  void Compile(uint8_t kind, const std::string& text) {
+  void Compile(char kind, const std::string& text) {
     LimitTime(kCompileMillis);
     xgrammar::GrammarCompiler compiler(info_, /*max_threads=*/1, /*cache_enabled=*/false);
     if (kind == 'j') {
@@ -197,13 +196,18 @@ class Serving {
   std::unordered_map<uint32_t, std::unique_ptr<TokenMatcher>> matchers_;
 };
 
-Vocabulary ReadVocabulary() {
+std::string_view Mapped(int fd) {
   struct stat file = {};
-  fstat(kVocabularyFile, &file);
+  fstat(fd, &file);
   const auto size = static_cast<size_t>(file.st_size);
-  const void* const bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, kVocabularyFile, 0);
+  const void* const bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (bytes == MAP_FAILED) _exit(1);
-  Reader reader(static_cast<const char*>(bytes), size);
+  return {static_cast<const char*>(bytes), size};
+}
+
+Vocabulary ReadVocabulary() {
+  const std::string_view bytes = Mapped(kVocabularyFile);
+  Reader reader(bytes.data(), bytes.size());
   Vocabulary vocabulary;
   const auto tokens = reader.Take<uint32_t>();
   for (uint32_t i = 0; i < tokens; ++i) {
@@ -222,11 +226,11 @@ Vocabulary ReadVocabulary() {
   const xgrammar::TokenizerInfo info(vocabulary.grammar_texts, xgrammar::VocabType::RAW,
                                      static_cast<int>(vocabulary.texts.size()),
                                      std::vector<int32_t>());
-  // The model's threads go first: they wait for one another, and a mask has a whole run's time.
+  // The model's threads go first: they wait for one another, and a mask may take as long as a run.
   [[maybe_unused]] const int priority = nice(10);
   LimitMemory();
   try {
-    Serving(&vocabulary, info).Run();
+    Serving(&vocabulary, info).Run(Mapped(kGrammarFile));
   } catch (const std::bad_alloc&) {
     Fail(Kind::kTooHard, "memory");
   } catch (const std::exception& error) {

@@ -17,9 +17,6 @@ bool EndsWith(std::string_view text, std::string_view end) {
 
 // Whether `text` holds the end of `after` and more behind it, for some text before.
 bool MayComplete(std::string_view text, std::string_view after) {
-  if (text.empty() || after.find(text[0]) == std::string_view::npos) {
-    return text.find(after) != std::string_view::npos;
-  }
   for (size_t part = 1; part < after.size() && part < text.size(); ++part) {
     if (text.substr(0, part) == after.substr(after.size() - part)) return true;
   }
@@ -36,10 +33,9 @@ TokenMatcher::TokenMatcher(const Vocabulary* vocabulary, const xgrammar::Compile
       start_(std::move(start)),
       free_(!start_.after.empty()),
       tail_(start_.before) {
-  std::string_view before = start_.before;
-  before = before.substr(0, before.find_last_not_of(kSpaces) + 1);
-  for (const std::string& after : start_.after) {
-    if (EndsWith(before, after) || EndsWith(start_.before, after)) free_ = false;
+  for (std::string_view before = start_.before; !before.empty(); before.remove_suffix(1)) {
+    for (const std::string& after : start_.after) free_ = free_ && !EndsWith(before, after);
+    if (kSpaces.find(before.back()) == std::string_view::npos) break;
   }
   for (size_t token = 0; free_ && token < vocabulary_.texts.size(); ++token) {
     const auto completes = [&](const std::string& after) {
@@ -89,8 +85,15 @@ void TokenMatcher::Set(int32_t token, bool allowed, std::vector<uint32_t>* mask)
   word = allowed ? word | bit : word & ~bit;
 }
 
+// The library sets bits behind the last token, too.
+void TokenMatcher::ClearRest(std::vector<uint32_t>* mask) const {
+  const size_t last = vocabulary_.texts.size() % 32;
+  if (last > 0) mask->back() &= (uint32_t{1} << last) - 1;
+}
+
 std::vector<uint32_t> TokenMatcher::FreeMask() {
   std::vector<uint32_t> mask((vocabulary_.texts.size() + 31) / 32, ~uint32_t{0});
+  ClearRest(&mask);
   for (const int32_t token : start_.end_tokens) Set(token, false, &mask);
   for (const int32_t token : may_end_free_) {
     const std::string_view text = vocabulary_.texts[static_cast<size_t>(token)];
@@ -117,9 +120,7 @@ TokenMatcher::Step TokenMatcher::Next() {
     auto words = static_cast<int64_t>(step.mask.size());
     DLTensor tensor = {step.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &words, nullptr, 0};
     matcher_.FillNextTokenBitmask(&tensor);
-    // The library sets bits behind the last token.
-    const size_t last = vocabulary_.texts.size() % 32;
-    if (last > 0) step.mask.back() &= (uint32_t{1} << last) - 1;
+    ClearRest(&step.mask);
     for (const int32_t token : start_.end_tokens) Set(token, false, &step.mask);
     const bool complete = matcher_.IsCompleted();
     int allowed = 0;

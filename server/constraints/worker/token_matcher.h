@@ -54,6 +54,7 @@ class TokenMatcher {
   bool AcceptsRest(std::string_view text);
   std::vector<uint32_t> FreeMask();
   void Set(int32_t token, bool allowed, std::vector<uint32_t>* mask) const;
+  void ClearRest(std::vector<uint32_t>* mask) const;
 
   const Vocabulary& vocabulary_;
   xgrammar::GrammarMatcher matcher_;

@@ -197,7 +197,7 @@ std::unique_ptr<ConstraintMatcher> Generation::NewMatcher(std::span<const int32_
   matcher.forced = !spec.want_logprobs;  // which only a draw has
   matcher.end_tokens = EndTokens();
   matcher.after = spec.constraint->after;
-  for (size_t i = begin; i > 0 && matcher.before.size() < kMaxAfterBytes; --i) {
+  for (size_t i = begin; i > 0 && matcher.before.size() < 4 * kMaxAfterBytes; --i) {
     matcher.before.insert(0, std::string(model.tokenizer->TokenBytes(all[i - 1])));
   }
   std::unique_ptr<ConstraintMatcher> made = compiled_->NewMatcher(matcher);

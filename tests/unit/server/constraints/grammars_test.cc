@@ -266,6 +266,10 @@ TEST_F(GrammarsTest, ATokenThatCannotFollowFailsItsMatcherAlone) {
   EXPECT_EQ(ReasonOf(step.status), "CONSTRAINT_MISMATCH");
   EXPECT_EQ(step.status.message().substr(0, 8), "Token 1 ");
   EXPECT_EQ(Next(good.get(), "ab").kind, StepKind::kChoice);
+  // Written in parts, of which the first fails.
+  EXPECT_EQ(Next(good.get(), std::string(20000, 'a')).kind, StepKind::kFailed);
+  Next(grammar->NewMatcher({}).get(), "a");  // what is said about the other parts comes before
+  EXPECT_EQ(good->step()->kind, StepKind::kFailed);
 }
 
 TEST_F(GrammarsTest, TextBeginsBehindTheFirstOfAfter) {
@@ -286,10 +290,10 @@ TEST_F(GrammarsTest, TextBeginsBehindTheFirstOfAfter) {
   matcher = grammar->NewMatcher(spec);
   EXPECT_EQ(Push(matcher.get(), {'x', 130, 131}).kind, StepKind::kChoice);
   EXPECT_TRUE(Allows(*matcher->step(), '{') && !Allows(*matcher->step(), 'z'));
-  MatcherSpec begun = spec;
-  begun.before = "<think>\n</think>\n\n";
-  matcher = grammar->NewMatcher(begun);
-  EXPECT_FALSE(Allows(Next(matcher.get(), ""), 'z'));
+  for (const std::string after : {"</think>", "</think>\n"}) {
+    matcher = grammar->NewMatcher({.before = "<think>\n</think>\n\n", .after = {after}});
+    EXPECT_FALSE(Allows(Next(matcher.get(), ""), 'z')) << after;
+  }
 }
 
 TEST_F(GrammarsTest, AVocabularyThatSpellsNoTextIsRefused) {
@@ -322,7 +326,20 @@ TEST_F(GrammarsTest, HostileGrammarsEndWithAnErrorThatSaysWhy) {
   EXPECT_NE(matcher->step()->status.message().find("too much time"), std::string::npos)
       << matcher->step()->status;
   EXPECT_EQ(Next(other.get(), "a").kind, StepKind::kFailed);  // of the same process
-  EXPECT_EQ(Await(*Compile(Kind::kRegex, "a")), absl::OkStatus());
+  EXPECT_EQ(Await(*Compile(Kind::kRegex, std::string(60000, 'a'))), absl::OkStatus());
+}
+
+TEST_F(GrammarsTest, MoreGrammarsThanProcessesWait) {
+  grammars_ = CreateGrammars(tokenizer_, tokenizer_.size(),
+                             {.program = Program(), .max_kept = 1, .max_processes = 2});
+  auto first = Compile(Kind::kRegex, "a");
+  const auto second = Compile(Kind::kRegex, "b"), third = Compile(Kind::kRegex, "c");
+  EXPECT_EQ(Await(*first), absl::OkStatus());
+  EXPECT_EQ(Await(*second), absl::OkStatus());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_FALSE(third->status());
+  first.reset();
+  EXPECT_EQ(Await(*third), absl::OkStatus());
 }
 
 TEST_F(GrammarsTest, AGrammarIsKeptUntilItFails) {
