@@ -465,6 +465,9 @@ class SchemaReader {
       }
       (*plain)[std::string(key)] = IsWhole(*bound) ? Json(int64_t(bound->get<double>())) : *bound;
     }
+    const bool both = plain->contains("minimum") && plain->contains("maximum");
+    if (both && (*plain)["minimum"] > (*plain)["maximum"])
+      return Unsupported(place / "minimum", "it is above \"maximum\"");
     return absl::OkStatus();
   }
 

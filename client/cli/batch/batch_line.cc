@@ -26,7 +26,7 @@ constexpr JsonRules kLineRules = {.invalid = "INVALID_PARAMETER",
                                   .unsupported = "UNSUPPORTED_PARAMETER",
                                   .unknown_may_be_null = true};
 // The length of a text is checked against the server's limit when the line is sent.
-constexpr JsonLimits kLineLimits = {.max_depth = 16,
+constexpr JsonLimits kLineLimits = {.max_depth = 80,  // schemas have up to 64
                                     .max_values = size_t{1} << 24,
                                     .max_token_bytes = std::numeric_limits<size_t>::max()};
 // A short line has exactly one of these members.
@@ -276,6 +276,16 @@ std::string ToJson(const JsonValue& value) {
   return value.kind == Kind::kObject ? "{" + items + "}" : "[" + items + "]";
 }
 
+absl::Status ReadSchema(JsonReader* given, absl::string_view name, v1::GenerateRequest* request) {
+  const JsonValue* const schema = given->Find(name);
+  if (schema == nullptr || (schema->kind != Kind::kObject && schema->kind != Kind::kBool)) {
+    return given->Invalid(name, "is ", schema == nullptr ? "missing" : Describe(*schema),
+                          "; allowed: a JSON schema");
+  }
+  request->mutable_constraint()->set_json_schema(ToJson(*schema));
+  return absl::OkStatus();
+}
+
 absl::Status ReadFormat(JsonReader format, v1::GenerateRequest* request) {
   enum class Type : uint8_t { kText, kObject, kSchema } type = Type::kText;
   RIVULET_RETURN_IF_ERROR(format.Choice<Type>(
@@ -284,10 +294,9 @@ absl::Status ReadFormat(JsonReader format, v1::GenerateRequest* request) {
       &type));
   if (type == Type::kObject) request->mutable_constraint()->set_json_object(true);
   if (type != Type::kSchema) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(JsonReader given, format.Object("json_schema"));
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* schema, given.Get("schema", Kind::kObject));
-  request->mutable_constraint()->set_json_schema(ToJson(*schema));
-  return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(
+      JsonReader given, format.Object("json_schema", {"name", "description", "strict", "schema"}));
+  return ReadSchema(&given, "schema", request);
 }
 
 // "response_format", or vLLM's "structured_outputs".
@@ -295,7 +304,8 @@ absl::Status ReadConstraint(JsonReader* body, v1::GenerateRequest* request) {
   const bool structured = body->Find("structured_outputs") != nullptr;
   if (body->Find("response_format") != nullptr) {
     if (structured) return body->Invalid("structured_outputs", "stands beside response_format");
-    RIVULET_ASSIGN_OR_RETURN(JsonReader format, body->Object("response_format"));
+    RIVULET_ASSIGN_OR_RETURN(JsonReader format,
+                             body->Object("response_format", {"type", "json_schema"}));
     return ReadFormat(std::move(format), request);
   }
   if (!structured) return absl::OkStatus();
@@ -311,14 +321,16 @@ absl::Status ReadConstraint(JsonReader* body, v1::GenerateRequest* request) {
   }
   v1::Constraint* const constraint = request->mutable_constraint();
   if (const JsonValue* const schema = given.Find("json"); schema != nullptr) {
-    constraint->set_json_schema(schema->kind == Kind::kString ? schema->text : ToJson(*schema));
+    if (schema->kind != Kind::kString) return ReadSchema(&given, "json", request);
+    constraint->set_json_schema(schema->text);
+    return absl::OkStatus();
   }
   if (given.Find("regex") != nullptr) return given.Text("regex", constraint->mutable_regex());
   if (given.Find("choice") != nullptr) {
     return AddTexts(&given, "choice", constraint->mutable_choices()->mutable_texts());
   }
-  return IfThere(&given, "json_object", Kind::kBool,
-                 [&](const JsonValue& v) { constraint->set_json_object(v.boolean); });
+  constraint->set_json_object(true);
+  return given.Only("json_object", "true");
 }
 
 // What completions and chats have in common.

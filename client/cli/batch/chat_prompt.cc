@@ -42,7 +42,9 @@ absl::Status ChatPrompts::Set(const v1::GetModelReply& model,
   if (!prompt.ok()) return Refused(prompt.status());
   request->set_text(*prompt);
   request->set_add_special_tokens(false);  // the template writes them
-  if (request->stop().strings().empty() && !found_template.turn_end.empty()) {
+  // A text of a form has an end of its own.
+  const bool has_end = !request->stop().strings().empty() || request->has_constraint();
+  if (!has_end && !found_template.turn_end.empty()) {
     request->mutable_stop()->add_strings(found_template.turn_end);
   }
   return absl::OkStatus();

@@ -51,7 +51,7 @@ absl::Status SetConstraint(const ConstraintOptions& options, v1::GenerateRequest
     if (!schema.ok()) return schema.status();
     request->mutable_constraint()->set_json_schema(*std::move(schema));
   }
-  if (!options.regex.empty()) request->mutable_constraint()->set_regex(options.regex);
+  if (options.regex) request->mutable_constraint()->set_regex(*options.regex);
   for (const std::string& choice : options.choices) {
     request->mutable_constraint()->mutable_choices()->add_texts(choice);
   }

@@ -77,7 +77,7 @@ struct CacheOptions {
 // What the text must be; at most one is set.
 struct ConstraintOptions {
   std::string json_schema;  // file
-  std::string regex;
+  std::optional<std::string> regex;
   std::vector<std::string> choices;
 };
 

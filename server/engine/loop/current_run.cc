@@ -38,7 +38,9 @@ void CurrentRun::Collect(std::span<Sequence* const> holders, absl::Time now) {
   views_.clear();
   const absl::Time near_deadline = now + kNearDeadline;
   for (Sequence* sequence : holders) {
-    if (!sequence->runnable() || sequence->request->life.paused()) continue;
+    // A paused one that has outputs to draw from draws, or its slot could not be taken.
+    const bool paused = sequence->request->life.paused() && !sequence->keeps_slot();
+    if (!sequence->runnable() || paused) continue;
     SequenceView view = sequence->View();
     view.single_step |= sequence->request->times.deadline < near_deadline;
     view.priority = sequence->request->account.priority;

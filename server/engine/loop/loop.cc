@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/engine/loop/activity.h"
@@ -238,7 +239,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
   NotePhase(LoopPhase::kAdmit);
   int64_t forced = 0;
   for (Sequence* const sequence : slots_.holders()) {
-    if (sequence->TakeKnown(&forced)) Flush(sequence);
+    if (!sequence->request->life.ended() && sequence->TakeKnown(&forced)) Flush(sequence);
   }
   load_.forced_total += forced;
   load_.tokens_total += forced;
@@ -431,9 +432,11 @@ absl::Status Loop::ParkReaders() {
 }
 
 absl::Status Loop::PreemptOthers() {
-  for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
+  const auto victims = admission_.Victims(slots_.free_soon(), run_.number());
+  const auto keeps_slots = [this](RequestId id) { return requests_.at(id)->keeps_slots(); };
+  if (absl::c_any_of(victims, keeps_slots)) return absl::OkStatus();  // a later turn takes all
+  for (const RequestId id : victims) {
     LiveRequest* const request = requests_.at(id).get();
-    if (request->keeps_slots()) continue;  // a later turn takes them
     RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request, /*parked=*/false));
     request->life.Go(RequestLife::State::kWaitsAgain);
     request->times.resumed = now_;

@@ -453,7 +453,7 @@ void SampleSequence::WriteForced(std::span<const int32_t> forced) {
 bool SampleSequence::ended_at_limit() const {
   const std::optional<int64_t> limit = generate_->model.config->max_tokens();
   const bool at_length = finished && status.ok() && drawn_ == generate_->max_new;
-  return limit && at_length && position_ + 1 - generate_->bos() >= *limit;  // the last is not fed
+  return limit && at_length && generate_->total() - generate_->bos() + drawn_ >= *limit;
 }
 
 void SampleSequence::Keep(HeldToken token) {

@@ -226,7 +226,7 @@ absl::StatusOr<Constraint> ToConstraint(const v1::Constraint& wire) {
       [[fallthrough]];
     case v1::Constraint::FORM_NOT_SET:
       return InvalidField("CONSTRAINT_INVALID", "constraint",
-                          "constraint has none of json_schema, json_object, regex and choices");
+                          "constraint has none of json_schema, json_object, regex and choices.");
   }
   if (wire.has_begin_position()) constraint.begin_position = wire.begin_position();
   constraint.after.assign(wire.after().begin(), wire.after().end());

@@ -79,12 +79,14 @@ class FormsTest(unittest.TestCase):
     def test_what_is_not_enforced_is_refused_by_name(self):
         for options, param, code, words in (
             ({"response_format": of_schema(BAD)}, "response_format.json_schema.schema", "CONSTRAINT_UNSUPPORTED", POINTER),
-            ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "INVALID_PARAMETER", "null"),
-            ({"response_format": {"type": "grammar"}}, "response_format", "UNSUPPORTED_PARAMETER", "grammar"),
-            ({"extra_body": {"structured_outputs": {"grammar": "x"}}}, "structured_outputs", "UNSUPPORTED_PARAMETER", "grammar"),
+            ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "INVALID_PARAMETER", "null"),
+            ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", "UNSUPPORTED_PARAMETER", "not supported"),
+            ({"response_format": {"type": "grammar"}}, "response_format.type", "UNSUPPORTED_PARAMETER", "grammar"),
+            ({"extra_body": {"structured_outputs": {"grammar": "x"}}}, "structured_outputs.grammar", "UNSUPPORTED_PARAMETER", "not supported"),
+            ({"extra_body": {"structured_outputs": {"regex": "a", "json": True}}}, "structured_outputs", "INVALID_PARAMETER", "got json, regex"),
             ({"extra_body": {"structured_outputs": {"regex": 1}}}, "structured_outputs.regex", "INVALID_PARAMETER", "1"),
-            ({"extra_body": {"structured_outputs": {"regex": "a(?=b)"}}}, "structured_outputs.regex", "CONSTRAINT_UNSUPPORTED", "byte 1"),
-            ({"extra_body": {"structured_outputs": {"choice": []}}}, "structured_outputs", "INVALID_PARAMETER", "must have one of"),
+            ({"extra_body": {"structured_outputs": {"regex": "a(?=b)"}}}, "structured_outputs.regex", "CONSTRAINT_UNSUPPORTED", "structured_outputs.regex, byte 1"),
+            ({"extra_body": {"structured_outputs": {"choice": []}}}, "structured_outputs.choice", "CONSTRAINT_INVALID", "has 0 texts"),
             ({"response_format": {"type": "text"}, "extra_body": {"structured_outputs": {"choice": ["a"]}}}, "structured_outputs", "INVALID_PARAMETER", ""),
             ({"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}, "ignore_eos", "CONSTRAINT_INVALID", "constraint"),
         ):  # fmt: skip
@@ -117,8 +119,13 @@ class FormsTest(unittest.TestCase):
             _ = self.grpc.generate("So:", constraint=SCHEMA, max_tokens=2).collect().parsed
         with self.assertRaisesRegex(ValueError, "^constraint: must have one of"):
             generate(rivulet.Constraint(regex="a", choices=["b"]))
-        with self.assertRaisesRegex(TypeError, "^constraint: must be"):
-            generate("{}")
+        for wrong, message in (
+            ("{}", "constraint: must be"), (rivulet.Constraint(choices="yes"), "constraint.choices: must be a sequence"),
+            (rivulet.Constraint(regex="a", after="b"), "constraint.after: must be a sequence"),
+            (rivulet.Constraint({"const": {1}}), "constraint.json_schema: must be JSON"),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(TypeError, f"^{message}"):
+                generate(wrong)
 
     def test_a_session_goes_on_in_the_middle_of_a_text(self):
         schema = {"type": "array", "items": {"enum": ["to be", "not to be"]}, "minItems": 3, "maxItems": 3}
@@ -145,6 +152,7 @@ class FormsTest(unittest.TestCase):
             self.assertEqual(json.loads(rivulet_command(*prompt, "--json-schema", schema).stdout).keys(), {"name", "k"})
             self.assertRegex(rivulet_command(*prompt, "--regex", "[a-c]{3}").stdout, r"^[a-c]{3}\s*$")
             self.assertIn(rivulet_command(*prompt, "--choices", "yes,no").stdout.strip(), ("yes", "no"))
+            self.assertEqual(rivulet_command(*prompt, "--regex", "").stdout.strip(), "")
             self.assertIn("constraint.regex, byte 0", rivulet_command(*prompt, "--regex", "(").stderr)
             bodies = ({"response_format": of_schema(SCHEMA)}, {"structured_outputs": {"choice": ["yes", "no"]}}, {"response_format": of_schema(BAD)})
             lines.write_text("".join(json.dumps({"prompt": "So:", "seed": 1, "max_tokens": 400, **body}) + "\n" for body in bodies))

@@ -146,7 +146,7 @@ class ChatTest(unittest.TestCase):
             ({"messages": [{**QUESTION, "tool_calls": [tool]}]}, "UNSUPPORTED_PARAMETER", "messages[0].tool_calls"),
             ({"messages": [{"role": "tool", "content": "a"}]}, "CHAT_TEMPLATE_REFUSED", "messages"),
             ({"tools": [tool]}, "UNSUPPORTED_PARAMETER", "tools"),
-            ({"response_format": {"type": "xml"}}, "UNSUPPORTED_PARAMETER", "response_format"),
+            ({"response_format": {"type": "xml"}}, "UNSUPPORTED_PARAMETER", "response_format.type"),
             ({"max_tokens": 3, "max_completion_tokens": 3}, "INVALID_PARAMETER", "max_tokens"),
             ({"messages": [{"role": "user", "content": "\u00e9"}]}, "TEXT_NOT_IN_ALPHABET", "messages"),
             ({"max_completion_tokens": 10**30}, "MAX_TOKENS_OUT_OF_RANGE", "max_completion_tokens"),

@@ -94,6 +94,7 @@ TEST(SchemaTest, EverythingElseIsRefusedWithItsPointer) {
       {R"({"type":"integer","maxLength":2})", "/maxLength"},
       {R"({"type":"integer","minimum":0.5})", "/minimum"},
       {R"({"type":"number","maximum":1e300})", "/maximum"},
+      {R"({"type":"number","minimum":2.5,"maximum":2})", "/minimum"},
       {R"({"type":"number","exclusiveMinimum":true})", "/exclusiveMinimum"},
       {R"({"type":"date"})", "/type"},
       {R"({"type":[]})", "/type"},

@@ -81,7 +81,7 @@ class Constraint:
     json_schema: Mapping[str, Any] | bool | str | None = None
     json_object: bool = False
     regex: str | None = None
-    choices: Sequence[str] = ()
+    choices: Sequence[str] | None = None
     begin_position: int | None = None
     after: Sequence[str] = ()
 
@@ -377,22 +377,39 @@ def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
         given = Constraint(given)
     if not isinstance(given, Constraint):
         raise TypeError(f"constraint: must be a Constraint, a JSON schema or a class of pydantic; got {given!r}")
-    forms = [given.json_schema is not None, given.json_object, given.regex is not None, len(given.choices) > 0]
-    if sum(forms) != 1:
-        raise ValueError(f"constraint: must have one of json_schema, json_object, regex and choices; got {given!r}")
+    given_forms = {"json_schema": given.json_schema, "json_object": given.json_object or None, "regex": given.regex, "choices": given.choices}
+    forms = {name: value for name, value in given_forms.items() if value is not None}
+    if len(forms) != 1:
+        raise ValueError(f"constraint: must have one of {', '.join(given_forms)}; got {', '.join(forms) or 'none of them'}")
+    [(form, value)] = forms.items()
     to = message.constraint
-    if given.json_schema is not None:
-        schema = given.json_schema
-        to.json_schema = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
-    elif given.regex is not None:
-        to.regex = text("constraint.regex", given.regex)
-    elif given.json_object:
-        to.json_object = boolean("constraint.json_object", given.json_object)
+    if form == "json_schema":
+        to.json_schema = text("constraint.json_schema", value if isinstance(value, str) else _json("constraint.json_schema", value))
+    elif form == "regex":
+        to.regex = text("constraint.regex", value)
+    elif form == "json_object":
+        to.json_object = boolean("constraint.json_object", value)
     else:
-        to.choices.texts.extend(text(f"constraint.choices[{index}]", choice) for index, choice in enumerate(given.choices))
+        to.choices.SetInParent()
+        to.choices.texts.extend(_texts("constraint.choices", value))
     if given.begin_position is not None:
         to.begin_position = int64("constraint.begin_position", given.begin_position)
-    to.after.extend(text(f"constraint.after[{index}]", one) for index, one in enumerate(given.after))
+    to.after.extend(_texts("constraint.after", given.after))
+
+
+def _texts(name: str, values: Any) -> list[str]:
+    """Errors: TypeError, ValueError."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise TypeError(f"{name}: must be a sequence of str; got {values!r}")
+    return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
+
+
+def _json(name: str, value: Any) -> str:
+    """Errors: TypeError."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=dict)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: must be JSON; {error}") from None
 
 
 def _set_special_tokens(

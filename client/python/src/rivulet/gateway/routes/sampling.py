@@ -55,7 +55,11 @@ def _logit_bias(value: Any) -> dict[int, Any]:
     return {int(token): bias for token, bias in value.items()}
 
 
-_STRUCTURED = {"json": "json_schema", "json_object": "json_object", "regex": "regex", "choice": "choices"}  # vLLM's names
+# vLLM's names: the form of a Constraint, the types of its value, and what an error says of them.
+_STRUCTURED: dict[str, tuple[str, tuple[type, ...], str]] = {
+    "json": ("json_schema", (dict, str, bool), "a JSON schema"), "json_object": ("json_object", (bool,), "true"),
+    "regex": ("regex", (str,), "a string"), "choice": ("choices", (list,), "an array of strings"),
+}  # fmt: skip
 
 
 def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
@@ -65,40 +69,46 @@ def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
     if format is not None and structured is not None:
         raise invalid("structured_outputs", "must not be given beside response_format")
     if format is not None:
-        return _of_format(format, names)
+        return _of_format(_object("response_format", format), names)
     if structured is None:
         return {}
-    if not isinstance(structured, dict) or len(structured) != 1 or not structured.keys() <= _STRUCTURED.keys():
-        raise invalid(
-            "structured_outputs", f"must be an object with one of json, json_object, regex and choice; got {shown(structured)}",
-            "UNSUPPORTED_PARAMETER",
-        )  # fmt: skip
-    name: str = next(iter(structured))
-    value: Any = structured[name]
-    types = {"json": (dict, str, bool), "json_object": (bool,), "regex": (str,), "choice": (list,)}[name]
+    given = _object("structured_outputs", structured)
+    forms = {name: value for name in _STRUCTURED if (value := given.take(name)) is not None}
+    given.end("structured_outputs.")
+    if len(forms) != 1:
+        raise invalid("structured_outputs", f"must have one of {', '.join(_STRUCTURED)}; got {', '.join(forms) or 'none of them'}")
+    [(name, value)] = forms.items()
+    form, types, allowed = _STRUCTURED[name]
     if not isinstance(value, types) or value is False and name == "json_object":
-        raise invalid(f"structured_outputs.{name}", f"has a wrong type; got {shown(value)}")
-    names.update({f"constraint.{field}": f"structured_outputs.{name}" for field in _STRUCTURED.values()}, constraint="structured_outputs")
-    form: dict[str, Any] = {_STRUCTURED[name]: value}
-    return {"constraint": Constraint(**form)}
+        raise invalid(f"structured_outputs.{name}", f"must be {allowed}; got {shown(value)}")
+    names.update({f"constraint.{form}": f"structured_outputs.{name}", "constraint": "structured_outputs"})
+    fields: dict[str, Any] = {form: value}
+    return {"constraint": Constraint(**fields)}
 
 
-def _of_format(format: Any, names: dict[str, str]) -> dict[str, Any]:
-    kind = format.get("type") if isinstance(format, dict) else None
+def _object(name: str, value: Any) -> Body:
+    if not isinstance(value, dict):
+        raise invalid(name, f"must be an object; got {shown(value)}")
+    return Body(value)
+
+
+def _of_format(format: Body, names: dict[str, str]) -> dict[str, Any]:
+    kind, given = format.take("type"), format.take("json_schema")
+    format.end("response_format.")
     if kind == "text":
         return {}
     names.update({"constraint.json_schema": "response_format.json_schema.schema", "constraint": "response_format"})
     if kind == "json_object":
         return {"constraint": Constraint(json_object=True)}
     if kind != "json_schema":
-        raise invalid(
-            "response_format", f'must be an object whose type is "text", "json_object" or "json_schema"; got {shown(format)}',
-            "UNSUPPORTED_PARAMETER",
-        )  # fmt: skip
-    given = format.get("json_schema")
-    if not isinstance(given, dict) or not isinstance(given.get("schema"), (dict, bool)):
-        raise invalid("response_format.json_schema.schema", f"must be a JSON schema; got {shown(given)}")
-    return {"constraint": Constraint(given["schema"])}
+        raise invalid("response_format.type", f'must be "text", "json_object" or "json_schema"; got {shown(kind)}', "UNSUPPORTED_PARAMETER")
+    inner = _object("response_format.json_schema", given)
+    inner.ignore("name", "description", "strict")
+    schema = inner.take("schema")
+    inner.end("response_format.json_schema.")
+    if not isinstance(schema, (dict, bool)):
+        raise invalid("response_format.json_schema.schema", f"must be a JSON schema; got {shown(schema)}")
+    return {"constraint": Constraint(schema)}
 
 
 def take_stream(body: Body) -> tuple[bool, bool]:

@@ -73,7 +73,7 @@ def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     param, message = renamed(error.field, names) if error.field else None, error.message
-    if param and (rest := message.removeprefix(error.field)).startswith((" ", ":")):  # the path in rivulet.v1
+    if param and (rest := message.removeprefix(error.field)).startswith((" ", ":", ",")):  # the path in rivulet.v1
         message = param + rest
     elif param == "messages":
         message = f"messages, as the chat template writes them: {message}"
