@@ -108,7 +108,7 @@ class ModelsTest(GatewayTest):
                 self.assertEqual(set(schema["properties"]) - documented, set(), "to be named in docs/gateway.md")
                 for name in schema["properties"]:  # an object is a wrong value of most
                     said = self.fetch("POST", url, {name: {"a": 1}})[2].get("error", {}).get("message", "")
-                    self.assertNotIn("the parameter is not supported", said)
+                    self.assertNotIn(f"{name}: the parameter is not supported", said)
         schemas = {path: operation["requestBody"]["content"]["application/json"]["schema"] for method, path, operation in operations if method == "POST"}
         chat, session = schemas["/v1/chat/completions"], "/rivulet/v1/sessions/{session_id}/generate"
         self.assertEqual(chat["required"], ["messages", "model"])
