@@ -68,13 +68,14 @@ const std::map<char, Set> kEscapes = {
 // The library prints a set without escapes but "\x1f", and reads it again. So no set begins with
 // "^", and no hexadecimal digit follows a control character.
 void OrderForPrint(Set* set) {
-  Set::iterator caret = set->begin();
-  if (caret->first == '^' && caret->second != '^') {
-    caret->first = '_';
-    caret = set->insert(set->end(), {'^', '^'});
-  }
   std::stable_partition(set->begin(), set->end(), [](Range range) { return range.second > 0x1f; });
-  if (set->front() == Range('^', '^')) std::rotate(set->begin(), set->begin() + 1, set->end());
+  if (set->front().first != '^') return;
+  if (set->front().second == '^') {
+    set->erase(set->begin());
+  } else {
+    set->front().first = '_';
+  }
+  set->push_back({'^', '^'});
 }
 
 // A set in the library's words. A set of code points of two lengths in UTF-8 would hold bytes that

@@ -163,6 +163,7 @@ TEST(PatternTest, IsWrittenWithSetsOfCodePoints) {
       // Not first in a set: "^"; not before a hexadecimal digit: a control character.
       {R"(\^[\^][\^-b][\^x])",
        R"(\u{5e}\u{5e}[\u{5f}-\u{62}\u{5e}-\u{5e}][\u{78}-\u{78}\u{5e}-\u{5e}])"},
+      {R"([\x01\^-b])", R"([\u{5f}-\u{62}\u{1}-\u{1}\u{5e}-\u{5e}])"},
       {R"([\x01ae-\x7f])", R"([\u{61}-\u{61}\u{65}-\u{7f}\u{1}-\u{1}])"},
   };
   for (const auto& [pattern, plain] : rows) {
