@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <system_error>
+
+#include "model/base/descriptor.h"
 
 namespace rivulet {
 
@@ -18,12 +21,18 @@ std::filesystem::path ProgramFile() {
 
 int StartProgram(const std::vector<const char*>& argv, std::span<const GivenFile> given,
                  pid_t* pid) {
+  int last = STDERR_FILENO;
+  for (const GivenFile& file : given) last = std::max(last, file.theirs);
+  // Above all numbers that are given, or one file would replace another before it is given.
+  std::vector<Descriptor> above;
+  for (const GivenFile& file : given) {
+    above.emplace_back(fcntl(file.ours, F_DUPFD_CLOEXEC, last + 1));
+    if (!above.back().ok()) return errno;
+  }
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
-  int last = STDERR_FILENO;
-  for (const GivenFile& file : given) {
-    posix_spawn_file_actions_adddup2(&files, file.ours, file.theirs);
-    last = std::max(last, file.theirs);
+  for (size_t i = 0; i < given.size(); ++i) {
+    posix_spawn_file_actions_adddup2(&files, above[i].get(), given[i].theirs);
   }
   for (const int output : {STDOUT_FILENO, STDERR_FILENO}) {
     const auto is = [output](const GivenFile& file) { return file.theirs == output; };

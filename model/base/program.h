@@ -19,11 +19,12 @@ struct GivenFile {
   int theirs = 0;
 };
 
-// Starts `argv` (the last is null; argv[0] without a "/" is looked for in PATH) with `given`, of
-// which one is its stdin and the last has the largest number. Its stdout and stderr are /dev/null
-// unless given, and it has no other file of this process. Signals of a terminal do not reach it; no
-// signal is blocked, and SIGPROF, by which it may limit its time, is not ignored. Sets `pid`, which
-// the caller waits for. Returns an errno, or 0. Thread: any.
+// Starts `argv` (the last is null; argv[0] without a "/" is looked for in PATH) with the files of
+// `given`, of which one is its stdin. Its stdout and stderr are /dev/null unless given. It has no
+// other file of this process, except those without FD_CLOEXEC below the largest number of `given`.
+// Signals of a terminal do not reach it. No signal is blocked, and SIGPROF is not ignored, so that
+// it can limit its time. Sets `pid`, which the caller waits for. Returns an errno, or 0.
+// Thread: any.
 int StartProgram(const std::vector<const char*>& argv, std::span<const GivenFile> given,
                  pid_t* pid);
 

@@ -21,11 +21,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "model/base/descriptor.h"
 #include "model/base/error.h"
 #include "model/base/program.h"
 #include "model/base/strict_json.h"
 #include "model/base/thread.h"
-#include "server/base/descriptor.h"
 #include "server/base/mutex.h"
 #include "server/constraints/messages.h"
 

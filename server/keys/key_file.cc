@@ -18,6 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "model/base/descriptor.h"
 #include "model/base/error.h"
 
 namespace rivulet {
@@ -28,16 +29,6 @@ absl::Status CannotWrite(const std::string& path, absl::string_view what, int er
       absl::StatusCode::kInvalidArgument,
       absl::StrCat("keys-file ", path, " cannot be written: ", what, ": ", std::strerror(error)),
       {"BAD_FILE", "keys-file", {}});
-}
-
-bool WriteAll(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
 }
 
 // `place` is the path without symlinks.

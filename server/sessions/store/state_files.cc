@@ -18,9 +18,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "model/base/descriptor.h"
 #include "model/base/error.h"
 #include "model/base/thread.h"
-#include "server/base/descriptor.h"
 #include "server/base/mutex.h"
 
 namespace rivulet {
