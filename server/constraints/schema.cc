@@ -251,7 +251,7 @@ class SchemaReader {
         if (AreDisjoint(branches[j], branches[i], 0)) continue;
         if (comparisons_ >= kMaxComparisons) {
           return Unsupported(place / key,
-                             "it is too large to compare its schemas; \"anyOf\" is not");
+                             "it has too many schemas to compare each with each; use \"anyOf\"");
         }
         return Unsupported(
             place / key,
@@ -270,9 +270,9 @@ class SchemaReader {
     const Json &first = Followed(a), &second = Followed(b);
     const std::vector<std::string> types = KnownTypes(first), others = KnownTypes(second);
     if (types.empty() || others.empty()) return false;
+    if (HaveNoneInCommon(types, others)) return true;
     // Without the order of members.
     const nlohmann::json values = ValuesOf(first), other_values = ValuesOf(second);
-    if (HaveNoneInCommon(types, others)) return true;
     if (!values.is_null() && !other_values.is_null()) {
       comparisons_ += values.size() * other_values.size();
       return comparisons_ < kMaxComparisons && HaveNoneInCommon(values, other_values);
@@ -402,11 +402,11 @@ class SchemaReader {
     const bool closed = named > 0 && (*plain)["items"] == false;
     if (plain->value("maxItems", kMaxCount) < named) {
       return NotAllowed(place / "maxItems", (*plain)["maxItems"],
-                        "the number of \"prefixItems\" and above");
+                        "at least the number of \"prefixItems\"");
     }
     if (closed && plain->value("minItems", int64_t{0}) > named) {
       return NotAllowed(place / "minItems", (*plain)["minItems"],
-                        "up to the number of \"prefixItems\", as there is no \"items\"");
+                        "at most the number of \"prefixItems\", because there is no \"items\"");
     }
     return absl::OkStatus();
   }

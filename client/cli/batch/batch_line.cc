@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -303,18 +304,18 @@ absl::Status ReadFormat(JsonReader format, v1::GenerateRequest* request) {
 absl::Status ReadConstraint(JsonReader* body, v1::GenerateRequest* request) {
   const bool structured = body->Find("structured_outputs") != nullptr;
   if (body->Find("response_format") != nullptr) {
-    if (structured) return body->Invalid("structured_outputs", "stands beside response_format");
+    if (structured)
+      return body->Invalid("structured_outputs", "must not be given beside response_format");
     RIVULET_ASSIGN_OR_RETURN(JsonReader format,
                              body->Object("response_format", {"type", "json_schema"}));
     return ReadFormat(std::move(format), request);
   }
   if (!structured) return absl::OkStatus();
-  constexpr const char* kForms[] = {"json", "regex", "choice", "json_object"};
-  RIVULET_ASSIGN_OR_RETURN(
-      JsonReader given,
-      body->Object("structured_outputs", {"json", "regex", "choice", "json_object"}));
-  const auto forms = std::count_if(std::begin(kForms), std::end(kForms),
-                                   [&](const char* form) { return given.Find(form) != nullptr; });
+  const std::initializer_list<absl::string_view> kForms = {"json", "regex", "choice",
+                                                           "json_object"};
+  RIVULET_ASSIGN_OR_RETURN(JsonReader given, body->Object("structured_outputs", kForms));
+  const auto forms = std::ranges::count_if(
+      kForms, [&](absl::string_view form) { return given.Find(form) != nullptr; });
   if (forms != 1) {
     return body->Invalid("structured_outputs", "has ", forms,
                          " forms; allowed: one of json, regex, choice and json_object");

@@ -11,7 +11,6 @@ import pathlib
 import random
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -21,8 +20,7 @@ import random_schemas
 
 SEEDS = argparse.Namespace(states=3000, seed=1)
 BIN_DIR = pathlib.Path(os.environ["RIVULET_BIN_DIR"])
-WORDS = ('{"', '":', '", "', '":"', "true", "false", "null", '"}', "]}", '",', 'é"', "the ", "19", "00", "a.b", "-0", "\n  ")
-TOKENS = [b"<end>", *(bytes([byte]) for byte in range(256)), *(word.encode() for word in WORDS)]
+TOKENS = [b"<end>", *random_schemas.BYTES, *random_schemas.WORDS]
 END = 0
 # White space and separators as ours.
 OPTIONS = {"whitespace_pattern": r"[ \n\r\t]{0,12}", "item_separator": ",", "key_separator": ":", "coerce_one_of": True}
@@ -101,7 +99,7 @@ class PeerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         file = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) / "vocabulary.txt"
-        file.write_text("".join(f"{id} {token!r} {len(token)}\n" for id, token in enumerate(TOKENS) if id != END))
+        file.write_text(random_schemas.world_vocabulary())
         cls.printer = cls.enterClassContext(subprocess.Popen([BIN_DIR / "print_masks", file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         cls.addClassCleanup(cls.printer.stdin.close)
         cls.tokenizer = LLTokenizer(TokenizerWrapper(Vocabulary()), slices=[])
@@ -178,8 +176,4 @@ class PeerTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--states", type=int, default=SEEDS.states)
-    parser.add_argument("--seed", type=int, default=SEEDS.seed)
-    SEEDS, rest = parser.parse_known_args()
-    unittest.main(argv=[sys.argv[0], *rest])
+    random_schemas.main(SEEDS, __doc__)

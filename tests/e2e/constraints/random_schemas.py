@@ -1,7 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random JSON schemas of the keywords in docs/constraints.md."""
+"""Random JSON schemas of the keywords in docs/constraints.md, and what the tests that draw them have in common."""
 
+import argparse
 import string
+import sys
+import unittest
+
+BYTES = [bytes([byte]) for byte in range(256)]
+WORDS = [word.encode() for word in ('{"', '":', '", "', '":"', "true", "false", "null", '"}', "]}", '",', "é\"", "the ", "19", "00", "a.b", "-0", "\n  ")]
+
+
+def world_vocabulary():
+    """The file of an RWKV World vocabulary that has BYTES, then WORDS, from id 1 on."""
+    return "".join(f"{id} {token!r} {len(token)}\n" for id, token in enumerate(BYTES + WORDS, 1))
+
+
+def main(options, description):
+    """Runs the tests of the program. options: integers, which the command line may set."""
+    parser = argparse.ArgumentParser(description=description)
+    for name, value in vars(options).items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    _, rest = parser.parse_known_args(namespace=options)
+    unittest.main(argv=[sys.argv[0], *rest])
+
 
 FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid")
 

@@ -10,7 +10,6 @@ import json
 import pathlib
 import random
 import shutil
-import sys
 import tempfile
 import unittest
 
@@ -23,10 +22,9 @@ import safetensors.numpy
 import random_schemas
 import rivulet
 from command import BIN_DIR, SOURCE_DIR, ZOO, Server
+from random_schemas import BYTES, WORDS
 
 SEEDS = argparse.Namespace(schemas=300, seed=1)
-BYTES = [bytes([byte]) for byte in range(256)]
-WORDS = [word.encode() for word in ('{"', '":', '", "', '":"', "true", "false", "null", '"}', "]}", '",', "é\"", "the ", "19", "00", "a.b", "-0", "\n  ")]
 SMALL = SOURCE_DIR / "tests/conformance/family/delta-net"
 
 
@@ -46,8 +44,7 @@ def widened(folder, size):
 
 
 def world(folder):
-    lines = [f"{i} {token!r} {len(token)}\n" for i, token in enumerate(BYTES + WORDS, 1)]
-    (widened(folder, len(lines) + 1) / "rwkv_vocab_v20230424.txt").write_text("".join(lines))
+    (widened(folder, 1 + len(BYTES + WORDS)) / "rwkv_vocab_v20230424.txt").write_text(random_schemas.world_vocabulary())
 
 
 def byte_fallback(folder):
@@ -126,8 +123,4 @@ class SchemasTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--schemas", type=int, default=SEEDS.schemas)
-    parser.add_argument("--seed", type=int, default=SEEDS.seed)
-    SEEDS, rest = parser.parse_known_args()
-    unittest.main(argv=[sys.argv[0], *rest])
+    random_schemas.main(SEEDS, __doc__)

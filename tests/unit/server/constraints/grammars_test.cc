@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_format.h"
 #include "model/base/error.h"
+#include "model/base/program.h"
 #include "tests/support/piece_tokenizer.h"
 
 namespace rivulet {
@@ -34,10 +35,7 @@ PieceTokenizer Tokenizer() {
   return PieceTokenizer(std::move(pieces));
 }
 
-std::string Program() {
-  const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  return (self.parent_path().parent_path() / "bin/rivulet-grammar").string();
-}
+std::string Program() { return ProgramFile().parent_path().parent_path() / "bin/rivulet-grammar"; }
 
 class GrammarsTest : public ::testing::Test {
  protected:

@@ -397,10 +397,10 @@ def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
     to.after.extend(_texts("constraint.after", given.after))
 
 
-def _texts(name: str, values: Any) -> list[str]:
+def _texts(name: str, values: Any, allowed: str = "a sequence of str") -> list[str]:
     """Errors: TypeError, ValueError."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-        raise TypeError(f"{name}: must be a sequence of str; got {values!r}")
+        raise TypeError(f"{name}: must be {allowed}; got {values!r}")
     return [text(f"{name}[{index}]", value) for index, value in enumerate(values)]
 
 
@@ -453,10 +453,7 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     for token, bias in given.get("logit_bias", {}).items():
         request.sampling.logit_bias[int32("logit_bias", token)] = real(f"logit_bias[{token}]", bias)
     stop = given.get("stop", ())
-    if not isinstance(stop, (str, Sequence)) or isinstance(stop, bytes):
-        raise TypeError(f"stop: must be a str or a sequence of str; got {stop!r}")
-    strings = [stop] if isinstance(stop, str) else stop
-    request.stop.strings.extend(text(f"stop[{index}]", string) for index, string in enumerate(strings))
+    request.stop.strings.extend(_texts("stop", [stop] if isinstance(stop, str) else stop, "a str or a sequence of str"))
     request.stop.token_ids.extend(integers("stop_token_ids", given.get("stop_token_ids", ())))
     request.stop.include_string = boolean("include_stop_string", given.get("include_stop_string", False))
     request.stop.ignore_eos = boolean("ignore_eos", given.get("ignore_eos", False))

@@ -119,9 +119,7 @@ def take_stream(body: Body) -> tuple[bool, bool]:
         return stream, False
     if not stream:
         raise invalid("stream_options", "is only for stream = true")
-    if not isinstance(given, dict):
-        raise invalid("stream_options", f"must be an object; got {shown(given)}")
-    options = Body(given)
+    options = _object("stream_options", given)
     include_usage = options.flag("include_usage")
     options.ignore("include_obfuscation")
     options.end("stream_options.")
