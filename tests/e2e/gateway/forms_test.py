@@ -161,6 +161,12 @@ class FormsTest(unittest.TestCase):
             self.assertEqual(json.loads(form["text"]).keys(), {"name", "k"})
             self.assertIn(choice["text"], ("yes", "no"))
             self.assertEqual(refused["error"]["reason"], "CONSTRAINT_UNSUPPORTED")
+            # A form may hold what the template writes between two turns.
+            turns, folder = "Yes\n\nROMEO:\nNo", pathlib.Path(folder)
+            chat = {"messages": [{"role": "user", "content": "So?"}], "structured_outputs": {"regex": turns}, "max_tokens": 40}
+            lines.write_text(json.dumps(chat) + "\n")
+            rivulet_command("batch", "--chat-template", ZOO / "dialogue.jinja", lines, folder / "chat.jsonl")
+            self.assertEqual(json.loads((folder / "chat.jsonl").read_text())["text"], turns)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,15 @@ TEST_F(ConstraintTest, MaxTokensAndStopStringsCutTheText) {
   EXPECT_EQ(reply.finish->reason, FinishReason::kStopString);
 }
 
+TEST_F(ConstraintTest, ForcedTokensReachTheModelsLastPosition) {
+  config_.max_positions = 10;
+  StartWith(1);
+  const CollectedSample reply = Run(Choices({"zabcdefghijklmnop"}));
+  EXPECT_EQ(reply.text, "zabcdef");
+  EXPECT_EQ(reply.finish->reason, FinishReason::kLength);
+  EXPECT_EQ(engine_->GetLoad().ended_at_limit, 1);
+}
+
 TEST_F(ConstraintTest, ADeadEndIsAnErrorThatSaysHowFarTheReplyCame) {
   StartWith(1);
   const absl::Status status = GenerateError(Choices({"ab\xC3\xA9"}));  // no token has its bytes
