@@ -363,7 +363,10 @@ class Grammars final : public ConstraintCompiler {
   std::shared_ptr<ConstraintGrammar> Compile(const Grammar& grammar,
                                              const std::string& tenant) override {
     const MutexLock lock(&mutex_);
-    const auto same = [&](const auto& other) { return other->grammar == grammar; };
+    // A failed one stays in known_ until the thread has come round.
+    const auto same = [&](const auto& other) {
+      return other->grammar == grammar && other->status().value_or(absl::OkStatus()).ok();
+    };
     auto found = std::find_if(known_.begin(), known_.end(), same);
     if (found == known_.end()) {
       found = known_.insert(
