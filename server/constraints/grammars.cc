@@ -347,10 +347,7 @@ class Grammars final : public ConstraintCompiler {
         wake_up_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         thread_([this] { Run(); }) {}
   ~Grammars() override {
-    {
-      const MutexLock lock(&mutex_);
-      stop_ = true;
-    }
+    stop_ = true;
     WakeThread();
     thread_.join();
   }
@@ -389,7 +386,7 @@ class Grammars final : public ConstraintCompiler {
     NameThread("grammars");
     std::vector<pollfd> polled;
     std::vector<char> packet(kMaxPacketBytes);
-    for (Known started = Started(); !stopped(); started = Started()) {
+    for (Known started = Started(); !stop_; started = Started()) {
       polled = {{wake_up_.get(), POLLIN, 0}};
       for (const auto& grammar : started) polled.push_back(grammar->Polled());
       // Whether somebody still waits for what is being compiled; whether a grammar is used no more,
@@ -409,10 +406,6 @@ class Grammars final : public ConstraintCompiler {
       const MutexLock lock(&mutex_);
       if (news && wake_) wake_();
     }
-  }
-  bool stopped() const {
-    const MutexLock lock(&mutex_);
-    return stop_;
   }
 
   // Forgets and starts grammars. Returns those whose processes run.
@@ -487,8 +480,8 @@ class Grammars final : public ConstraintCompiler {
   const TextTokenizer& tokenizer_;
   const int vocab_size_;
   const Descriptor wake_up_;
+  std::atomic<bool> stop_{false};
   mutable Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
   Known known_ ABSL_GUARDED_BY(mutex_);  // the one used last is the first
   // Of the thread.
