@@ -86,6 +86,11 @@ class BalancerTest(CommandTest):
     def load(self, replica, target, *options):
         return Load(target, self.expected(replica, [(i, n) for i in range(3) for n in Load.LENGTHS]), *options)
 
+    def direct(self, replica, seed):
+        channel = grpc.insecure_channel(replica.target)
+        self.addCleanup(channel.close)
+        return stub(channel).Generate(request(seed, SHORT), timeout=LIMIT)
+
     def nothing_failed(self, load):
         self.assertEqual(load.wrong, [])
 
@@ -284,11 +289,6 @@ class LossTest(BalancerTest):
                 call.cancel()
                 self.assertEqual(begun[seed][:SHORT], tokens(self.direct(second, seed)))
 
-    def direct(self, replica, seed):
-        channel = grpc.insecure_channel(replica.target)
-        self.addCleanup(channel.close)
-        return stub(channel).Generate(request(seed, SHORT), timeout=LIMIT)
-
 
 class SilenceTest(BalancerTest):
     """A stream on which nothing moves lives as long as RIVULET_STREAM_TIMEOUT allows, whatever the other times are."""
@@ -311,13 +311,14 @@ class SilenceTest(BalancerTest):
 
     def waiting(self, is_cut, **variables):
         """The tokens and the error of a stream that waits for its first token, and the tokens that it is to get."""
-        # One slot, which its holder keeps: it is of the same tenant, and is read.
+        # One slot, which its holder keeps: it is of the same tenant, and the command reads it fast.
         with Replica("--slots", "1") as replica, Balancer(replica.target, **variables) as balancer:
-            with balancer.channel(NO_RETRIES) as channel, grpc.insecure_channel(replica.target) as direct:
-                holder = stub(direct).Generate(request(1), timeout=60)
-                next(holder)
-                reader = threading.Thread(target=outcome, args=(holder,))
-                reader.start()
+            command = [BIN_DIR / "rivulet", "generate", "--target", replica.target, "--tokens", "1", "--max-tokens", str(ENDLESS)]
+            holder = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            self.addCleanup(holder.wait)
+            self.addCleanup(holder.kill)
+            with balancer.channel(NO_RETRIES) as channel:
+                await_true("the holder has its slot", lambda: replica.load().slots_used)
                 stream = None
 
                 def waits():
@@ -334,11 +335,10 @@ class SilenceTest(BalancerTest):
                 else:
                     time.sleep(self.SECONDS)
                 replica.process.send_signal(signal.SIGCONT)
-                holder.cancel()
-                reader.join()
+                holder.kill()
                 if not is_cut:
                     got, error = outcome(stream)
-                return got, error, tokens(stub(direct).Generate(request(2, SHORT), timeout=60))
+            return got, error, tokens(self.direct(replica, 2))
 
     def silence(self, replica):
         def pauses():
