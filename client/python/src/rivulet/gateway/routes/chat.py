@@ -9,7 +9,7 @@ from rivulet import Model, Part, Sample, TextContent, TopLogprobs
 from rivulet.gateway.routes import sampling
 from rivulet.gateway.routes.reply_objects import Piece, Reply, finish_reason, ids_of, logprob
 from rivulet.gateway.routes.tokens import TokenTexts
-from rivulet.gateway.web.body import Body, encodable
+from rivulet.gateway.web.body import Body, encodable, object_of
 from rivulet.gateway.web.exchange import Call, begun, checked
 from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
@@ -92,9 +92,7 @@ def _messages(value: Any) -> list[dict[str, str]]:
     found = []
     for index, entry in enumerate(value):
         name = f"messages[{index}]"
-        if not isinstance(entry, dict):
-            raise invalid(name, f"must be an object; got {shown(entry)}")
-        message = Body(entry)
+        message = object_of(name, entry)
         role = message.required_text("role", name)
         content = _content(f"{name}.content", message.take("content"))
         message.ignore("name", "refusal")

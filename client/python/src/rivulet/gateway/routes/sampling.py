@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from rivulet import Constraint
-from rivulet.gateway.web.body import Body
+from rivulet.gateway.web.body import Body, object_of
 from rivulet.gateway.web.problems import invalid
 from rivulet.gateway.worker import shown
 
@@ -69,10 +69,10 @@ def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
     if format is not None and structured is not None:
         raise invalid("structured_outputs", "must not be given beside response_format")
     if format is not None:
-        return _of_format(_object("response_format", format), names)
+        return _of_format(object_of("response_format", format), names)
     if structured is None:
         return {}
-    given = _object("structured_outputs", structured)
+    given = object_of("structured_outputs", structured)
     forms = {name: value for name in _STRUCTURED if (value := given.take(name)) is not None}
     given.end("structured_outputs.")
     if len(forms) != 1:
@@ -86,12 +86,6 @@ def take_constraint(body: Body, names: dict[str, str]) -> dict[str, Any]:
     return {"constraint": Constraint(**fields)}
 
 
-def _object(name: str, value: Any) -> Body:
-    if not isinstance(value, dict):
-        raise invalid(name, f"must be an object; got {shown(value)}")
-    return Body(value)
-
-
 def _of_format(format: Body, names: dict[str, str]) -> dict[str, Any]:
     kind, given = format.take("type"), format.take("json_schema")
     format.end("response_format.")
@@ -102,7 +96,7 @@ def _of_format(format: Body, names: dict[str, str]) -> dict[str, Any]:
         return {"constraint": Constraint(json_object=True)}
     if kind != "json_schema":
         raise invalid("response_format.type", f'must be "text", "json_object" or "json_schema"; got {shown(kind)}', "UNSUPPORTED_PARAMETER")
-    inner = _object("response_format.json_schema", given)
+    inner = object_of("response_format.json_schema", given)
     inner.ignore("name", "description", "strict")
     schema = inner.take("schema")
     inner.end("response_format.json_schema.")
@@ -119,7 +113,7 @@ def take_stream(body: Body) -> tuple[bool, bool]:
         return stream, False
     if not stream:
         raise invalid("stream_options", "is only for stream = true")
-    options = _object("stream_options", given)
+    options = object_of("stream_options", given)
     include_usage = options.flag("include_usage")
     options.ignore("include_obfuscation")
     options.end("stream_options.")

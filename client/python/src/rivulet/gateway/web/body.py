@@ -91,6 +91,13 @@ class Body:
             raise invalid(path + name, "the parameter is not supported", "UNSUPPORTED_PARAMETER")
 
 
+def object_of(name: str, value: Any) -> Body:
+    """The members of a parameter that is an object. Errors: Problem."""
+    if not isinstance(value, dict):
+        raise invalid(name, f"must be an object; got {shown(value)}")
+    return Body(value)
+
+
 def one_prompt(name: str, value: Any) -> Prompt:
     """A text or token ids. Errors: Problem."""
     if isinstance(value, str):
