@@ -350,10 +350,14 @@ class SchemaReader {
       if (!fits) return NotAllowed(place / key, *count, absl::StrCat("0 to ", kMaxCount));
       (*plain)[key] = *count;
     }
-    const bool both = plain->contains(least) && plain->contains(most);
-    if (both && (*plain)[least] > (*plain)[most])
-      return Unsupported(place / least, absl::StrCat("it is above \"", most, "\""));
-    return absl::OkStatus();
+    return CheckOrder(*plain, place, least, most);
+  }
+
+  absl::Status CheckOrder(const Json& plain, const Place& place, const char* least,
+                          const char* most) const {
+    const bool both = plain.contains(least) && plain.contains(most);
+    if (!both || plain[least] <= plain[most]) return absl::OkStatus();
+    return Unsupported(place / least, absl::StrCat("it is above \"", most, "\""));
   }
 
   absl::Status ReadObject(const Json& schema, const Place& place, Json* plain) {
@@ -465,10 +469,7 @@ class SchemaReader {
       }
       (*plain)[std::string(key)] = IsWhole(*bound) ? Json(int64_t(bound->get<double>())) : *bound;
     }
-    const bool both = plain->contains("minimum") && plain->contains("maximum");
-    if (both && (*plain)["minimum"] > (*plain)["maximum"])
-      return Unsupported(place / "minimum", "it is above \"maximum\"");
-    return absl::OkStatus();
+    return CheckOrder(*plain, place, "minimum", "maximum");
   }
 
   const Json& root_;
