@@ -57,6 +57,7 @@ class FaultyDisk {
   struct File {
     int64_t wanted = 0;  // bytes
     std::string content;
+    int misread = -1;  // how often it was read although it is damaged; -1: it is not
   };
   class Files final : public StateFiles {
    public:
@@ -72,7 +73,10 @@ class FaultyDisk {
       if (how == 0) disk_->files_.erase(number);
       if (how == 1 || how == 2) file.content = disk_->Part(bytes);
       if (how == 3) file.content = disk_->Flipped(std::string(bytes));
-      if (how > 1) return absl::OkStatus();  // reports success
+      if (how > 1) {
+        file.misread = 0;
+        return absl::OkStatus();  // reports success
+      }
       return absl::UnavailableError("the disk of the simulation takes no more");
     }
     absl::StatusOr<std::string> Read(uint64_t number) override {
@@ -80,6 +84,8 @@ class FaultyDisk {
       const auto found = disk_->files_.find(number);
       if (found == disk_->files_.end()) return absl::NotFoundError("no such file");
       const std::string& content = found->second.content;
+      // States that share a segment read its file each for themselves.
+      if (found->second.misread >= 0 && found->second.misread++ > 0) ++disk_->faults_;
       if (!disk_->Fails(disk_->to_come_.reads_one_in)) return content;
       switch (disk_->choices_->Below(4)) {
         case 0:
