@@ -94,6 +94,8 @@ constexpr ErrorReason kReasons[] = {
     {"MESSAGE_MALFORMED", kInvalidArgument, kCall,
      "The bytes do not parse as the method's message, or a text is not UTF-8."},
     {"METHOD_UNKNOWN", kUnimplemented, kCall, "The server does not have this method."},
+    {"MIN_TOKENS_OUT_OF_RANGE", kInvalidArgument, kCall,
+     "stop.min_tokens is negative or above max_tokens, or no other token can be drawn."},
     {"MODEL_ALREADY_LOADED", kAlreadyExists, kCall,
      "A model of this name is loaded; unload it first."},
     {"MODEL_BUSY", kAborted, kCall, "The model is being loaded or unloaded by another call."},

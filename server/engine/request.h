@@ -129,12 +129,15 @@ struct GenerateSpec {
   std::optional<LostReply> resume;  // absent: a new reply
   absl::Time deadline = absl::InfiniteFuture();
   std::optional<Constraint> constraint;  // of the text of each sample
+  // Of each sample, the first tokens that do not end it: end tokens are not drawn, and stop strings
+  // are not looked for in their text. At most max_tokens; 0 with a constraint.
+  int64_t min_tokens = 0;
 };
 // The fields are in the order in which ReplyFingerprint hashes them; a new field goes last.
 RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
                start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
                include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline,
-               constraint)
+               constraint, min_tokens)
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -98,6 +99,27 @@ absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
   return absl::OkStatus();
 }
 
+absl::Status CheckMinTokens(const GenerateSpec& spec, const ModelView& model,
+                            const EngineOptions& options) {
+  // The natural length in a session is known when the request's turn comes.
+  const int64_t most = spec.max_tokens > 0 ? spec.max_tokens
+                       : spec.session      ? options.max_tokens_limit
+                                           : MostNewTokens(spec, model, options).asked;
+  RIVULET_RETURN_IF_ERROR(
+      CheckRange(spec.min_tokens, 0, most, "MIN_TOKENS_OUT_OF_RANGE", "stop.min_tokens"));
+  const ModelConfig& config = *model.config;
+  const std::vector<int32_t> all = EndTokens(spec, config);
+  const std::set<int32_t> ends(all.begin(), all.end());
+  if (spec.min_tokens == 0 || ends.empty()) return absl::OkStatus();
+  const bool mixture = config.output.type == OutputType::kMixtureOfLogistics;
+  if (!mixture && std::ssize(ends) < config.num_output_tokens()) return absl::OkStatus();
+  return InvalidField(
+      "MIN_TOKENS_OUT_OF_RANGE", "stop.min_tokens",
+      absl::StrCat("stop.min_tokens is ", spec.min_tokens, "; allowed: 0, since ",
+                   mixture ? "this model draws from mixtures, which exclude no stop token."
+                           : "each token of this model is a stop token."));
+}
+
 absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
                            const EngineOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckRange(spec.num_top_logprobs, 0,
@@ -142,6 +164,11 @@ absl::Status CheckConstraint(const GenerateSpec& spec, const ModelView& model,
     return InvalidField(
         "CONSTRAINT_INVALID", "stop.ignore_eos",
         "stop.ignore_eos is true beside a constraint, which says where a text ends.");
+  }
+  if (spec.min_tokens != 0) {
+    return InvalidField("CONSTRAINT_INVALID", "stop.min_tokens",
+                        absl::StrCat("stop.min_tokens is ", spec.min_tokens,
+                                     " beside a constraint, which says where a text ends."));
   }
   if (spec.session) return absl::OkStatus();  // its length is known when its turn comes
   return CheckConstraintBegin(spec, std::ssize(spec.prompt));
@@ -196,12 +223,22 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
   RIVULET_RETURN_IF_ERROR(CheckRequestTokens(spec, options));
   RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
   RIVULET_RETURN_IF_ERROR(CheckConstraint(spec, model, options));
+  RIVULET_RETURN_IF_ERROR(CheckMinTokens(spec, model, options));
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));
   if (spec.session && spec.session->repeated && !spec.session->position) return PositionNeeded();
   RIVULET_RETURN_IF_ERROR(CheckResumedSamples(spec));
   return CheckLogprobs(spec, *model.config, options);
+}
+
+std::vector<int32_t> EndTokens(const GenerateSpec& spec, const ModelConfig& config) {
+  std::vector<int32_t> tokens = spec.stop_ids;
+  if (config.eos_token_id && !spec.ignore_eos) {
+    tokens.push_back(*config.eos_token_id);
+    tokens.insert(tokens.end(), config.more_eos_token_ids.begin(), config.more_eos_token_ids.end());
+  }
+  return tokens;
 }
 
 absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, int64_t max_new,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +32,9 @@ NewTokens MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView&
 // upper limit. REQUIRES: `spec` is valid.
 NewTokens MostNewTokens(const GenerateSpec& spec, const ModelView& model,
                         const EngineOptions& options);
+
+// The tokens that end a sample.
+std::vector<int32_t> EndTokens(const GenerateSpec& spec, const ModelConfig& config);
 
 // Checks spec.resume further. `max_new`: NewTokens::most. `fingerprint`: of the reply that `spec`
 // asks for. Errors: FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.

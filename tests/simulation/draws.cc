@@ -133,6 +133,9 @@ GenerateSpec Draws::Generate() {
     spec.constraint = Choice();
     spec.ignore_eos = false;
   }
+  if (!spec.constraint && spec.max_tokens > 0 && choices_->OneIn(3)) {
+    spec.min_tokens = choices_->Between(1, static_cast<int>(spec.max_tokens));
+  }
   spec.want_logprobs = choices_->OneIn(4);
   spec.priority = AnyPriority();
   spec.deadline = Deadline();

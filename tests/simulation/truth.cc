@@ -77,8 +77,9 @@ bool Truth::MatchStop(const GenerateSpec& spec, Drawn* drawn) const {
   if (spec.stop_strings.empty()) return false;
   std::string text;
   std::vector<size_t> ends;
-  for (const int32_t token : drawn->tokens) {
-    text += std::string(world_.tokenizer->TokenBytes(token));
+  for (size_t i = 0; i < drawn->tokens.size(); ++i) {
+    const bool looks = std::cmp_greater_equal(i, spec.min_tokens);
+    if (looks) text += std::string(world_.tokenizer->TokenBytes(drawn->tokens[i]));
     ends.push_back(text.size());
   }
   if (ends.size() > 1 && ends.back() == ends[ends.size() - 2]) return false;  // no text of its own
@@ -144,7 +145,11 @@ Drawn Truth::Draw(const SessionState& from, const GenerateSpec& spec, uint32_t s
       token = FakeMasked(token, world_.config.vocab_size, mask);
       text += std::string(world_.tokenizer->TokenBytes(token));
     }
-    if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    const auto ends = [&] { return std::find(stops.begin(), stops.end(), token) != stops.end(); };
+    while (std::ssize(drawn.tokens) < spec.min_tokens && ends()) {  // as FakeMasked goes on
+      token = (token + 1) % world_.config.vocab_size;
+    }
+    if (ends()) {
       drawn.finish = {FinishReason::kStopToken, "", token};
       return drawn;
     }

@@ -42,6 +42,8 @@ Generation::Generation(GenerateSpec spec_in, Grammar grammar_in, int64_t max_new
     account.num_tokens += usage.completion_tokens;
   }
   claim.knows_session = spec.resume.has_value();
+  const std::vector<int32_t> ends = EndTokens(spec, *model.config);
+  if (spec.min_tokens > 0 && !ends.empty()) end_mask_.emplace(ends, model.config->vocab_size);
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
@@ -179,14 +181,8 @@ void Generation::OnEnd() {
   listener->OnReady();
 }
 
-std::vector<int32_t> Generation::EndTokens() const {
-  std::vector<int32_t> tokens = spec.stop_ids;
-  const ModelConfig& config = *model.config;
-  if (config.eos_token_id && !spec.ignore_eos) {
-    tokens.push_back(*config.eos_token_id);
-    tokens.insert(tokens.end(), config.more_eos_token_ids.begin(), config.more_eos_token_ids.end());
-  }
-  return tokens;
+const TokenMask* Generation::EndMaskAfter(int64_t drawn) const {
+  return drawn < spec.min_tokens && end_mask_ ? &*end_mask_ : nullptr;
 }
 
 std::unique_ptr<ConstraintMatcher> Generation::NewMatcher(std::span<const int32_t> resumed) const {
@@ -195,7 +191,7 @@ std::unique_ptr<ConstraintMatcher> Generation::NewMatcher(std::span<const int32_
   const auto begin = static_cast<size_t>(spec.constraint->begin_position.value_or(std::ssize(all)));
   MatcherSpec matcher;
   matcher.forced = !spec.want_logprobs;  // which only a draw has
-  matcher.end_tokens = EndTokens();
+  matcher.end_tokens = EndTokens(spec, *model.config);
   matcher.after = spec.constraint->after;
   for (size_t i = begin; i > 0 && matcher.before.size() < 4 * kMaxAfterBytes; --i) {
     matcher.before.insert(0, std::string(model.tokenizer->TokenBytes(all[i - 1])));
@@ -252,7 +248,8 @@ SampleSequence::SampleSequence(Generation* owner, int index)
 
 void SampleSequence::Resume(std::span<const int32_t> received) {
   delivered_ = skipped_ = static_cast<int64_t>(received.size());
-  StopMatcher ends(&generate_->stop_strings);  // one ahead of matcher_
+  // One ahead of matcher_. Among the first min_tokens tokens a match is no end: the rest is drawn.
+  StopMatcher ends(&generate_->stop_strings);
   const TextTokenizer* const tokenizer = generate_->model.tokenizer;
   for (const int32_t token : received) {
     const absl::string_view text = tokenizer == nullptr ? "" : tokenizer->TokenBytes(token);
@@ -315,7 +312,8 @@ SequenceView SampleSequence::View() const {
   view.last_served = last_served;
   view.constrained = static_cast<bool>(constraint_);
   view.forced = phase_ == Phase::kForced;
-  view.single_step = !generate_->stop_strings.empty() || view.constrained;
+  view.single_step = !generate_->stop_strings.empty() || view.constrained ||
+                     generate_->EndMaskAfter(drawn_) != nullptr;
   view.steps_left = generate_->max_new - drawn_;
   return view;
 }
@@ -343,7 +341,7 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   SlotSampler sampler;
   sampler.params = spec.sampling;
   sampler.sample_index = static_cast<uint32_t>(index_);
-  sampler.stop_ids = generate_->EndTokens();
+  sampler.stop_ids = EndTokens(spec, *generate_->model.config);
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
   if (!host_state.empty()) {
@@ -372,7 +370,7 @@ void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, Run
   run_row->position = position_;
   run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
   if (run_row->sample) {
-    run_row->mask = constraint_.mask();
+    run_row->mask = constraint_ ? constraint_.mask() : generate_->EndMaskAfter(drawn_);
     run_row->max_samples =
         static_cast<int>(std::min<int64_t>(num_steps, generate_->max_new - drawn_));
   }
@@ -457,7 +455,7 @@ bool SampleSequence::ended_at_limit() const {
 }
 
 void SampleSequence::Keep(HeldToken token) {
-  if (generate_->stop_strings.empty()) {
+  if (generate_->stop_strings.empty() || drawn_ <= generate_->spec.min_tokens) {
     Deliver(&token);
     return;
   }
@@ -470,8 +468,7 @@ void SampleSequence::Keep(HeldToken token) {
 // The text ends where the stop string begins (or ends, if it is to be kept). The rest of the text
 // of the token at that place, and all later tokens, are dropped.
 void SampleSequence::EndAtMatch(const StopMatcher::Result& result) {
-  const int64_t text_end = generate_->spec.include_stop_string ? result.end : result.begin;
-  int64_t room = text_end - text_bytes_;
+  int64_t room = generate_->spec.include_stop_string ? result.end : result.begin;
   size_t kept = 0;
   for (; kept < held_.size() && room > 0; ++kept) {
     absl::string_view& text = held_[kept].text;
@@ -493,7 +490,6 @@ void SampleSequence::Release(int count) {
 void SampleSequence::Deliver(HeldToken* token) {
   const bool is_new = skipped_ == 0;
   if (generate_->session != nullptr) generate_->session->history.Append(token->token, true);
-  text_bytes_ += static_cast<int64_t>(token->text.size());
   std::string sent;
   if (decoder_) decoder_->AddBytes(token->text, is_new ? &out_.text : &sent);
   if (!is_new) {

@@ -22,6 +22,7 @@
 #include "server/constraints/compiler.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
+#include "server/engine/sequences/end_mask.h"
 #include "server/engine/sequences/live_request.h"
 #include "server/engine/sequences/sample_constraint.h"
 #include "server/engine/sequences/stop_matcher.h"
@@ -71,14 +72,15 @@ class Generation final : public LiveRequest {
   std::optional<SessionProgress> Progress() const;
   // Sets up the reply that begins at `position` of the session; refuses to resume another reply.
   absl::Status BeginReplyAt(int64_t position);
-  // The tokens that end a sample.
-  std::vector<int32_t> EndTokens() const;
+  // Of a sample's next draw; null: it may end the sample.
+  const TokenMask* EndMaskAfter(int64_t drawn) const;
   // A matcher that has seen what was written before, and then `resumed`; null: no constraint.
   std::unique_ptr<ConstraintMatcher> NewMatcher(std::span<const int32_t> resumed) const;
 
   int64_t appended_ = 0;    // tokens of the prompt that the session did not hold already
   int64_t prompt_end_ = 0;  // position of the session after the prompt
   bool reader_slow_ = false;
+  std::optional<EndMask> end_mask_;  // of the first min_tokens tokens; absent: nothing to mask
   std::shared_ptr<ConstraintGrammar> compiled_;  // null: no constraint, or not asked for yet
 };
 
@@ -147,7 +149,6 @@ class SampleSequence final : public Sequence {
   int64_t delivered_ = 0;              // resumed tokens included
   StopMatcher matcher_;
   std::vector<HeldToken> held_;         // kept from the reply by matcher_
-  int64_t text_bytes_ = 0;              // of the delivered tokens
   std::optional<TextDecoder> decoder_;  // where the model has a tokenizer
   SampleConstraint constraint_;
   ReplyDelta out_;  // to go to the reply with the next Flush

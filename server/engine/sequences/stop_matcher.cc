@@ -56,12 +56,15 @@ StopMatcher::Result StopMatcher::Push(absl::string_view text) {
   ends_.push_back(length_);
   result.release =
       ReleaseUpTo(result.match >= 0 ? result.begin : length_ - static_cast<int64_t>(hold));
+  result.begin -= released_;
+  result.end -= released_;
   return result;
 }
 
 int StopMatcher::ReleaseUpTo(int64_t offset) {
   const auto end = std::upper_bound(ends_.begin(), ends_.end(), offset);
   const int count = static_cast<int>(end - ends_.begin());
+  if (count > 0) released_ = *(end - 1);
   ends_.erase(ends_.begin(), end);
   return count;
 }

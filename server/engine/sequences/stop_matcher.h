@@ -44,7 +44,7 @@ class StopMatcher {
   struct Result {
     int release = 0;  // held tokens, oldest first, whose text is in no stop string
     int match = -1;   // the stop string that the text now contains; the tokens still held spell it
-    int64_t begin = 0, end = 0;  // of the match, in bytes of the sample's text
+    int64_t begin = 0, end = 0;  // of the match, in bytes of the text of the tokens still held
   };
   // Adds a token with this text (which may be empty). REQUIRES: no match so far.
   Result Push(absl::string_view text);
@@ -59,6 +59,7 @@ class StopMatcher {
   std::vector<size_t> matched_;  // [string] bytes
   std::vector<int64_t> ends_;  // per held token: where its text ends, in bytes of the sample's text
   int64_t length_ = 0;         // bytes of the sample's text
+  int64_t released_ = 0;       // ... of the tokens that were released
 };
 
 }  // namespace rivulet

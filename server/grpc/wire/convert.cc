@@ -290,6 +290,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.stop_strings.assign(stop.strings().begin(), stop.strings().end());
   spec.include_stop_string = stop.include_string();
   spec.ignore_eos = stop.ignore_eos();
+  spec.min_tokens = stop.min_tokens();
   spec.want_logprobs = request.logprobs().enabled();
   spec.num_top_logprobs = request.logprobs().top_n();
   spec.cache = ToCacheSpec(request.cache());

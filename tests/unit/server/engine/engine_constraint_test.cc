@@ -154,6 +154,10 @@ TEST_F(ConstraintTest, WhatIsWrongIsRefusedByName) {
   spec = Choices({"a"});
   spec.ignore_eos = true;
   EXPECT_EQ(GetErrorDetail(GenerateError(spec)).field, "stop.ignore_eos");
+  spec.ignore_eos = false;
+  spec.min_tokens = 1;
+  EXPECT_EQ(ReasonOf(GenerateError(spec)), "CONSTRAINT_INVALID");
+  EXPECT_EQ(GetErrorDetail(GenerateError(spec)).field, "stop.min_tokens");
   spec = Choices({"a"});
   spec.constraint->begin_position = 4;
   EXPECT_EQ(GetErrorDetail(GenerateError(spec)).field, "constraint.begin_position");

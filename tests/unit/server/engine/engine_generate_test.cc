@@ -216,6 +216,42 @@ TEST_F(GenerateTest, AStopStringWithinTokensEndsTheTextNotTheToken) {
   EXPECT_EQ(sample().finish->stop_string, "Us");
 }
 
+TEST_F(GenerateTest, TheFirstTokensEndNoSample) {
+  Draw({"a", "b", "c", "d"}, {0, 1, 2});
+  config_.eos_token_id = 2;
+  fake_.limits.max_steps = fake_.limits.preferred_steps = 4;
+  GenerateSpec spec = Prompt({}, 30);
+  spec.num_samples = 2;
+  for (const auto& [min_tokens, text] : {std::pair{2, "ab"}, {3, "abdab"}, {5, "abdab"}}) {
+    spec.min_tokens = min_tokens;
+    Generate(spec);
+    for (const size_t i : {0, 1}) {
+      EXPECT_EQ(sample(i).text, text) << "a fake draw goes on to the next token of the mask";
+      EXPECT_EQ(reason(i), FinishReason::kStopToken);
+    }
+  }
+  EXPECT_EQ(probe_->runs().back().num_steps, 4) << "steps are single only before";
+  spec.stop_ids = {3};
+  spec.ignore_eos = true;
+  Generate(spec);
+  EXPECT_EQ(sample().text.substr(0, 6), "abcabc") << "an ignored eos is no end";
+}
+
+TEST_F(GenerateTest, AStopStringLiesBehindTheFirstTokens) {
+  Draw({"a", "b", "c"}, {0, 1, 2});
+  GenerateSpec spec = Prompt({}, 30);
+  spec.stop_strings = {"ca"};
+  for (const auto& [min_tokens, text] : {std::pair{2, "ab"}, {3, "abcab"}, {5, "abcab"}}) {
+    spec.min_tokens = min_tokens;
+    spec.include_stop_string = false;
+    Generate(spec);
+    EXPECT_EQ(sample().text, text) << min_tokens;
+    spec.include_stop_string = true;
+    Generate(spec);
+    EXPECT_EQ(sample().text, absl::StrCat(text, "ca")) << min_tokens;
+  }
+}
+
 TEST_F(GenerateTest, TextWaitsForItsCodePointButNoTokenDoes) {
   Draw({"x", "\xC3", "\xA9"}, {0, 1, 2, 20, 1});
   Start();

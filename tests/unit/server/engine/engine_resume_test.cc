@@ -106,6 +106,20 @@ TEST_F(ResumeTest, StopStringsAcrossTheCut) {
   }
 }
 
+TEST_F(ResumeTest, AmongTheFirstTokensThatEndNoSample) {
+  config_ = FakeConfig(30, true);
+  tokenizer_ = std::make_unique<PieceTokenizer>(std::vector<std::string>{"a", "b", "c", "d"});
+  fake_.script = [](uint32_t sample, int64_t position) { return (position - 1 + sample) % 3; };
+  GenerateSpec spec = Prompt({}, 30);
+  spec.num_samples = 2;
+  spec.min_tokens = 4;
+  spec.stop_strings = {"aba"};
+  for (const bool with_end_token : {false, true}) {
+    if (with_end_token) spec.stop_ids = {2};
+    ExpectEveryCutContinues(spec);
+  }
+}
+
 TEST_F(ResumeTest, InTheMiddleOfAConstraintsText) {
   config_ = FakeConfig(8, true);
   tokenizer_ = std::make_unique<PieceTokenizer>(

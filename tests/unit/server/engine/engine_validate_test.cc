@@ -137,6 +137,25 @@ TEST_F(ValidateTest, StopStrings) {
   ExpectRefused(spec, kInvalid, "NO_TOKENIZER", "stop.strings", "no tokenizer");
 }
 
+TEST_F(ValidateTest, MinTokens) {
+  GenerateSpec spec = Prompt({1}, 5);
+  const auto refused = [&](int64_t bad, absl::string_view held) {
+    spec.min_tokens = bad;
+    ExpectRefused(spec, kInvalid, "MIN_TOKENS_OUT_OF_RANGE", "stop.min_tokens", held);
+  };
+  refused(-1, "-1; allowed: 0 to 5");
+  refused(6, "6; allowed: 0 to 5");
+  spec.max_tokens = 0;
+  refused(257, "257; allowed: 0 to 256");  // the natural length
+  for (int32_t token = 0; token < 30; ++token) spec.stop_ids.push_back(token);
+  refused(1, "each token of this model is a stop token");
+  engine_.reset();
+  config_.output.type = OutputType::kMixtureOfLogistics;
+  config_.output.num_mixtures = 2;
+  config_.output.num_levels = 20;
+  refused(1, "draws from mixtures");
+}
+
 TEST_F(ValidateTest, Logprobs) {
   GenerateSpec spec = Prompt({1}, 5);
   spec.want_logprobs = true;

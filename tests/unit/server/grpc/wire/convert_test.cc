@@ -94,7 +94,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
            frequency_penalty: 0.125 presence_penalty: -1 seed: 18446744073709551615
            logit_bias { key: 9 value: 2 } logit_bias { key: 4 value: -3 }
          }
-         stop { token_ids: 5 strings: "end" include_string: true ignore_eos: true }
+         stop { token_ids: 5 strings: "end" include_string: true ignore_eos: true min_tokens: 4 }
          max_tokens: 1099511627776 num_samples: 6 logprobs { enabled: true top_n: 2 }
          priority: PRIORITY_HIGH
          resume { fingerprint: 18446744073709551615 samples {} samples { ids: 8 } })",
@@ -105,6 +105,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   want.stop_ids = {5};
   want.stop_strings = {"end"};
   want.include_stop_string = want.ignore_eos = want.want_logprobs = true;
+  want.min_tokens = 4;
   want.max_tokens = int64_t{1} << 40;
   want.num_samples = 6;
   want.num_top_logprobs = 2;
