@@ -132,12 +132,13 @@ struct GenerateSpec {
   // Of each sample, the first tokens that do not end it: end tokens are not drawn, and stop strings
   // are not looked for in their text. At most max_tokens; 0 with a constraint.
   int64_t min_tokens = 0;
+  bool skip_special_tokens = false;  // control tokens have no text; needs a tokenizer
 };
 // The fields are in the order in which ReplyFingerprint hashes them; a new field goes last.
 RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
                start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
                include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline,
-               constraint, min_tokens)
+               constraint, min_tokens, skip_special_tokens)
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {

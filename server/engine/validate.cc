@@ -99,6 +99,13 @@ absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
   return absl::OkStatus();
 }
 
+// Options of a reply's text.
+absl::Status CheckReplyText(const GenerateSpec& spec, const ModelView& model) {
+  if (!spec.skip_special_tokens || model.tokenizer != nullptr) return absl::OkStatus();
+  return InvalidField("NO_TOKENIZER", "skip_special_tokens",
+                      "skip_special_tokens is true; this model has no tokenizer.");
+}
+
 absl::Status CheckMinTokens(const GenerateSpec& spec, const ModelView& model,
                             const EngineOptions& options) {
   // The natural length in a session is known when the request's turn comes.
@@ -224,6 +231,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
   RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
   RIVULET_RETURN_IF_ERROR(CheckConstraint(spec, model, options));
   RIVULET_RETURN_IF_ERROR(CheckMinTokens(spec, model, options));
+  RIVULET_RETURN_IF_ERROR(CheckReplyText(spec, model));
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));

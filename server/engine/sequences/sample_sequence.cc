@@ -132,6 +132,12 @@ std::optional<SessionProgress> Generation::Progress() const {
   return SessionProgress{session->position(), session->history.hash(), spec.sampling.seed};
 }
 
+absl::string_view Generation::TextOf(int32_t token) const {
+  if (model.tokenizer == nullptr) return "";
+  if (spec.skip_special_tokens && model.tokenizer->IsSpecial(token)) return "";
+  return model.tokenizer->TokenBytes(token);
+}
+
 void Generation::Settle(const absl::Status& end) {
   if (session == nullptr) return;
   session->abandoned_from.reset();
@@ -250,9 +256,8 @@ void SampleSequence::Resume(std::span<const int32_t> received) {
   delivered_ = skipped_ = static_cast<int64_t>(received.size());
   // One ahead of matcher_. Among the first min_tokens tokens a match is no end: the rest is drawn.
   StopMatcher ends(&generate_->stop_strings);
-  const TextTokenizer* const tokenizer = generate_->model.tokenizer;
   for (const int32_t token : received) {
-    const absl::string_view text = tokenizer == nullptr ? "" : tokenizer->TokenBytes(token);
+    const absl::string_view text = generate_->TextOf(token);
     const bool matches = !generate_->stop_strings.empty() && ends.Push(text).match >= 0;
     if (matches || drawn_ + 1 == generate_->max_new) return;
     ++drawn_;
@@ -405,9 +410,7 @@ void SampleSequence::Write(Record* record) {
     End(FinishReason::kStopToken);
     return;
   }
-  const TextTokenizer* const tokenizer = generate_->model.tokenizer;
-  const absl::string_view text = tokenizer == nullptr ? "" : tokenizer->TokenBytes(record->token);
-  Keep({record->token, text, record->logprob, std::move(record->top)});
+  Keep({record->token, generate_->TextOf(record->token), record->logprob, std::move(record->top)});
   if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
 }
 

@@ -70,6 +70,8 @@ class Generation final : public LiveRequest {
   // Tokens that are fed before the first token is drawn, tokens that `start` has seen included.
   int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
   std::optional<SessionProgress> Progress() const;
+  // The bytes of a token in a reply's text.
+  absl::string_view TextOf(int32_t token) const;
   // Sets up the reply that begins at `position` of the session; refuses to resume another reply.
   absl::Status BeginReplyAt(int64_t position);
   // Of a sample's next draw; null: it may end the sample.

@@ -291,6 +291,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.include_stop_string = stop.include_string();
   spec.ignore_eos = stop.ignore_eos();
   spec.min_tokens = stop.min_tokens();
+  spec.skip_special_tokens = request.skip_special_tokens();
   spec.want_logprobs = request.logprobs().enabled();
   spec.num_top_logprobs = request.logprobs().top_n();
   spec.cache = ToCacheSpec(request.cache());

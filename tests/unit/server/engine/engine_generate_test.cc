@@ -252,6 +252,21 @@ TEST_F(GenerateTest, AStopStringLiesBehindTheFirstTokens) {
   }
 }
 
+TEST_F(GenerateTest, SpecialTokensHaveNoTextWhereTheyAreSkipped) {
+  Draw({"a", "b", "<end>"}, {0, 2, 1});  // the last piece is a control token
+  GenerateSpec spec = Prompt({}, 6);
+  Generate(spec);
+  EXPECT_EQ(sample().text, "a<end>ba<end>b");
+  spec.skip_special_tokens = true;
+  Generate(spec);
+  EXPECT_EQ(sample().text, "abab");
+  EXPECT_THAT(sample().tokens, ElementsAre(0, 2, 1, 0, 2, 1));
+  spec.stop_strings = {"<end>", "ba"};
+  Generate(spec);
+  EXPECT_EQ(sample().text, "a");
+  EXPECT_EQ(sample().finish->stop_string, "ba");
+}
+
 TEST_F(GenerateTest, TextWaitsForItsCodePointButNoTokenDoes) {
   Draw({"x", "\xC3", "\xA9"}, {0, 1, 2, 20, 1});
   Start();

@@ -156,6 +156,13 @@ TEST_F(ValidateTest, MinTokens) {
   refused(1, "draws from mixtures");
 }
 
+TEST_F(ValidateTest, OptionsOfTheTextNeedATokenizer) {
+  tokenizer_.reset();
+  GenerateSpec spec = Prompt({1}, 5);
+  spec.skip_special_tokens = true;
+  ExpectRefused(spec, kInvalid, "NO_TOKENIZER", "skip_special_tokens", "no tokenizer");
+}
+
 TEST_F(ValidateTest, Logprobs) {
   GenerateSpec spec = Prompt({1}, 5);
   spec.want_logprobs = true;

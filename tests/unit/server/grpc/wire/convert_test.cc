@@ -96,7 +96,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
          }
          stop { token_ids: 5 strings: "end" include_string: true ignore_eos: true min_tokens: 4 }
          max_tokens: 1099511627776 num_samples: 6 logprobs { enabled: true top_n: 2 }
-         priority: PRIORITY_HIGH
+         priority: PRIORITY_HIGH skip_special_tokens: true
          resume { fingerprint: 18446744073709551615 samples {} samples { ids: 8 } })",
       &request));
   GenerateSpec want;
@@ -104,7 +104,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   want.sampling = {0, 7, 0.5f, 0.25f, 1.5f, 0.125f, -1, {{4, -3.0f}, {9, 2.0f}}, ~uint64_t{0}};
   want.stop_ids = {5};
   want.stop_strings = {"end"};
-  want.include_stop_string = want.ignore_eos = want.want_logprobs = true;
+  want.include_stop_string = want.ignore_eos = want.want_logprobs = want.skip_special_tokens = true;
   want.min_tokens = 4;
   want.max_tokens = int64_t{1} << 40;
   want.num_samples = 6;
