@@ -142,6 +142,8 @@ constexpr ErrorReason kReasons[] = {
      "The queue of the model is full; RetryInfo says when to try again."},
     {"READER_TOO_SLOW", kResourceExhausted, kCall,
      "The client has not read the reply for too long."},
+    {"REASONING_INVALID", kInvalidArgument, kCall,
+     "A text around the reasoning is empty or too long."},
     {"REQUEST_MEMORY", kResourceExhausted, kCall,
      "The server has no memory for what the request needs."},
     {"RESTORE_MEMORY", kResourceExhausted, kCall, "Too many snapshots are being received."},

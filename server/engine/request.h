@@ -105,6 +105,13 @@ struct LostReply {
   bool operator==(const LostReply&) const = default;
 };
 
+// The texts around the reasoning of a sample (reasoning_counter.h).
+struct Reasoning {
+  std::string begin;  // "": the prompt ends within the reasoning
+  std::string end;
+  bool operator==(const Reasoning&) const = default;
+};
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
   std::string tenant;               // whose shares it uses; with a session its tenant
@@ -132,13 +139,14 @@ struct GenerateSpec {
   // Of each sample, the first tokens that do not end it: end tokens are not drawn, and stop strings
   // are not looked for in their text. At most max_tokens; 0 with a constraint.
   int64_t min_tokens = 0;
-  bool skip_special_tokens = false;  // control tokens have no text; needs a tokenizer
+  bool skip_special_tokens = false;    // control tokens have no text; needs a tokenizer
+  std::optional<Reasoning> reasoning;  // absent: Usage::reasoning_tokens is 0
 };
 // The fields are in the order in which ReplyFingerprint hashes them; a new field goes last.
 RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
                start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
                include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline,
-               constraint, min_tokens, skip_special_tokens)
+               constraint, min_tokens, skip_special_tokens, reasoning)
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {
@@ -174,6 +182,7 @@ struct Usage {
   int64_t prompt_tokens = 0;         // given tokens, the implied bos not counted
   int64_t cached_prompt_tokens = 0;  // prompt tokens that a kept state had seen: not fed
   int64_t completion_tokens = 0;     // over all samples, resumed tokens included
+  int64_t reasoning_tokens = 0;      // of completion_tokens
   absl::Duration queue_time = absl::ZeroDuration();        // admission - arrival
   absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
   absl::Duration total_time = absl::ZeroDuration();

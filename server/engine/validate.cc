@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
@@ -13,6 +14,8 @@
 
 namespace rivulet {
 namespace {
+
+constexpr size_t kMaxReasoningBytes = 64;  // of each text
 
 std::string Element(absl::string_view field, size_t i) { return absl::StrCat(field, "[", i, "]"); }
 
@@ -101,9 +104,21 @@ absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
 
 // Options of a reply's text.
 absl::Status CheckReplyText(const GenerateSpec& spec, const ModelView& model) {
-  if (!spec.skip_special_tokens || model.tokenizer != nullptr) return absl::OkStatus();
-  return InvalidField("NO_TOKENIZER", "skip_special_tokens",
-                      "skip_special_tokens is true; this model has no tokenizer.");
+  if (model.tokenizer == nullptr && (spec.skip_special_tokens || spec.reasoning)) {
+    const char* const field = spec.reasoning ? "reasoning" : "skip_special_tokens";
+    return InvalidField("NO_TOKENIZER", field,
+                        absl::StrCat(field, " is set; this model has no tokenizer."));
+  }
+  if (!spec.reasoning) return absl::OkStatus();
+  for (const auto& [name, text, least] :
+       {std::tuple("reasoning.begin", &spec.reasoning->begin, size_t{0}),
+        std::tuple("reasoning.end", &spec.reasoning->end, size_t{1})}) {
+    if (text->size() >= least && text->size() <= kMaxReasoningBytes) continue;
+    return InvalidField("REASONING_INVALID", name,
+                        absl::StrCat(name, " is ", text->size(), " bytes long; allowed: ", least,
+                                     " to ", kMaxReasoningBytes, "."));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckMinTokens(const GenerateSpec& spec, const ModelView& model,

@@ -24,6 +24,8 @@ Generation::Generation(GenerateSpec spec_in, Grammar grammar_in, int64_t max_new
       max_new(max_new_tokens),
       grammar(std::move(grammar_in)),
       stop_strings(spec.stop_strings),
+      reasoning_end(spec.reasoning ? std::vector<std::string>{spec.reasoning->end}
+                                   : std::vector<std::string>()),
       listener(reply_listener) {
   account.num_tokens = static_cast<int64_t>(spec.prompt.size());
   times.deadline = spec.deadline;
@@ -240,6 +242,8 @@ SampleSequence::SampleSequence(Generation* owner, int index)
   out_.sample_index = index;
   if (const TextTokenizer* tokenizer = owner->model.tokenizer) {
     decoder_.emplace(tokenizer, DecodeOptions());
+    const std::optional<Reasoning>& reasoning = owner->spec.reasoning;
+    if (reasoning) reasoning_.emplace(reasoning->begin, &owner->reasoning_end);
   }
   const bool whole_prompt = prefill_end_ == feed_end();
   if (owner->spec.resume) Resume(owner->spec.resume->tokens[static_cast<size_t>(index)]);
@@ -493,6 +497,11 @@ void SampleSequence::Release(int count) {
 void SampleSequence::Deliver(HeldToken* token) {
   const bool is_new = skipped_ == 0;
   if (generate_->session != nullptr) generate_->session->history.Append(token->token, true);
+  if (reasoning_) {
+    const int64_t before = reasoning_->tokens();
+    reasoning_->Add(generate_->model.tokenizer->TokenBytes(token->token));
+    generate_->usage.reasoning_tokens += reasoning_->tokens() - before;
+  }
   std::string sent;
   if (decoder_) decoder_->AddBytes(token->text, is_new ? &out_.text : &sent);
   if (!is_new) {

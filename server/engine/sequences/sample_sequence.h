@@ -24,6 +24,7 @@
 #include "server/engine/reply.h"
 #include "server/engine/sequences/end_mask.h"
 #include "server/engine/sequences/live_request.h"
+#include "server/engine/sequences/reasoning_counter.h"
 #include "server/engine/sequences/sample_constraint.h"
 #include "server/engine/sequences/stop_matcher.h"
 
@@ -57,6 +58,7 @@ class Generation final : public LiveRequest {
   int64_t max_new;
   const Grammar grammar;
   const StopStrings stop_strings;
+  const StopStrings reasoning_end;  // empty: spec.reasoning is absent
   std::vector<int32_t>
       feed;  // the implied bos and the tokens after it, except what `start` has seen
   std::vector<bool> feed_output;    // [feed] whether generated; empty: none was
@@ -152,6 +154,7 @@ class SampleSequence final : public Sequence {
   StopMatcher matcher_;
   std::vector<HeldToken> held_;         // kept from the reply by matcher_
   std::optional<TextDecoder> decoder_;  // where the model has a tokenizer
+  std::optional<ReasoningCounter> reasoning_;
   SampleConstraint constraint_;
   ReplyDelta out_;  // to go to the reply with the next Flush
 };

@@ -292,6 +292,9 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.ignore_eos = stop.ignore_eos();
   spec.min_tokens = stop.min_tokens();
   spec.skip_special_tokens = request.skip_special_tokens();
+  if (request.has_reasoning()) {
+    spec.reasoning = {request.reasoning().begin(), request.reasoning().end()};
+  }
   spec.want_logprobs = request.logprobs().enabled();
   spec.num_top_logprobs = request.logprobs().top_n();
   spec.cache = ToCacheSpec(request.cache());
@@ -368,6 +371,7 @@ void ToWire(const Usage& usage, v1::Usage* wire) {
   wire->set_prompt_tokens(usage.prompt_tokens);
   wire->set_completion_tokens(usage.completion_tokens);
   wire->set_cached_prompt_tokens(usage.cached_prompt_tokens);
+  wire->set_reasoning_tokens(usage.reasoning_tokens);
   ToWire(usage.queue_time, wire->mutable_queue_time());
   ToWire(usage.first_token_time, wire->mutable_first_token_time());
   ToWire(usage.total_time, wire->mutable_total_time());

@@ -267,6 +267,28 @@ TEST_F(GenerateTest, SpecialTokensHaveNoTextWhereTheyAreSkipped) {
   EXPECT_EQ(sample().finish->stop_string, "ba");
 }
 
+TEST_F(GenerateTest, UsageCountsTheReasoningOfAllSamples) {
+  Draw({"</", "a", "think>", "b", "<think>"}, {});
+  fake_.script = [](uint32_t sample, int64_t position) {
+    constexpr int32_t kDrawn[] = {4, 1, 0, 2, 3, 3};  // the begin is a control token
+    return sample == 1 ? 3 : kDrawn[position - 1];
+  };
+  GenerateSpec spec = Prompt({}, 6);
+  spec.num_samples = 3;
+  spec.reasoning = {"<think>", "</think>"};
+  for (const bool skip : {false, true}) {
+    spec.skip_special_tokens = skip;
+    Generate(spec);
+    EXPECT_EQ(collector_->usage().reasoning_tokens, 4 + 0 + 4);
+  }
+  spec.reasoning->begin = "";
+  Generate(spec);
+  EXPECT_EQ(collector_->usage().reasoning_tokens, 4 + 6 + 4);
+  spec.stop_strings = {"a</th"};  // the tokens of a stop string are not in the reply
+  Generate(spec);
+  EXPECT_EQ(collector_->usage().reasoning_tokens, 1 + 6 + 1);
+}
+
 TEST_F(GenerateTest, TextWaitsForItsCodePointButNoTokenDoes) {
   Draw({"x", "\xC3", "\xA9"}, {0, 1, 2, 20, 1});
   Start();

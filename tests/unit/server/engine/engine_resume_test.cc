@@ -56,6 +56,7 @@ class ResumeTest : public EngineSessionTest {
                    rest->sample(size_t(i)), absl::StrCat("cut ", cut, " sample ", i));
       }
       EXPECT_EQ(rest->usage().completion_tokens, whole->usage().completion_tokens);
+      EXPECT_EQ(rest->usage().reasoning_tokens, whole->usage().reasoning_tokens);
       EXPECT_EQ(rest->usage().prompt_tokens, whole->usage().prompt_tokens);
       EXPECT_EQ(rest->fingerprint(), whole->fingerprint());
     }
@@ -113,6 +114,7 @@ TEST_F(ResumeTest, AmongTheFirstTokensThatEndNoSample) {
   GenerateSpec spec = Prompt({}, 30);
   spec.num_samples = 2;
   spec.min_tokens = 4;
+  spec.reasoning = {"", "bc"};
   spec.stop_strings = {"aba"};
   for (const bool with_end_token : {false, true}) {
     if (with_end_token) spec.stop_ids = {2};

@@ -161,6 +161,16 @@ TEST_F(ValidateTest, OptionsOfTheTextNeedATokenizer) {
   GenerateSpec spec = Prompt({1}, 5);
   spec.skip_special_tokens = true;
   ExpectRefused(spec, kInvalid, "NO_TOKENIZER", "skip_special_tokens", "no tokenizer");
+  spec.reasoning = {"", "b"};
+  ExpectRefused(spec, kInvalid, "NO_TOKENIZER", "reasoning", "no tokenizer");
+}
+
+TEST_F(ValidateTest, TheTextsAroundTheReasoning) {
+  GenerateSpec spec = Prompt({1}, 5);
+  spec.reasoning = {std::string(65, 'x'), std::string(64, 'y')};
+  ExpectRefused(spec, kInvalid, "REASONING_INVALID", "reasoning.begin", "65 bytes");
+  spec.reasoning = {"", ""};
+  ExpectRefused(spec, kInvalid, "REASONING_INVALID", "reasoning.end", "0 bytes");
 }
 
 TEST_F(ValidateTest, Logprobs) {

@@ -96,7 +96,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
          }
          stop { token_ids: 5 strings: "end" include_string: true ignore_eos: true min_tokens: 4 }
          max_tokens: 1099511627776 num_samples: 6 logprobs { enabled: true top_n: 2 }
-         priority: PRIORITY_HIGH skip_special_tokens: true
+         priority: PRIORITY_HIGH skip_special_tokens: true reasoning { begin: "<" end: ">" }
          resume { fingerprint: 18446744073709551615 samples {} samples { ids: 8 } })",
       &request));
   GenerateSpec want;
@@ -106,6 +106,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   want.stop_strings = {"end"};
   want.include_stop_string = want.ignore_eos = want.want_logprobs = want.skip_special_tokens = true;
   want.min_tokens = 4;
+  want.reasoning = {"<", ">"};
   want.max_tokens = int64_t{1} << 40;
   want.num_samples = 6;
   want.num_top_logprobs = 2;
@@ -329,10 +330,12 @@ TEST_F(ConvertTest, FinishSaysWhatMatched) {
 TEST_F(ConvertTest, DurationsKeepMicroseconds) {
   Usage usage;
   usage.prompt_tokens = 3;
+  usage.reasoning_tokens = 7;
   usage.total_time = absl::Microseconds(2500001);
   v1::Usage wire;
   ToWire(usage, &wire);
   EXPECT_EQ(wire.prompt_tokens(), 3);
+  EXPECT_EQ(wire.reasoning_tokens(), 7);
   EXPECT_EQ(wire.total_time().seconds(), 2);
   EXPECT_EQ(wire.total_time().nanos(), 500001000);
 }
