@@ -255,6 +255,9 @@ absl::Status Model::OpenCheckpoint(const std::string& shown) {
 void Model::FinishText() {
   if (text_.tokenizer != nullptr) config_.content.type = ContentType::kText;
   if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
+  if (!text_.response_template.json.empty()) return;
+  text_.response_template =
+      BuiltInResponseTemplate(config_.kind(), text_.chat_template).value_or(ResponseTemplate());
 }
 
 }  // namespace rivulet

@@ -74,7 +74,7 @@ class Model {
   void StartHash();
   // Waits. REQUIRES: hash_ is valid.
   const absl::StatusOr<std::string>& Hash() const;
-  // Applies the tokenizer's properties to the configuration.
+  // Applies the tokenizer's properties to the configuration, and the configuration's to the text.
   void FinishText();
 
   std::string directory_;

@@ -134,8 +134,17 @@ absl::Status ReadChatTemplate(JsonReader* root, std::string* chat_template) {
   });
 }
 
+absl::Status ReadTemplates(JsonReader* root, ModelText* text) {
+  RIVULET_RETURN_IF_ERROR(ReadChatTemplate(root, &text->chat_template));
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonValue* response,
+      root->Get("response_template", JsonValue::Kind::kObject, /*may_miss=*/true));
+  if (response != nullptr) text->response_template.json = ToJson(*response);
+  return absl::OkStatus();
+}
+
 absl::Status ReadSettings(const std::string& directory, const std::string& shown, Roles* roles,
-                          std::string* chat_template) {
+                          ModelText* out) {
   const auto read = [&](const char* name, auto parse) {
     return ReadWith(directory, shown, name, kMaxSettingsBytes, [&](absl::string_view text) {
       RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseStrictJson(text, kLimits));
@@ -144,15 +153,15 @@ absl::Status ReadSettings(const std::string& directory, const std::string& shown
       return parse(&root);
     });
   };
-  RIVULET_RETURN_IF_ERROR(read(
-      kTokenizerConfig, [&](JsonReader* root) { return ReadChatTemplate(root, chat_template); }));
+  RIVULET_RETURN_IF_ERROR(
+      read(kTokenizerConfig, [&](JsonReader* root) { return ReadTemplates(root, out); }));
   RIVULET_RETURN_IF_ERROR(read(kSpecialTokensMap, [](JsonReader*) { return absl::OkStatus(); }));
   return ReadWith(directory, shown, kChatTemplate, kMaxSettingsBytes, [&](absl::string_view text) {
     const size_t valid = ValidUtf8Bytes(text);
     if (valid < text.size()) {
       return kTokenizerRules.Invalid("", "is not valid UTF-8 at byte ", valid);
     }
-    *chat_template = std::string(text);
+    out->chat_template = std::string(text);
     return absl::OkStatus();
   });
 }
@@ -192,7 +201,7 @@ absl::StatusOr<ModelText> LoadModelText(const std::string& directory, const std:
   ModelText text;
   RIVULET_RETURN_IF_ERROR(LoadTokenizer(directory, shown, &text));
   Roles roles;
-  RIVULET_RETURN_IF_ERROR(ReadSettings(directory, shown, &roles, &text.chat_template));
+  RIVULET_RETURN_IF_ERROR(ReadSettings(directory, shown, &roles, &text));
   text.special_tokens = ListSpecialTokens(text.tokenizer.get(), roles);
   if (text.tokenizer_kind == "world") UseBuiltInTemplate(&text);
   return text;

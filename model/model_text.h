@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the text settings in the directory of a model of the family: its tokenizer, its control
-// tokens and its template for conversations.
+// tokens and its templates for conversations.
 // Tested by: tests/unit/model/model_text_test.cc
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "model/text/response_templates.h"
 #include "model/text/text_tokenizer.h"
 
 namespace rivulet {
@@ -32,12 +33,14 @@ struct ModelText {
   std::vector<SpecialToken> special_tokens;  // tokens with an id first, by id
   std::string chat_template;                 // unrendered text of the file; often empty
   std::string chat_template_name;            // name of a built-in template: "rwkv-world"
+  ResponseTemplate response_template;
 };
 
 // Reads tokenizer.json, else the RWKV World vocabulary rwkv_vocab_v20230424.txt; then
 // tokenizer_config.json and special_tokens_map.json (roles; where both give one, the former counts)
 // and chat_template.jinja (else `chat_template` of tokenizer_config.json; of a list, the entry
-// named "default"). Any of the files may be missing. `shown`: the directory, for messages. Errors
+// named "default"), and `response_template` of tokenizer_config.json, an object. Any of the files
+// may be missing. `shown`: the directory, for messages. Errors
 // name file and field: the errors of ParseTokenizerJson and ParseWorldVocabulary; INVALID_ARGUMENT
 // (INVALID_JSON, INVALID_TOKENIZER, BAD_FILE). A World vocabulary without a template gets the
 // built-in one.

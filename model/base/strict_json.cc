@@ -242,6 +242,37 @@ absl::Status ParseStrictJsonMembers(absl::string_view text, const JsonLimits& li
   return Parse(text, limits, &handler);
 }
 
+std::string JsonString(absl::string_view text) {
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string ToJson(const JsonValue& value) {
+  switch (value.kind) {
+    case JsonValue::Kind::kNull:
+      return "null";
+    case JsonValue::Kind::kBool:
+      return value.boolean ? "true" : "false";
+    case JsonValue::Kind::kInteger:
+      return absl::StrCat(value.integer);
+    case JsonValue::Kind::kHugeInteger:
+    case JsonValue::Kind::kFloat:
+      return value.text;
+    case JsonValue::Kind::kString:
+      return JsonString(value.text);
+    case JsonValue::Kind::kArray:
+    case JsonValue::Kind::kObject:
+      break;
+  }
+  std::string items;
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    const std::string key =
+        value.kind == JsonValue::Kind::kObject ? JsonString(value.keys[i]) + ":" : "";
+    absl::StrAppend(&items, i > 0 ? "," : "", key, ToJson(value.items[i]));
+  }
+  return value.kind == JsonValue::Kind::kObject ? "{" + items + "}" : "[" + items + "]";
+}
+
 std::string Describe(const JsonValue& value) {
   switch (value.kind) {
     case JsonValue::Kind::kNull:

@@ -63,6 +63,12 @@ using OnJsonMember = std::function<absl::Status(const std::string& key, const Js
 absl::Status ParseStrictJsonMembers(absl::string_view text, const JsonLimits& limits,
                                     const OnJsonMember& on_member);
 
+// `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
+std::string JsonString(absl::string_view text);
+// A value as JSON on one line: members in their order, numbers of other kinds than kInteger as they
+// were spelled.
+std::string ToJson(const JsonValue& value);
+
 // Describes a value, for messages: "the string \"abc\"", "the number 1.5", "an array of 3 values".
 std::string Describe(const JsonValue& value);
 

@@ -12,7 +12,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
 #include "model/base/strict_json.h"
@@ -250,31 +249,6 @@ absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
     return body->Unsupported(name, "is ", Describe(*value), "; supported: ", supported);
   }
   return absl::OkStatus();
-}
-
-std::string ToJson(const JsonValue& value) {
-  switch (value.kind) {
-    case Kind::kNull:
-      return "null";
-    case Kind::kBool:
-      return value.boolean ? "true" : "false";
-    case Kind::kInteger:
-      return absl::StrCat(value.integer);
-    case Kind::kHugeInteger:
-    case Kind::kFloat:
-      return value.text;
-    case Kind::kString:
-      return JsonString(value.text);
-    case Kind::kArray:
-    case Kind::kObject:
-      break;
-  }
-  std::string items;
-  for (size_t i = 0; i < value.items.size(); ++i) {
-    const std::string key = value.kind == Kind::kObject ? JsonString(value.keys[i]) + ":" : "";
-    absl::StrAppend(&items, i > 0 ? "," : "", key, ToJson(value.items[i]));
-  }
-  return value.kind == Kind::kObject ? "{" + items + "}" : "[" + items + "]";
 }
 
 absl::Status ReadSchema(JsonReader* given, absl::string_view name, v1::GenerateRequest* request) {

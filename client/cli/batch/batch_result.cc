@@ -13,6 +13,7 @@
 #include "client/cli/output/json_parts.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "model/base/strict_json.h"
 #include "nlohmann/json.hpp"
 #include "rivulet/client.h"
 

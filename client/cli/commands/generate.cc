@@ -18,6 +18,7 @@
 #include "client/cli/output/part_json.h"
 #include "client/cli/output/session_json.h"
 #include "client/cli/output/text.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {

@@ -20,6 +20,7 @@
 #include "client/cli/output/json_parts.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {

@@ -5,6 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "client/cli/output/json_parts.h"
 #include "client/cli/output/text.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {

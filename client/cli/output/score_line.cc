@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/output/text.h"
+#include "model/base/strict_json.h"
 #include "nlohmann/json.hpp"
 
 namespace rivulet {

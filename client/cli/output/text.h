@@ -34,9 +34,6 @@ std::vector<size_t> CodePointOffsets(absl::string_view text);
 // `text` with control characters (newlines too) as spaces: fit for one line.
 std::string OneLine(absl::string_view text);
 
-// `text` as a JSON string, with its quotes; bytes that are not UTF-8 become U+FFFD.
-std::string JsonString(absl::string_view text);
-
 // "12.3k", "4.56M": three significant digits.
 std::string Compact(double value);
 

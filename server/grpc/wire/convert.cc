@@ -198,6 +198,8 @@ void DescribeContent(const Model& model, v1::ModelContent* wire) {
 void DescribeText(const ModelText& text, v1::GetModelReply* reply) {
   reply->set_chat_template(text.chat_template);
   reply->set_chat_template_name(text.chat_template_name);
+  reply->set_response_template(text.response_template.json);
+  reply->set_response_template_name(text.response_template.name);
   for (const SpecialToken& token : text.special_tokens) {
     v1::SpecialToken* const wire = reply->add_special_tokens();
     if (token.id) wire->set_id(*token.id);

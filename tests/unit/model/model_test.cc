@@ -34,6 +34,17 @@ std::vector<std::string> DirectoriesIn(const std::string& parent) {
   return out;
 }
 
+TEST(ModelTest, ACheckpointsOwnResponseTemplateComesBeforeTheBuiltInOne) {
+  const TempDir dir;
+  std::filesystem::copy(SourcePath("model/zoo/shakespeare-chat"), dir.path());
+  const auto model = Model::Open(dir.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->text().response_template.name, "qwen3.5");
+  ASSERT_TRUE(WriteFile(dir.File("tokenizer_config.json"), R"({"response_template": {}})").ok());
+  EXPECT_EQ((*Model::Open(dir.path()))->text().response_template.name, "");
+  EXPECT_EQ((*Model::Open(dir.path()))->text().response_template.json, "{}");
+}
+
 TEST(ModelTest, LoadsEveryModelOfTheRepository) {
   const auto zoo = DirectoriesIn(SourcePath("model/zoo"));
   const auto conformance = DirectoriesIn(SourcePath("tests/conformance/models"));

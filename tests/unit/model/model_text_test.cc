@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "model/base/error.h"
+#include "model/base/strict_json.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -113,6 +114,37 @@ TEST_F(ModelTextTest, TheTemplateIsThatOfItsFileElseOfTheConfiguration) {
   EXPECT_EQ(Load()->chat_template, "{% three %}\n");
 }
 
+TEST_F(ModelTextTest, TheResponseTemplateIsThatOfTheConfiguration) {
+  Write("tokenizer_config.json", R"({"response_template":
+      {"version": 1, "z": [true, null, 1.50, 18446744073709551616], "a": {"b": "\\s\n\u00e9"}}})");
+  EXPECT_EQ(Load()->response_template.json,
+            R"({"version":1,"z":[true,null,1.50,18446744073709551616],"a":{"b":"\\s\né"}})");
+  EXPECT_EQ(Load()->response_template.name, "");
+  Write("tokenizer_config.json", R"({"response_template": null})");
+  EXPECT_EQ(Load()->response_template.json, "");
+}
+
+TEST_F(ModelTextTest, BuiltInResponseTemplatesAreForTheirToolCalls) {
+  const auto name = [](absl::string_view model_type, absl::string_view chat_template) {
+    return BuiltInResponseTemplate(model_type, chat_template).value_or(ResponseTemplate()).name;
+  };
+  const std::string qwen = "{{ '<function=' }}", lfm2 = "{{ '<|tool_call_start|>' }}";
+  EXPECT_EQ(name("qwen3_5_text", qwen), "qwen3.5");
+  EXPECT_EQ(name("qwen3_5_moe_text", qwen), "qwen3.5");
+  EXPECT_EQ(name("qwen3_5_text", lfm2), "");
+  EXPECT_EQ(name("lfm2", lfm2), "lfm2");
+  EXPECT_EQ(name("lfm2_moe", lfm2), "lfm2");
+  EXPECT_EQ(name("lfm2", qwen), "");
+  EXPECT_EQ(name("rwkv7", qwen + lfm2), "");
+  for (const char* const model_type : {"qwen3_5_text", "lfm2"}) {
+    const auto parsed =
+        ParseStrictJson(BuiltInResponseTemplate(model_type, qwen + lfm2)->json, JsonLimits());
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->Find("start_anchor")->text, "<|im_start|>assistant\n");
+    EXPECT_THAT(parsed->Find("fields")->keys, ElementsAre("thinking", "content", "tool_calls"));
+  }
+}
+
 TEST_F(ModelTextTest, ErrorsNameFileAndField) {
   Write("chat_template.jinja", "a\xFF");
   ExpectError("INVALID_TOKENIZER", "", "DIR/chat_template.jinja: ");
@@ -120,6 +152,9 @@ TEST_F(ModelTextTest, ErrorsNameFileAndField) {
   ExpectError("INVALID_TOKENIZER", "", "DIR/special_tokens_map.json: ");
   Write("tokenizer_config.json", R"({"chat_template": 7})");
   ExpectError("INVALID_TOKENIZER", "chat_template", "DIR/tokenizer_config.json: chat_template");
+  Write("tokenizer_config.json", R"({"response_template": []})");
+  ExpectError("INVALID_TOKENIZER", "response_template",
+              "DIR/tokenizer_config.json: response_template is ");
   Write("tokenizer_config.json", R"({"eos_token": {"id": 7}})");
   ExpectError("INVALID_TOKENIZER", "eos_token", "DIR/tokenizer_config.json: eos_token");
   Write("tokenizer_config.json", "{");

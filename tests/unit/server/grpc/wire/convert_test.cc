@@ -357,6 +357,11 @@ TEST_F(ConvertTest, DescribesModelsOfEveryContent) {
   EXPECT_EQ(text.plan(), "as it goes");
   EXPECT_EQ(text.products(), "by hand");
 
+  const testing::FakeEngine chat_engine(LoadModel("model/zoo/shakespeare-chat"));
+  const v1::GetModelReply chat = DescribeModel(chat_engine, "cpu");
+  EXPECT_EQ(chat.response_template_name(), "qwen3.5");
+  EXPECT_THAT(chat.response_template(), HasSubstr("tool_calls"));
+
   const testing::FakeEngine image_engine(image_);
   const v1::GetModelReply image = DescribeModel(image_engine, "cuda");
   EXPECT_EQ(image.content().image().height(), 4);
