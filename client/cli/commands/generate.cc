@@ -43,6 +43,7 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
   for (const int32_t id : options.stop_tokens) request.mutable_stop()->add_token_ids(id);
   request.mutable_stop()->set_ignore_eos(options.ignore_eos);
+  if (options.min_tokens.has_value()) request.mutable_stop()->set_min_tokens(*options.min_tokens);
   if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
   if (options.num_samples.has_value()) request.set_num_samples(*options.num_samples);
   if (absl::Status status = SetConstraint(options.constraint, &request); !status.ok()) {

@@ -47,8 +47,8 @@ void AddBatch(CLI::App* app, BatchOptions* options) {
               "Order among the tenant's own requests: low (default), normal or high");
   AddSampling(app, &options->sampling,
               "Line N samples with seed + N, where it gives no seed; default: a random seed");
-  AddMaxTokens(app, &options->max_tokens,
-               "Maximum number of tokens of a reply, where a line does not say");
+  AddCount(app, "--max-tokens", &options->max_tokens,
+           "Maximum number of tokens of a reply, where a line does not say");
 }
 
 }  // namespace rivulet

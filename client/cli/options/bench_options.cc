@@ -69,7 +69,7 @@ void AddWorkload(CLI::App* app, BenchOptions* options) {
   AddSampling(
       app, &options->sampling,
       "Seed of send times, prompts and sampling (request i samples with seed + i); default 1");
-  AddMaxTokens(app, &options->max_tokens, "Maximum number of tokens of each reply");
+  AddCount(app, "--max-tokens", &options->max_tokens, "Maximum number of tokens of each reply");
   app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
 }
 

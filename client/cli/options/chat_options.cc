@@ -10,7 +10,7 @@ void AddChat(CLI::App* app, ChatOptions* options) {
   AddChatTemplate(app, &options->chat_template);
   Utf8(app->add_option("--system", options->system, "System prompt; default: none"));
   AddSampling(app, &options->sampling);
-  AddMaxTokens(app, &options->max_tokens, "Maximum number of tokens of each answer");
+  AddCount(app, "--max-tokens", &options->max_tokens, "Maximum number of tokens of each answer");
   AddStop(app, &options->stop,
           "End an answer when it would contain this text; repeatable; default: what the "
           "template writes between an answer and the next question");

@@ -30,7 +30,7 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Sampling",
        {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
         "--frequency-penalty", "--presence-penalty", "--logit-bias", "--seed", "--num-samples"}},
-      {"Length", {"--max-tokens", "--stop", "--stop-token", "--ignore-eos"}},
+      {"Length", {"--max-tokens", "--min-tokens", "--stop", "--stop-token", "--ignore-eos"}},
       {"Form", {"--json-schema", "--regex", "--choices"}},
       {"Output",
        {"--json", "--logprobs", "--top-logprobs", "--out", "--columns", "--picture", "--outputs",

@@ -231,10 +231,9 @@ void AddSampling(CLI::App* app, SamplingOptions* sampling, const char* seed_help
   AddSeed(app, &sampling->seed, seed_help);
 }
 
-void AddMaxTokens(CLI::App* app, std::optional<int64_t>* max_tokens, const char* help) {
-  AddParsed(app, "--max-tokens", help, "an integer of 64 bits", [=](const std::string& text) {
-    return absl::SimpleAtoi(text, &max_tokens->emplace());
-  });
+void AddCount(CLI::App* app, const char* name, std::optional<int64_t>* count, const char* help) {
+  AddParsed(app, name, help, "an integer of 64 bits",
+            [=](const std::string& text) { return absl::SimpleAtoi(text, &count->emplace()); });
 }
 
 void AddStop(CLI::App* app, std::vector<std::string>* stop, const char* help) {

@@ -95,7 +95,8 @@ void AddPriority(CLI::App* app, std::string* priority,
 void AddSeed(CLI::App* app, std::optional<uint64_t>* seed, const char* help);
 void AddSampling(CLI::App* app, SamplingOptions* sampling,
                  const char* seed_help = "Equal seeds give equal tokens; default: a random seed");
-void AddMaxTokens(CLI::App* app, std::optional<int64_t>* max_tokens, const char* help);
+// A number of tokens, whose range the server checks.
+void AddCount(CLI::App* app, const char* name, std::optional<int64_t>* count, const char* help);
 void AddStop(CLI::App* app, std::vector<std::string>* stop, const char* help);
 
 // The parsers of commands.

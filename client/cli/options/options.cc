@@ -53,7 +53,10 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   AddSampling(app, &options->sampling);
   app->add_option("--num-samples", options->num_samples,
                   "Number of continuations of the prompt; default 1");
-  AddMaxTokens(app, &options->max_tokens, "Maximum number of tokens of each continuation");
+  AddCount(app, "--max-tokens", &options->max_tokens,
+           "Maximum number of tokens of each continuation");
+  AddCount(app, "--min-tokens", &options->min_tokens,
+           "Number of first tokens of each continuation that do not end it");
   AddStop(app, &options->stop, "End when the output would contain this text; repeatable");
   AddIds(app, "--stop-token", &options->stop_tokens,
          "End when one of these token ids is sampled: 1,2,3");
@@ -84,8 +87,8 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
-  for (const char* const name : {"--num-samples", "--max-tokens", "--stop", "--stop-token",
-                                 "--session", "--cache", "--logprobs"}) {
+  for (const char* const name : {"--num-samples", "--max-tokens", "--min-tokens", "--stop",
+                                 "--stop-token", "--session", "--cache", "--logprobs"}) {
     app->get_option(name)->excludes(out);
   }
 }

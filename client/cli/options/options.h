@@ -94,6 +94,7 @@ struct GenerateOptions : PromptOptions {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;
   bool ignore_eos = false;
+  std::optional<int64_t> min_tokens;
   ConstraintOptions constraint;
   bool logprobs = false;
   int32_t top_logprobs = 0;

@@ -81,6 +81,10 @@ export interface SamplingOptions extends TextOptions {
   includeStopString?: boolean;
   /** Does not end a sample at the model's eos. */
   ignoreEos?: boolean;
+  /** Per sample, the first tokens that do not end it, 0 to maxTokens; `stop` lies behind them. */
+  minTokens?: number;
+  /** Control tokens have no text, also for `stop`. */
+  skipSpecialTokens?: boolean;
   /** The log-probability of every token, in nats. */
   logprobs?: boolean;
   /** Also the n most likely tokens at every position, 0 to 20; needs logprobs. */

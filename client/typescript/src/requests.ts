@@ -52,6 +52,8 @@ const SAMPLING = [
   'stopTokenIds',
   'includeStopString',
   'ignoreEos',
+  'minTokens',
+  'skipSpecialTokens',
   'logprobs',
   'topLogprobs',
   'constraint',
@@ -178,7 +180,10 @@ function sampled(options: SamplingOptions): GenerateRequest {
     ),
     includeString: optional('includeStopString', options.includeStopString, check.boolean),
     ignoreEos: optional('ignoreEos', options.ignoreEos, check.boolean),
+    minTokens: optional('minTokens', options.minTokens, check.int64),
   });
+  request.skipSpecialTokens =
+    optional('skipSpecialTokens', options.skipSpecialTokens, check.boolean) ?? false;
   request.logprobs = {
     enabled: optional('logprobs', options.logprobs, check.boolean) ?? false,
     topN: optional('topLogprobs', options.topLogprobs, check.int32) ?? 0,

@@ -108,6 +108,7 @@ class TextTest(CommandTest):
         self.fails(rivulet("generate", "--model", self.plain, "--prompt", "a"), 2, "prompt.text is given", "has no tokenizer", "--tokens")
         self.fails(rivulet("score", "--model", self.plain, "--text", __file__), 2, "--text", "has no tokenizer", "--input")
         self.fails(rivulet("generate", "--model", self.plain, "--tokens", "1", "--stop", "a"), 2, "stop.strings")
+        self.fails(rivulet("generate", "--model", self.plain, "--tokens", "1", "--max-tokens", "3", "--min-tokens", "4"), 2, "stop.min_tokens is 4")
         only_start = self.generate("--tokens", START, "--seed", "3", max_tokens=5)
         for flags in (("--prompt", ""), ("--prompt", "", "--add-special-tokens", "true"), ()):
             self.assertEqual(self.generate(*flags, "--seed", "3", max_tokens=5), only_start)

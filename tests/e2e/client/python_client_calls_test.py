@@ -212,6 +212,8 @@ class CallTests(OneServer):
             ({"stop": ["a", 3]}, TypeError, r"^stop\[1\]: must .*; got 3"),
             ({"stop_token_ids": [0.5]}, TypeError, r"^stop_token_ids\[0\]: must .*; got 0\.5"),
             ({"ignore_eos": 1}, TypeError, "^ignore_eos: must .*; got 1"),
+            ({"reasoning": "</think>"}, TypeError, "^reasoning: must be a rivulet.Reasoning; got '</think>'"),
+            ({"reasoning": rivulet.Reasoning("", 3)}, TypeError, "^reasoning.end: must .*; got 3"),
             ({"logprobs": 5}, TypeError, "^logprobs: must .*; got 5"),
             ({"timeout": 0}, ValueError, "^timeout: must .*; got 0"),
             ({"timeout": float("inf")}, ValueError, "^timeout: must .*; got inf"),
@@ -270,16 +272,17 @@ class OptionTests(OneServer):
             "model": "m", "max_tokens": 7, "num_samples": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.25, "min_p": 0.125,
             "repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.75, "logit_bias": {3: 1.5, -4: -2}, "seed": 2**64 - 1,
             "stop": ["a", "b"], "stop_token_ids": np.array([4, 5]), "include_stop_string": True, "ignore_eos": True, "logprobs": True,
-            "top_logprobs": 2, "cache": rivulet.PromptCache("s", [9, 2]), "priority": "low", "add_special_tokens": False,
+            "min_tokens": 6, "skip_special_tokens": True, "reasoning": rivulet.Reasoning("<t>", "</t>"), "top_logprobs": 2, "cache": rivulet.PromptCache("s", [9, 2]), "priority": "low", "add_special_tokens": False,
             "parse_special_tokens": True, "constraint": rivulet.Constraint({"type": "null"}, begin_position=3, after=["<b>", "c"]),
         }  # fmt: skip
         own = {"resume", *rivulet.CallOptions.__annotations__}  # of the client
         self.assertEqual(set(options), set(rivulet.GenerateOptions.__annotations__) - own)
         sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "seed")
-        alike = ("model", "max_tokens", "num_samples", "add_special_tokens", "parse_special_tokens")
+        alike = ("model", "max_tokens", "num_samples", "add_special_tokens", "parse_special_tokens", "skip_special_tokens")
         expected = inference_pb2.GenerateRequest(
             text="x", sampling={name: options[name] for name in sampling}, **{name: options[name] for name in alike},
-            stop={"strings": ["a", "b"], "token_ids": [4, 5], "include_string": True, "ignore_eos": True},
+            stop={"strings": ["a", "b"], "token_ids": [4, 5], "include_string": True, "ignore_eos": True, "min_tokens": 6},
+            reasoning={"begin": "<t>", "end": "</t>"},
             logprobs={"enabled": True, "top_n": 2}, cache={"enabled": True, "salt": "s", "positions": [9, 2]}, priority="PRIORITY_LOW",
             constraint={"json_schema": '{"type": "null"}', "begin_position": 3, "after": ["<b>", "c"]},
         )  # fmt: skip

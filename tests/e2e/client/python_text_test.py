@@ -69,6 +69,25 @@ class TextTests:
 
         self.use(run)
 
+    def test_the_first_tokens_end_no_reply_and_reasoning_is_counted(self):
+        async def run(client):
+            given = {"model": "text", "seed": 4, "max_tokens": 40, "stop_token_ids": list(range(0, text_models.SIZE, 2))}
+            short = (await client.generate("the", **given).collect()).samples[0]
+            self.assertLess(len(short.tokens), 9)
+            whole = (await client.generate("the", min_tokens=9, **given).collect()).samples[0]
+            self.assertGreaterEqual(len(whole.tokens), 9)
+            self.assertTrue(set(given["stop_token_ids"]).isdisjoint(whole.tokens.tolist()))
+            names = [START, END]  # of control tokens
+            given = {"model": "text", "seed": 4, "max_tokens": 12, "ignore_eos": True, "logit_bias": dict.fromkeys(names, 100)}
+            reply = await client.generate("the", skip_special_tokens=True, reasoning=rivulet.Reasoning("", "nowhere"), **given).collect()
+            self.assertLessEqual(set(reply.samples[0].tokens.tolist()), set(names))
+            self.assertEqual((reply.text, reply.usage.reasoning_tokens), ("", 12))
+            with self.assertRaises(rivulet.InvalidArgument) as raised:
+                await client.generate("the", min_tokens=13, **given).collect()
+            self.assertEqual((raised.exception.reason, raised.exception.field), ("MIN_TOKENS_OUT_OF_RANGE", "stop.min_tokens"))
+
+        self.use(run)
+
     def test_a_session_begins_once(self):
         async def run(client):
             session = await client.open_session(model="text", seed=2)
@@ -99,6 +118,7 @@ class TextTests:
             model = await client.model("text")
             self.assertEqual(model.content, rivulet.TextContent("", "tokenizer.json", text_models.SIZE))
             self.assertEqual(model.chat_template, text_models.TEMPLATE)
+            self.assertEqual((model.response_template, model.response_template_name), ("", ""))
             self.assertEqual(
                 model.special_tokens,
                 (

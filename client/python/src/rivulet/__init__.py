@@ -24,8 +24,8 @@ from rivulet.core.connection import TlsOptions
 from rivulet.core.images import Snapshot
 from rivulet.core.multiplex import MultiplexPart
 from rivulet.core.requests import (
-    CallOptions, Constraint, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, ScoreOptions,
-    SessionGenerateOptions,
+    CallOptions, Constraint, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, Reasoning, SamplingOptions,
+    ScoreOptions, SessionGenerateOptions,
 )  # fmt: skip
 from rivulet.errors import (
     Aborted, AlreadyExists, Cancelled, Code, DataLoss, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
@@ -49,7 +49,7 @@ __all__ = [
     "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "Constraint", "DataLoss", "DeadlineExceeded", "Durability", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
-    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
+    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "Reasoning", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
     "Score", "ScoreOptions", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "SpecialToken", "Text", "TextContent", "TlsOptions",
     "TokenContent", "Tokens", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",

@@ -108,7 +108,9 @@ class Model:
     """The description of a model. numerics_id: servers with equal ids generate equal tokens. plan: how runs are
     executed; products: what computes matrix products on a GPU. Both are for people to read. config: the model's config.json
     (model/FORMAT.md). chat_template: for the caller to render; often empty. chat_template_name: name of a built-in template
-    ("rwkv-world"); else empty. special_tokens: the control tokens of its tokenizer."""
+    ("rwkv-world"); else empty. response_template: a JSON object that says how a reply is divided into reasoning, content and tool
+    calls, as `response_template` of transformers; empty: there is none. response_template_name: name of a built-in one ("qwen3.5",
+    "lfm2"); else empty. special_tokens: the control tokens of its tokenizer."""
 
     summary: ModelSummary
     architecture: Architecture
@@ -120,6 +122,8 @@ class Model:
     config: Mapping[str, Any]
     chat_template: str
     chat_template_name: str
+    response_template: str
+    response_template_name: str
     special_tokens: tuple[SpecialToken, ...]
     proto: inference_pb2.GetModelReply = field(repr=False)
 
@@ -222,7 +226,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
     special = tuple(SpecialToken(optional(token, "id"), token.content, tuple(token.roles)) for token in message.special_tokens)
     return Model(
         summary(message.summary), architecture, content, limits, message.numerics_id, message.plan, message.products, config,
-        message.chat_template, message.chat_template_name, special, message,
+        message.chat_template, message.chat_template_name, message.response_template, message.response_template_name, special, message,
     )  # fmt: skip
 
 

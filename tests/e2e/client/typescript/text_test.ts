@@ -76,6 +76,11 @@ test('generate, score and append decide about special tokens', async () => {
   assert.deepEqual(given.tokens, same.tokens);
   const plain = await client.generate('the', { ...options, addSpecialTokens: false }).collect();
   assert.deepEqual(plain.tokens, (await client.generate([THE], options).collect()).tokens);
+  const controls = { ...options, skipSpecialTokens: true, logitBias: { [START]: 100 } };
+  assert.equal((await client.generate('the', controls).collect()).text, '');
+  const bounded = client.generate('the', { ...options, minTokens: 41 }).collect();
+  const refused = refuses(Code.INVALID_ARGUMENT, 'MIN_TOKENS_OUT_OF_RANGE', 'stop.min_tokens');
+  await assert.rejects(bounded, refused);
 
   assert.equal((await client.score('the and', TEXT)).numScored, 2);
   assert.equal((await client.score('the and', { ...TEXT, addSpecialTokens: false })).numScored, 1);

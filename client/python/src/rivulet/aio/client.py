@@ -91,7 +91,8 @@ class AsyncClient:
         prompt: text (str), token ids (a sequence or array of integers, [n]), or the first values of an image (bytes, or a numpy
           array of uint8, [n]). May be empty for a model with a bos.
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
-          presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
+          presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, min_tokens,
+          skip_special_tokens, reasoning, logprobs, top_logprobs,
           cache, priority, add_special_tokens, parse_special_tokens, resume, timeout, metadata: see rivulet.GenerateOptions.
         Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncGenerateStream.
         """

@@ -86,6 +86,19 @@ class Constraint:
     after: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Reasoning:
+    """Which part of a reply Usage.reasoning_tokens counts: from the reply's first token to the one that completes `end`, or to its last.
+    Both texts have at most 64 bytes.
+
+    begin: the reply has to begin with it, white space aside; else nothing is counted; "": the prompt ends within the reasoning
+    end: the reasoning ends with the first of it behind `begin`
+    """
+
+    begin: str
+    end: str
+
+
 class CallOptions(TypedDict, total=False):
     """Options of every call.
 
@@ -141,6 +154,9 @@ class SamplingOptions(CallOptions, total=False):
     stop_token_ids: end a sample when one of these is sampled
     include_stop_string: keep the matched stop string in the output
     ignore_eos: do not end a sample at the model's eos
+    min_tokens: per sample, the first tokens that do not end it, 0 to max_tokens; stop strings lie behind them
+    skip_special_tokens: control tokens have no text, also for `stop`
+    reasoning: count the tokens of this part of each reply (Usage.reasoning_tokens)
     logprobs: the log-probability of every token
     top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
     constraint: what the text must be: a Constraint, a JSON schema, or a class of pydantic (see Generation.parsed)
@@ -166,6 +182,9 @@ class SamplingOptions(CallOptions, total=False):
     stop_token_ids: Sequence[int] | None
     include_stop_string: bool
     ignore_eos: bool
+    min_tokens: int | None
+    skip_special_tokens: bool
+    reasoning: Reasoning | None
     logprobs: bool
     top_logprobs: int
     constraint: Constraint | Mapping[str, Any] | type | None
@@ -397,6 +416,16 @@ def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
     to.after.extend(_texts("constraint.after", given.after))
 
 
+def _set_reasoning(given: Any, message: inference_pb2.GenerateRequest) -> None:
+    """Errors: TypeError, ValueError."""
+    if given is None:
+        return
+    if not isinstance(given, Reasoning):
+        raise TypeError(f"reasoning: must be a rivulet.Reasoning; got {given!r}")
+    message.reasoning.begin = text("reasoning.begin", given.begin)
+    message.reasoning.end = text("reasoning.end", given.end)
+
+
 def _texts(name: str, values: Any, allowed: str = "a sequence of str") -> list[str]:
     """Errors: TypeError, ValueError."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
@@ -457,6 +486,9 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     request.stop.token_ids.extend(integers("stop_token_ids", given.get("stop_token_ids", ())))
     request.stop.include_string = boolean("include_stop_string", given.get("include_stop_string", False))
     request.stop.ignore_eos = boolean("ignore_eos", given.get("ignore_eos", False))
+    request.stop.min_tokens = int64("min_tokens", given.get("min_tokens", 0))
+    request.skip_special_tokens = boolean("skip_special_tokens", given.get("skip_special_tokens", False))
+    _set_reasoning(given.get("reasoning"), request)
     request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
     _set_constraint(given.get("constraint"), request)

@@ -117,8 +117,9 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
       Words("generate --target localhost:50051 --model-name m --prompt ROMEO: --temperature 0.8 "
             "--top-k 40 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --frequency-penalty -0.5 "
             "--presence-penalty -1 --logit-bias 3:-1.5 5:0 --logit-bias 4:2 "
-            "--seed 18446744073709551615 --num-samples 3 --max-tokens 10 --stop a,b --stop c "
-            "--stop-token 1,2 --json --logprobs --top-logprobs 5 --deadline 1.5 --no-resume"));
+            "--seed 18446744073709551615 --num-samples 3 --max-tokens 10 --min-tokens 4 --stop a,b "
+            "--stop c --stop-token 1,2 --json --logprobs --top-logprobs 5 --deadline 1.5 "
+            "--no-resume"));
   EXPECT_EQ(options.target.target, "localhost:50051");
   EXPECT_EQ(options.target.model_name, "m");
   EXPECT_EQ(options.prompt, "ROMEO:");
@@ -131,6 +132,7 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
   EXPECT_EQ(options.sampling.seed, UINT64_MAX);
   EXPECT_EQ(options.num_samples, 3);
   EXPECT_EQ(options.max_tokens, 10);
+  EXPECT_EQ(options.min_tokens, 4);
   EXPECT_THAT(options.stop, ElementsAre("a,b", "c"));
   EXPECT_THAT(options.stop_tokens, ElementsAre(1, 2));
   EXPECT_TRUE(options.json && options.logprobs);
@@ -270,6 +272,7 @@ TEST(OptionsTest, GenerateNamesTheOptionThatIsWrong) {
       {"generate --model d --out x.png --columns 0", {"--columns"}},
       // What an image has no use for.
       {"generate --model d --out x.png --max-tokens 1", {"--max-tokens", "--out"}},
+      {"generate --model d --out x.png --min-tokens 1", {"--min-tokens", "--out"}},
       {"generate --model d --out x.png --stop 1", {"--stop", "--out"}},
       {"generate --model d --out x.png --stop-token 1", {"--stop-token", "--out"}},
       {"generate --model d --out x.png --num-samples 1", {"--num-samples", "--out"}},
