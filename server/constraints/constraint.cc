@@ -11,6 +11,7 @@
 #include "model/base/utf8.h"
 #include "server/constraints/pattern.h"
 #include "server/constraints/schema.h"
+#include "server/constraints/structural_tag.h"
 
 namespace rivulet {
 namespace {
@@ -75,6 +76,11 @@ absl::StatusOr<Grammar> GrammarOf(const Constraint& constraint) {
   RIVULET_RETURN_IF_ERROR(CheckAfter(constraint));
   using Kind = Constraint::Kind;
   if (constraint.kind == Kind::kChoices) return GrammarOfChoices(constraint.choices);
+  if (constraint.kind == Kind::kStructuralTag) {
+    RIVULET_ASSIGN_OR_RETURN(std::string tag,
+                             PlainStructuralTag(constraint.text, "constraint.structural_tag"));
+    return Grammar{Grammar::Kind::kStructuralTag, std::move(tag)};
+  }
   const bool regex = constraint.kind == Kind::kRegex, any = constraint.kind == Kind::kJsonObject;
   RIVULET_ASSIGN_OR_RETURN(
       std::string text,

@@ -13,9 +13,9 @@
 namespace rivulet {
 
 struct Constraint {
-  enum class Kind : uint8_t { kJsonSchema, kJsonObject, kRegex, kChoices };
+  enum class Kind : uint8_t { kJsonSchema, kJsonObject, kRegex, kChoices, kStructuralTag };
   Kind kind = Kind::kJsonObject;
-  std::string text;                  // the schema, or the regular expression
+  std::string text;                  // the schema, the regular expression, or the structural tag
   std::vector<std::string> choices;  // kChoices: the text is one of them
   // The position of the sequence behind which the text begins; absent: where the reply begins.
   std::optional<int64_t> begin_position = std::nullopt;
@@ -28,7 +28,7 @@ struct Constraint {
 
 // What the library compiles. Equal grammars have equal fields.
 struct Grammar {
-  enum class Kind : char { kJsonSchema = 'j', kRegex = 'r', kEbnf = 'e' };
+  enum class Kind : char { kJsonSchema = 'j', kRegex = 'r', kEbnf = 'e', kStructuralTag = 's' };
   Kind kind = Kind::kEbnf;
   std::string text;
   bool operator==(const Grammar&) const = default;

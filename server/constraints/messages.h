@@ -28,6 +28,9 @@ inline constexpr uint16_t kMaxTokensPushed = 8192;            // by one message
 inline constexpr char kLongString[] = "long ";
 inline constexpr int64_t kMaxExpanded = 128;  // more characters make a string a long one
 inline constexpr char kNumber[] = "rivulet number ";
+// The text of Grammar::Kind::kStructuralTag is a structural tag of the library, in which "grammar"
+// is, instead of a grammar, a schema as above between two of these. No JSON contains them.
+inline constexpr char kSchemaBorder = '\0';
 inline constexpr uint16_t kMaxForced = 64;  // tokens of one step
 
 struct ToGrammar {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,7 @@ using Keys = std::vector<absl::string_view>;
 constexpr JsonLimits kLimits = {.max_depth = 64, .max_values = 20000};
 constexpr int64_t kMaxCount = 1 << 16;  // repetitions are states of the grammar
 constexpr int64_t kMaxBound = int64_t{1} << 53;
+constexpr size_t kMaxShownPointer = 400;    // bytes
 constexpr size_t kMaxComparisons = 100000;  // of the schemas of oneOf: 0.3 s
 
 const Keys kAnnotations = {"$comment",    "$defs",      "$schema",     "default",
@@ -71,15 +73,6 @@ const std::map<std::string, std::string> kFormats = {
 // What gives a schema without "type" its type.
 const std::map<std::string, absl::string_view> kImplied = {{"properties", "object"},
                                                            {"items", "array"}};
-
-// A place in the schema, as a JSON pointer.
-struct Place {
-  std::string pointer;
-  Place operator/(absl::string_view key) const {
-    return {absl::StrCat(pointer, "/", absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}}))};
-  }
-  Place operator/(size_t index) const { return *this / absl::StrCat(index); }
-};
 
 const Json* Find(const Json& schema, absl::string_view key) {
   const auto found = schema.is_object() ? schema.find(std::string(key)) : schema.end();
@@ -132,36 +125,35 @@ bool HaveNoneInCommon(const List& a, const List& b) {
 
 class SchemaReader {
  public:
-  SchemaReader(const Json& root, absl::string_view field) : root_(root), field_(field) {}
+  SchemaReader(const Json& root, absl::string_view field, const Place& place)
+      : root_(root), field_(field), place_(place) {}
 
   absl::StatusOr<std::string> Read() {
     if (absl::StrContains(root_.dump(), kNumber)) {
-      return Unsupported(Place(), absl::StrCat("the text \"", kNumber, "\" is reserved"));
+      return Unsupported(place_, absl::StrCat("the text \"", kNumber, "\" is reserved"));
     }
     Json plain = {{"$defs", Json::object()}};
-    RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][0], ReadSchema(root_, Place()));
+    RIVULET_ASSIGN_OR_RETURN(plain["anyOf"][0], ReadSchema(root_, place_));
     for (size_t i = 0; i < targets_.size(); ++i) {  // what a reference names is read once
       const auto [pointer, schema] = targets_[i];
-      RIVULET_ASSIGN_OR_RETURN(plain["$defs"][absl::StrCat(i)], ReadSchema(*schema, {pointer}));
+      RIVULET_ASSIGN_OR_RETURN(plain["$defs"][absl::StrCat(i)],
+                               ReadSchema(*schema, {place_.pointer + pointer}));
     }
     return plain.dump();
   }
 
  private:
   absl::Status Unsupported(const Place& place, absl::string_view why) const {
-    return InvalidField("CONSTRAINT_UNSUPPORTED", field_,
-                        absl::StrCat(field_, ", at ", Quoted(place.pointer), ": ", why, "."));
+    return place.Unsupported(field_, why);
   }
   absl::Status NotAllowed(const Place& place, const Json& value, absl::string_view allowed) const {
-    return Unsupported(
-        place, absl::StrCat("it is ", value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, 80),
-                            "; allowed: ", allowed));
+    return place.NotAllowed(field_, value.dump(-1, ' ', /*ensure_ascii=*/true), allowed);
   }
 
   // Every member of `schema` is an annotation or in `allowed`.
   absl::Status CheckKeys(const Json& schema, const Place& place, const Keys& allowed) const {
     for (const auto& [key, value] : schema.items()) {
-      const bool is_root_id = key == "$id" && place.pointer.empty();
+      const bool is_root_id = key == "$id" && place.pointer == place_.pointer;
       if (is_root_id || absl::c_linear_search(kAnnotations, key)) continue;
       if (absl::c_linear_search(allowed, key)) continue;
       return Unsupported(place / key,
@@ -444,9 +436,7 @@ class SchemaReader {
     if (!counts.empty()) expression = R"([^"\\\x00-\x1f])";
     if (expression.empty() && pattern == nullptr) return absl::OkStatus();
     RIVULET_ASSIGN_OR_RETURN(
-        std::string text,
-        PlainPattern(expression, true, field_,
-                     absl::StrCat(field_, ", at ", Quoted((place / "pattern").pointer))));
+        std::string text, PlainPattern(expression, true, field_, (place / "pattern").In(field_)));
     if (!counts.empty()) {
       const int64_t least = counts.value("minLength", int64_t{0});
       const int64_t most = counts.value("maxLength", int64_t{-1});
@@ -474,6 +464,7 @@ class SchemaReader {
 
   const Json& root_;
   const absl::string_view field_;
+  const Place place_;
   int anchors_ = 0;
   size_t comparisons_ = 0;
   std::vector<std::pair<std::string, const Json*>> targets_;  // of references, with their pointers
@@ -481,13 +472,35 @@ class SchemaReader {
 
 }  // namespace
 
-absl::StatusOr<std::string> PlainSchema(absl::string_view schema, absl::string_view field) {
+Place Place::operator/(absl::string_view key) const {
+  return {absl::StrCat(pointer, "/", absl::StrReplaceAll(key, {{"~", "~0"}, {"/", "~1"}}))};
+}
+
+Place Place::operator/(size_t index) const { return *this / absl::StrCat(index); }
+
+std::string Place::In(absl::string_view field) const {
+  const bool long_one = pointer.size() > kMaxShownPointer;
+  return absl::StrCat(field, ", at \"", absl::CHexEscape(pointer.substr(0, kMaxShownPointer)),
+                      long_one ? "..." : "", "\"");
+}
+
+absl::Status Place::Unsupported(absl::string_view field, absl::string_view why) const {
+  return InvalidField("CONSTRAINT_UNSUPPORTED", field, absl::StrCat(In(field), ": ", why, "."));
+}
+
+absl::Status Place::NotAllowed(absl::string_view field, absl::string_view json,
+                               absl::string_view allowed) const {
+  return Unsupported(field, absl::StrCat("it is ", json.substr(0, 80), "; allowed: ", allowed));
+}
+
+absl::StatusOr<std::string> PlainSchema(absl::string_view schema, absl::string_view field,
+                                        const Place& place) {
   const absl::StatusOr<JsonValue> checked = ParseStrictJson(schema, kLimits);
   if (!checked.ok()) {
     return InvalidField("CONSTRAINT_INVALID", field,
                         absl::StrCat(field, " is refused: ", checked.status().message()));
   }
-  return SchemaReader(Json::parse(schema), field).Read();
+  return SchemaReader(Json::parse(schema), field, place).Read();
 }
 
 }  // namespace rivulet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any schema and any regular expression: a grammar for the library, or one typed error that names a
-// place in the constraint. The first byte chooses.
+// Any schema, any structural tag and any regular expression: a grammar for the library, or one
+// typed error that names a place in the constraint. The first byte chooses.
 #include <nlohmann/json.hpp>
 
 #include "absl/status/statusor.h"
@@ -15,12 +15,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   Constraint constraint;
   const bool schema = data[0] == 'j';
-  constraint.kind = schema ? Constraint::Kind::kJsonSchema : Constraint::Kind::kRegex;
+  const bool tag = data[0] == 's';
+  constraint.kind = schema ? Constraint::Kind::kJsonSchema
+                    : tag  ? Constraint::Kind::kStructuralTag
+                           : Constraint::Kind::kRegex;
   constraint.text.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
   const absl::StatusOr<rivulet::Grammar> grammar = rivulet::GrammarOf(constraint);
   if (grammar.ok()) {
-    // Every character class may grow to the ranges of its complement.
-    Promise(grammar->text.size() <= 4096 + 256 * size, "a grammar is not much longer");
+    // Every character class may grow to the ranges of its complement. A tag may repeat a part of a
+    // schema, up to a limit of its own.
+    Promise(tag || grammar->text.size() <= 4096 + 256 * size, "a grammar is not much longer");
     Promise(!schema || nlohmann::json::accept(grammar->text), "a schema stays JSON");
     Promise(*rivulet::GrammarOf(constraint) == *grammar, "it is a function of the constraint");
     return 0;

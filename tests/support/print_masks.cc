@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // print_masks FILE: which tokens may follow, for tests that compare us with others. FILE is an RWKV
 // World vocabulary; its id 0 ends a text.
-//   stdin   lines of JSON: a string is a schema, of which a text begins; a list are tokens that
-//           were written
+//   stdin   lines of JSON: a string is a schema, of which a text begins; an object is a structural
+//           tag, of which a text begins; a list are tokens that were written
 //   stdout  a line for each: the allowed tokens, one bit each, as 32-bit words in hex; "end";
 //           "dead end"; "error MESSAGE"
 #include <chrono>
@@ -28,10 +28,12 @@ struct Written {
   std::unique_ptr<ConstraintMatcher> matcher;
 };
 
-absl::Status Begin(const std::string& schema, ConstraintCompiler* compiler, Written* text) {
+absl::Status Begin(const nlohmann::ordered_json& said, ConstraintCompiler* compiler,
+                   Written* text) {
   Constraint constraint;
-  constraint.kind = Constraint::Kind::kJsonSchema;
-  constraint.text = schema;
+  const bool schema = said.is_string();
+  constraint.kind = schema ? Constraint::Kind::kJsonSchema : Constraint::Kind::kStructuralTag;
+  constraint.text = schema ? said.get<std::string>() : said.dump();
   const absl::StatusOr<Grammar> grammar = GrammarOf(constraint);
   if (!grammar.ok()) return grammar.status();
   text->matcher.reset();
@@ -63,8 +65,8 @@ int PrintMasks(const char* path) {
   const auto compiler = CreateGrammars(**tokenizer, (*tokenizer)->size(), {});
   Written text;
   for (std::string line; std::getline(std::cin, line);) {
-    const auto said = nlohmann::json::parse(line);
-    const bool begins = said.is_string();
+    const auto said = nlohmann::ordered_json::parse(line);
+    const bool begins = !said.is_array();
     const absl::Status status = begins ? Begin(said, compiler.get(), &text) : absl::OkStatus();
     std::vector<int32_t> tokens;
     if (!begins) tokens = said.get<std::vector<int32_t>>();

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
@@ -285,19 +286,26 @@ absl::Status ReadConstraint(JsonReader* body, v1::GenerateRequest* request) {
     return ReadFormat(std::move(format), request);
   }
   if (!structured) return absl::OkStatus();
-  const std::initializer_list<absl::string_view> kForms = {"json", "regex", "choice",
-                                                           "json_object"};
+  const std::initializer_list<absl::string_view> kForms = {"json", "regex", "choice", "json_object",
+                                                           "structural_tag"};
   RIVULET_ASSIGN_OR_RETURN(JsonReader given, body->Object("structured_outputs", kForms));
   const auto forms = std::ranges::count_if(
       kForms, [&](absl::string_view form) { return given.Find(form) != nullptr; });
   if (forms != 1) {
-    return body->Invalid("structured_outputs", "has ", forms,
-                         " forms; allowed: one of json, regex, choice and json_object");
+    return body->Invalid("structured_outputs", "has ", forms, " forms; allowed: one of ",
+                         absl::StrJoin(kForms, ", "));
   }
   v1::Constraint* const constraint = request->mutable_constraint();
   if (const JsonValue* const schema = given.Find("json"); schema != nullptr) {
     if (schema->kind != Kind::kString) return ReadSchema(&given, "json", request);
     constraint->set_json_schema(schema->text);
+    return absl::OkStatus();
+  }
+  if (const JsonValue* const tag = given.Find("structural_tag"); tag != nullptr) {
+    if (tag->kind != Kind::kString && tag->kind != Kind::kObject) {
+      return given.Invalid("structural_tag", "is ", Describe(*tag), "; allowed: a structural tag");
+    }
+    constraint->set_structural_tag(tag->kind == Kind::kString ? tag->text : ToJson(*tag));
     return absl::OkStatus();
   }
   if (given.Find("regex") != nullptr) return given.Text("regex", constraint->mutable_regex());

@@ -99,7 +99,7 @@ export interface SamplingOptions extends TextOptions {
 }
 
 /**
- * What a text must be: exactly one of the first four, of at most 65,536 bytes. docs/constraints.md
+ * What a text must be: exactly one of the first five, of at most 65,536 bytes. docs/constraints.md
  * says what is enforced; the server refuses the rest (reason CONSTRAINT_UNSUPPORTED).
  */
 export interface Constraint {
@@ -111,6 +111,8 @@ export interface Constraint {
   regex?: string;
   /** One of these texts, at most 1000. */
   choices?: readonly string[];
+  /** What this structural tag describes, an object or its text. */
+  structuralTag?: object | string;
   /** The position of the sequence behind which the text begins; absent: where the reply begins. */
   beginPosition?: number;
   /**

@@ -118,25 +118,24 @@ function cache(value: boolean | PromptCache | undefined): PromptCacheMessage | u
   });
 }
 
-const CONSTRAINT = ['jsonSchema', 'jsonObject', 'regex', 'choices', 'beginPosition', 'after'];
+const FORMS = ['jsonSchema', 'jsonObject', 'regex', 'choices', 'structuralTag'] as const;
 
 function constraint(asked: Constraint | undefined): ConstraintMessage | undefined {
   if (asked === undefined) return undefined;
-  const { jsonSchema, jsonObject, regex, choices, beginPosition, after } = check.options(
-    'constraint',
-    asked,
-    CONSTRAINT,
-  );
-  if ([jsonSchema, jsonObject, regex, choices].filter((form) => form !== undefined).length !== 1)
-    throw new TypeError('constraint: must have one of jsonSchema, jsonObject, regex and choices');
+  const given = check.options('constraint', asked, [...FORMS, 'beginPosition', 'after']);
+  const { jsonSchema, jsonObject, regex, choices, structuralTag, beginPosition, after } = given;
+  if (FORMS.filter((form) => given[form] !== undefined).length !== 1)
+    throw new TypeError(`constraint: must have one of ${FORMS.join(', ')}`);
   const texts = (name: string, list: readonly string[]) => check.list(name, list, check.text);
   const message = ConstraintMessage.fromPartial({
     beginPosition: optional('constraint.beginPosition', beginPosition, check.int64),
     after: optional('constraint.after', after, texts),
   });
+  const json = (value: object | string) => (typeof value === 'string' ? value : JSON.stringify(value));
   if (jsonSchema !== undefined) {
-    const value = typeof jsonSchema === 'string' ? jsonSchema : JSON.stringify(jsonSchema);
-    message.form = { $case: 'jsonSchema', value };
+    message.form = { $case: 'jsonSchema', value: json(jsonSchema) };
+  } else if (structuralTag !== undefined) {
+    message.form = { $case: 'structuralTag', value: json(structuralTag) };
   } else if (regex !== undefined) {
     message.form = { $case: 'regex', value: check.text('constraint.regex', regex) };
   } else if (choices !== undefined) {

@@ -83,6 +83,37 @@ std::string Logged() {
   return text;
 }
 
+xgrammar::Grammar OfSchema(const std::string& schema) {
+  return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
+                                           std::nullopt, /*strict_mode=*/true, kMaxSpaces);
+}
+
+std::string JsonString(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') json += '\\';
+    json += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return json + "\"";
+}
+
+// `text`: that of Grammar::Kind::kStructuralTag.
+xgrammar::Grammar OfStructuralTag(const std::string& text) {
+  std::string tag;
+  bool schema = false;
+  for (size_t begin = 0; begin <= text.size(); schema = !schema) {
+    const size_t end = std::min(text.find(kSchemaBorder, begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    tag += schema ? JsonString(Rewrite(OfSchema(part).ToString())) : part;
+    begin = end + 1;
+  }
+  auto grammar = xgrammar::Grammar::FromStructuralTag(tag);
+  if (const auto* error = std::get_if<xgrammar::StructuralTagError>(&grammar)) {
+    std::visit([](const auto& why) { Fail(Kind::kRefused, why.what()); }, *error);
+  }
+  return std::get<xgrammar::Grammar>(std::move(grammar));
+}
+
 // Reads parts of a message.
 class Reader {
  public:
@@ -144,11 +175,11 @@ class Serving {
     LimitTime(kCompileMillis);
     xgrammar::GrammarCompiler compiler(info_, /*max_threads=*/1, /*cache_enabled=*/false);
     if (kind == 'j') {
-      const auto schema =
-          xgrammar::Grammar::FromJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
-                                            std::nullopt, /*strict_mode=*/true, kMaxSpaces);
+      const xgrammar::Grammar schema = OfSchema(text);
       grammar_ = NeedsRewrite(text) ? compiler.CompileGrammar(Rewrite(schema.ToString()))
                                     : compiler.CompileGrammar(schema);
+    } else if (kind == 's') {
+      grammar_ = compiler.CompileGrammar(OfStructuralTag(text));
     } else {
       grammar_ = kind == 'r' ? compiler.CompileRegex(text) : compiler.CompileGrammar(text);
     }

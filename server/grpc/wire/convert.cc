@@ -215,6 +215,10 @@ absl::StatusOr<Constraint> ToConstraint(const v1::Constraint& wire) {
       constraint.kind = Constraint::Kind::kJsonSchema;
       constraint.text = wire.json_schema();
       break;
+    case v1::Constraint::kStructuralTag:
+      constraint.kind = Constraint::Kind::kStructuralTag;
+      constraint.text = wire.structural_tag();
+      break;
     case v1::Constraint::kRegex:
       constraint.kind = Constraint::Kind::kRegex;
       constraint.text = wire.regex();
@@ -228,7 +232,8 @@ absl::StatusOr<Constraint> ToConstraint(const v1::Constraint& wire) {
       [[fallthrough]];
     case v1::Constraint::FORM_NOT_SET:
       return InvalidField("CONSTRAINT_INVALID", "constraint",
-                          "constraint has none of json_schema, json_object, regex and choices.");
+                          "constraint has none of json_schema, json_object, regex, choices and "
+                          "structural_tag.");
   }
   if (wire.has_begin_position()) constraint.begin_position = wire.begin_position();
   constraint.after.assign(wire.after().begin(), wire.after().end());

@@ -6,22 +6,16 @@ pattern are given to llguidance as a pattern without characters that JSON escape
 
 import argparse
 import json
-import os
-import pathlib
 import random
 import re
-import subprocess
-import tempfile
-import unittest
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 import random_schemas
+from random_schemas import END
 
 SEEDS = argparse.Namespace(states=3000, seed=1)
-BIN_DIR = pathlib.Path(os.environ["RIVULET_BIN_DIR"])
 TOKENS = [b"<end>", *random_schemas.BYTES, *random_schemas.WORDS]
-END = 0
 # White space and separators as ours.
 OPTIONS = {"whitespace_pattern": r"[ \n\r\t]{0,12}", "item_separator": ",", "key_separator": ":", "coerce_one_of": True}
 # The atoms of random_schemas.pattern, without the characters that JSON escapes.
@@ -94,26 +88,11 @@ def of_theirs(schema):
     return {key: of_theirs(value) for key, value in schema.items()} | closed
 
 
-@unittest.skipUnless((BIN_DIR / "rivulet-grammar").exists(), "rivulet-grammar was not built: deploy/setup.sh --constraints")
-class PeerTest(unittest.TestCase):
+class PeerTest(random_schemas.MasksTest):
     @classmethod
     def setUpClass(cls):
-        file = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) / "vocabulary.txt"
-        file.write_text(random_schemas.world_vocabulary())
-        cls.printer = cls.enterClassContext(subprocess.Popen([BIN_DIR / "print_masks", file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        cls.addClassCleanup(cls.printer.stdin.close)
+        super().setUpClass()
         cls.tokenizer = LLTokenizer(TokenizerWrapper(Vocabulary()), slices=[])
-
-    def ours(self, said):
-        """Begins a text of a schema, or adds tokens to it. Returns what may follow."""
-        self.printer.stdin.write(json.dumps(said) + "\n")
-        self.printer.stdin.flush()
-        line = self.printer.stdout.readline().strip()
-        self.assertFalse(line.startswith("error"), f"{said}: {line}")
-        if not re.fullmatch("[0-9a-f]+", line):
-            return {END} if line == "end" else set()
-        words = [int(line[i : i + 8], 16) for i in range(0, len(line), 8)]
-        return {id for id in range(len(TOKENS)) if words[id // 32] >> id % 32 & 1}
 
     def theirs(self, schema):
         matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_json_schema(schema, overrides=OPTIONS))

@@ -2,17 +2,53 @@
 """Random JSON schemas of the keywords in docs/constraints.md, and what the tests that draw them have in common."""
 
 import argparse
+import json
+import os
+import pathlib
+import re
 import string
+import subprocess
 import sys
+import tempfile
 import unittest
 
 BYTES = [bytes([byte]) for byte in range(256)]
 WORDS = [word.encode() for word in ('{"', '":', '", "', '":"', "true", "false", "null", '"}', "]}", '",', "é\"", "the ", "19", "00", "a.b", "-0", "\n  ")]
 
 
-def world_vocabulary():
-    """The file of an RWKV World vocabulary that has BYTES, then WORDS, from id 1 on."""
-    return "".join(f"{id} {token!r} {len(token)}\n" for id, token in enumerate(BYTES + WORDS, 1))
+BIN_DIR = pathlib.Path(os.environ["RIVULET_BIN_DIR"])
+END = 0  # ends a text
+
+
+def world_vocabulary(words=WORDS):
+    """The file of an RWKV World vocabulary that has BYTES, then words, from id 1 on."""
+    return "".join(f"{id} {token!r} {len(token)}\n" for id, token in enumerate(BYTES + words, 1))
+
+
+@unittest.skipUnless((BIN_DIR / "rivulet-grammar").exists(), "rivulet-grammar was not built: deploy/setup.sh --constraints")
+class MasksTest(unittest.TestCase):
+    """A test with a text, of which it knows what may follow."""
+
+    WORDS = WORDS
+
+    @classmethod
+    def setUpClass(cls):
+        cls.tokens = [b"<end>", *BYTES, *cls.WORDS]
+        file = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())) / "vocabulary.txt"
+        file.write_text(world_vocabulary(cls.WORDS))
+        cls.printer = cls.enterClassContext(subprocess.Popen([BIN_DIR / "print_masks", file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        cls.addClassCleanup(cls.printer.stdin.close)
+
+    def ours(self, said):
+        """Begins a text of a schema or of a structural tag, or adds tokens to it. Returns what may follow."""
+        self.printer.stdin.write(json.dumps(said) + "\n")
+        self.printer.stdin.flush()
+        line = self.printer.stdout.readline().strip()
+        self.assertFalse(line.startswith("error"), f"{said}: {line}")
+        if not re.fullmatch("[0-9a-f]+", line):
+            return {END} if line == "end" else set()
+        words = [int(line[i : i + 8], 16) for i in range(0, len(line), 8)]
+        return {id for id in range(len(self.tokens)) if words[id // 32] >> id % 32 & 1}
 
 
 def main(options, description):

@@ -31,6 +31,8 @@ class Person(BaseModel):
 
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "k": {"enum": [1, 2.5, None, "é"]}}, "required": ["name", "k"]}
+TAG = {"type": "structural_tag", "format": {"type": "tag", "begin": "<", "content": {"type": "json_schema", "json_schema": {"const": 1}}, "end": ">"}}
+TAG["format"]["content"] = {"type": "optional", "content": TAG["format"]["content"]}
 BAD = {"type": "object", "properties": {"a/b": {"type": "array", "uniqueItems": True}}}
 POINTER = 'at "/properties/a~1b/uniqueItems"'
 
@@ -70,6 +72,7 @@ class FormsTest(unittest.TestCase):
         for given, check in (
             ({"json": SCHEMA}, lambda text: json.loads(text).keys() == {"name", "k"}), ({"regex": "[A-C]{3}"}, lambda text: set(text) <= set("ABC")),
             ({"choice": ["yes", "no"]}, lambda text: text in ("yes", "no")), ({"json_object": True}, lambda text: text.startswith("{")),
+            ({"structural_tag": TAG}, lambda text: text in ("<1>", "<>")), ({"structural_tag": json.dumps(TAG)}, lambda text: text in ("<1>", "<>")),
         ):  # fmt: skip
             answer = self.chat(extra_body={"structured_outputs": given}, seed=2).choices[0].message.content
             self.assertTrue(check(answer), (given, answer))
@@ -86,6 +89,8 @@ class FormsTest(unittest.TestCase):
             ({"extra_body": {"structured_outputs": {"regex": "a", "json": True}}}, "structured_outputs", "INVALID_PARAMETER", "got json, regex"),
             ({"extra_body": {"structured_outputs": {"regex": 1}}}, "structured_outputs.regex", "INVALID_PARAMETER", "1"),
             ({"extra_body": {"structured_outputs": {"regex": "a(?=b)"}}}, "structured_outputs.regex", "CONSTRAINT_UNSUPPORTED", "structured_outputs.regex, byte 1"),
+            ({"extra_body": {"structured_outputs": {"structural_tag": 1}}}, "structured_outputs.structural_tag", "INVALID_PARAMETER", "a structural tag; got 1"),
+            ({"extra_body": {"structured_outputs": {"structural_tag": {}}}}, "structured_outputs.structural_tag", "CONSTRAINT_UNSUPPORTED", "structured_outputs.structural_tag, at"),
             ({"extra_body": {"structured_outputs": {"choice": []}}}, "structured_outputs.choice", "CONSTRAINT_INVALID", "has 0 texts"),
             ({"response_format": {"type": "text"}, "extra_body": {"structured_outputs": {"choice": ["a"]}}}, "structured_outputs", "INVALID_PARAMETER", ""),
             ({"response_format": {"type": "json_object"}, "extra_body": {"ignore_eos": True}}, "ignore_eos", "CONSTRAINT_INVALID", "constraint"),
@@ -113,6 +118,8 @@ class FormsTest(unittest.TestCase):
         self.assertIs(reply.samples[0].finish.reason, rivulet.FinishReason.CONSTRAINT)
         self.assertEqual(generate(SCHEMA).parsed.keys(), {"name", "k"})
         self.assertIn(generate(rivulet.Constraint(choices=["yes", "no"])).text, ("yes", "no"))
+        for tag in (TAG, json.dumps(TAG)):
+            self.assertIn(generate(rivulet.Constraint(structural_tag=tag)).text, ("<1>", "<>"))
         after = generate(rivulet.Constraint(regex="[0-9]{4}", after=["."])).text
         self.assertRegex(after, r"^[^.]*\.[0-9]{4}$")
         with self.assertRaisesRegex(ValueError, "Expecting|Unterminated"):

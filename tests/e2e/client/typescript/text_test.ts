@@ -58,6 +58,9 @@ test('a constraint says what the text is', async () => {
   assert.equal((await ask({ choices: ['the and'], beginPosition: 1 })).text, ' and');
   // It begins behind the prompt's "and".
   assert.equal((await ask({ choices: ['aa'], after: ['the', 'and'] }, [START, AND])).text, 'aa');
+  const structuralTag = { type: 'structural_tag', format: { type: 'const_string', value: 'aa' } };
+  for (const tag of [structuralTag, JSON.stringify(structuralTag)])
+    assert.equal((await ask({ structuralTag: tag })).text, 'aa');
   const quoted = ask({ jsonSchema: { type: 'string' } }); // the vocabulary has no quotation mark
   await assert.rejects(
     quoted,
@@ -65,7 +68,7 @@ test('a constraint says what the text is', async () => {
   );
   assert.throws(() => ask({ jsonObject: true, regex: 'a' }), {
     name: 'TypeError',
-    message: 'constraint: must have one of jsonSchema, jsonObject, regex and choices',
+    message: 'constraint: must have one of jsonSchema, jsonObject, regex, choices, structuralTag',
   });
 });
 

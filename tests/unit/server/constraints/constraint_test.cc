@@ -149,6 +149,100 @@ TEST(SchemaTest, EverythingElseIsRefusedWithItsPointer) {
   }
 }
 
+std::string Tag(const std::string& format) {
+  return R"({"type":"structural_tag","format":)" + format + "}";
+}
+std::string Xml(const std::string& schema) {
+  return R"({"type":"json_schema","style":"qwen_xml","json_schema":)" + schema + "}";
+}
+
+TEST(StructuralTagTest, EverythingElseIsRefusedWithItsPointer) {
+  std::string deep = R"({"type":"any_text"})", pointer = "/format";
+  for (int i = 0; i < 16; ++i) {
+    deep = R"({"type":"star","content":)" + deep + "}";
+    pointer += "/content";
+  }
+  // A parameter with ten thousand branches.
+  std::string wide = R"({"properties":{"p":{"$ref":"#/$defs/0"}},"$defs":{)";
+  for (int i = 0; i < 4; ++i) {
+    const std::string next = absl::StrCat(R"({"$ref":"#/$defs/)", i + 1, R"("})");
+    absl::StrAppend(&wide, "\"", i, R"(":{"anyOf":[)", next);
+    for (int j = 0; j < 9; ++j) absl::StrAppend(&wide, ",", next);
+    wide += "]},";
+  }
+  wide += R"("4":{"type":"null"}}})";
+  const std::string tag = R"({"begin":"<a>","content":{"type":"any_text"},"end":"</a>"})";
+  const auto triggered = [&](const std::string& triggers, const std::string& more) {
+    return R"({"type":"triggered_tags","tags":[)" + tag + R"(],"triggers":)" + triggers + more +
+           "}";
+  };
+  const std::pair<std::string, std::string> rows[] = {
+      {"5", ""},
+      {R"({"format":{"type":"any_text"}})", "/type"},
+      {R"({"type":"structural_tag","format":{"type":"any_text"},"x":1})", "/x"},
+      {R"({"type":"structural_tag"})", "/format"},
+      {Tag(R"({})"), "/format/type"},
+      {Tag(R"({"type":"grammar","grammar":"root ::= \"a\""})"), "/format/type"},
+      {Tag(R"({"type":["tag"]})"), "/format/type"},
+      {Tag(R"({"type":"any_text","max_chars":1})"), "/format/max_chars"},
+      {Tag(R"({"type":"any_text","excludes":[""]})"), "/format/excludes"},
+      {Tag(R"({"type":"const_string","value":1})"), "/format/value"},
+      {Tag(R"({"type":"sequence","elements":[]})"), "/format/elements"},
+      {Tag(R"({"type":"or","elements":[{"type":"any_text"},7]})"), "/format/elements/1"},
+      {Tag(R"({"type":"plus"})"), "/format/content"},
+      {Tag(deep), pointer},
+      {Tag(R"({"type":"regex","pattern":"a**"})"), "/format/pattern"},
+      {Tag(R"({"type":"regex","pattern":1})"), "/format/pattern"},
+      {Tag(R"({"type":"tag","begin":"","content":{"type":"any_text"},"end":"b"})"),
+       "/format/begin"},
+      {Tag(R"({"type":"tag","begin":"a","content":{"type":"any_text"},"end":[]})"), "/format/end"},
+      {Tag(R"({"type":"tag","begin":"a","content":{"type":"any_text"},"end":["b",""]})"),
+       "/format/end"},
+      {Tag(R"({"type":"tags_with_separator","tags":[{"type":"any_text"}],"separator":""})"),
+       "/format/tags/0/type"},
+      {Tag(R"({"type":"tags_with_separator","separator":"","tags":[]})"), "/format/tags"},
+      {Tag(triggered(R"(["<a>"])", R"(,"at_least_one":1)")), "/format/at_least_one"},
+      {Tag(triggered(R"([])", "")), "/format/tags/0/begin"},
+      {Tag(triggered(R"(["<b>"])", "")), "/format/tags/0/begin"},
+      {Tag(triggered(R"(["<a>","x"])", "")), "/format/triggers/1"},
+      {Tag(triggered(R"(["<a","<"])", "")), "/format/triggers/1"},
+      {Tag(triggered(R"(["<a>"])", R"(,"excludes":["x<a>y"])")), "/format/triggers/0"},
+      {Tag(triggered(R"(["<a>"])", R"(,"excludes":["a"])")), "/format/triggers/0"},
+      {Tag(R"({"type":"tag","begin":"a","end":">","content":)" + triggered(R"(["<a>"])", "") + "}"),
+       "/format/content/triggers/0"},
+      {Tag(R"({"type":"json_schema","style":"glm_xml","json_schema":true})"), "/format/style"},
+      {Tag(R"({"type":"json_schema"})"), "/format/json_schema"},
+      {Tag(R"({"type":"json_schema","json_schema":{"properties":{"a":{"not":{}}}}})"),
+       "/format/json_schema/properties/a/not"},
+      {Tag(R"({"type":"json_schema","json_schema":{"$ref":"#/$defs/a","$defs":{"a":{"if":1}}}})"),
+       "/format/json_schema/$defs/a/if"},
+      {Tag(Xml(R"({"type":"array"})")), "/format/json_schema"},
+      {Tag(Xml(R"({"type":"object","maxProperties":1})")), "/format/json_schema"},
+      {Tag(Xml(R"({"anyOf":[{"type":"object"},{"type":"object"}]})")), "/format/json_schema"},
+      {Tag(Xml(R"({"$ref":"#"})")), "/format/json_schema"},
+      {Tag(Xml(R"({"properties":{"a>":{}}})")), "/format/json_schema/properties/a>"},
+      {Tag(Xml(R"({"properties":{"":{}}})")), "/format/json_schema/properties/"},
+      {Tag(Xml(R"({"properties":{"a":{"type":"string","maxLength":129}}})")),
+       "/format/json_schema/properties/a"},
+      {Tag(Xml(R"({"properties":{"a":{"enum":["b","\n</parameter>"]}}})")),
+       "/format/json_schema/properties/a"},
+      {Tag(Xml(R"({"properties":{"a":{"anyOf":[{"$ref":"#/properties/a"}]}}})")),
+       "/format/json_schema/properties/a"},
+      {Tag(Xml(wide)), "/format/json_schema/properties/p"},
+  };
+  for (const auto& [text, at] : rows) {
+    const absl::StatusOr<std::string> plain = Plain(Constraint::Kind::kStructuralTag, text);
+    ASSERT_FALSE(plain.ok()) << text << " " << *plain;
+    const ErrorDetail detail = GetErrorDetail(plain.status());
+    EXPECT_EQ(detail.reason, "CONSTRAINT_UNSUPPORTED") << text;
+    EXPECT_EQ(detail.field, "constraint.structural_tag") << text;
+    const std::string place = "constraint.structural_tag, at \"" + at + "\"";
+    EXPECT_EQ(plain.status().message().substr(0, place.size()), place) << text;
+  }
+  const absl::Status status = Plain(Constraint::Kind::kStructuralTag, "{").status();
+  EXPECT_EQ(GetErrorDetail(status).reason, "CONSTRAINT_INVALID");
+}
+
 TEST(PatternTest, IsWrittenWithSetsOfCodePoints) {
   const std::pair<std::string, std::string> rows[] = {
       {"^ab$", R"(\u{61}\u{62})"},

@@ -176,6 +176,147 @@ TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
   }
 }
 
+// Structural tags: of a format, of calls in free text, of parameters in XML and of one of them.
+std::string StructuralTagOf(const std::string& format) {
+  return R"({"type":"structural_tag","format":)" + format + "}";
+}
+std::string Triggered(const std::string& more) {
+  return StructuralTagOf(
+      R"({"type":"triggered_tags","triggers":["<f>"],"tags":[{"begin":"<f>","content":)"
+      R"({"type":"json_schema","json_schema":{"enum":[0.1,"</"]}},"end":"</f>"}])" +
+      more + "}");
+}
+std::string Parameters(const std::string& schema) {
+  return StructuralTagOf(R"({"type":"json_schema","style":"qwen_xml","json_schema":)" + schema +
+                         "}");
+}
+std::string Parameter(const std::string& schema) {
+  return Parameters(R"({"properties":{"a":)" + schema +
+                    R"(},"required":["a"],"$defs":{"s":{"type":"string"},"u":{"enum":[7,"u"]}}})");
+}
+std::string Written(const std::string& value) {
+  return "<parameter=a>\n" + value + "\n</parameter>";
+}
+
+TEST_F(GrammarsTest, EveryFormatOfAStructuralTagIsEnforced) {
+  struct Row {
+    std::string tag;
+    std::vector<std::string> good, bad;
+  };
+  const std::string call = "<f>0.1</f>";
+  const Row rows[] = {
+      {StructuralTagOf(
+           R"({"type":"sequence","elements":[{"type":"optional","content":{"type":"const_string","value":"x\n\"\\"}},)"
+           R"({"type":"plus","content":{"type":"regex","pattern":"[ab]c?"}},{"type":"star","content":)"
+           R"({"type":"const_string","value":"d"}},{"type":"or","elements":[{"type":"const_string","value":""},)"
+           R"({"type":"regex","pattern":"^$"},{"type":"const_string","value":"1"}]}]})"),
+       {"a", "x\n\"\\acbdd1", "bd"},
+       {"x\n\"\\", "da", "a11", "xa"}},
+      {StructuralTagOf(R"({"type":"any_text","excludes":["ab"]})"),
+       {"", "a\nb</f>"},
+       {"ab", "xaby"}},
+      {StructuralTagOf(
+           R"({"type":"tag","begin":"<","content":{"type":"any_text"},"end":[">","$$"]})"),
+       {"<>", "<a$b$$", "<<>"},
+       {"<a>b>", "<a$$$$", "a>", "<"}},
+      {StructuralTagOf(
+           R"({"type":"tags_with_separator","separator":", ","tags":[{"type":"tag","begin":"<",)"
+           R"("content":{"type":"regex","pattern":"a"},"end":">"}]})"),
+       {"", "<a>", "<a>, <a>"},
+       {"<a>, ", "<a><a>", "<>"}},
+      {StructuralTagOf(
+           R"({"type":"tags_with_separator","separator":"","tags":[{"begin":"<",)"
+           R"("content":{"type":"regex","pattern":"a"},"end":">"}],"at_least_one":true,"stop_after_first":true})"),
+       {"<a>"},
+       {"", "<a><a>"}},
+      {Triggered(""),
+       {"", "a<f", "a" + call + call + "b"},
+       {"a<f>", "<f>a", "<f>0.10000000000000001</f>", call + "<f>"}},
+      {Triggered(R"(,"excludes":["b"])"), {"a" + call + "a"}, {"b", call + "b"}},
+      {Triggered(R"(,"at_least_one":true)"), {call, call + "b<f>\"</\"</f>"}, {"", "a" + call}},
+      {Triggered(R"(,"stop_after_first":true)"), {"", "a" + call}, {call + "a", call + call}},
+      {Triggered(R"(,"stop_after_first":true,"at_least_one":true)"), {call}, {"", "a", call + "a"}},
+      // Parameters in XML: those that are named, in their order.
+      {Parameters(
+           R"({"properties":{"a":{"type":"null"},"b":{"type":"boolean"},"c":{}},"required":["b"]})"),
+       {"<parameter=b>\ntrue\n</parameter>",
+        Written("null") + "\n<parameter=b>\ntrue\n</parameter><parameter=c>\n\n</parameter>\n"},
+       {"", Written("null"), "<parameter=b>\ntrue\n</parameter>" + Written("null"),
+        "<parameter=b>true</parameter>", "<parameter=b>\ntrue\n</parameter>\n\n"}},
+      {Parameters(R"({"type":"object"})"),
+       {"", Written("x") + "<parameter=b-1>\n[\n</parameter>"},
+       {"x", "<parameter=a b>\nx\n</parameter>"}},
+      {Parameters("true"), {"", Written("x")}, {"{}"}},
+      {Parameters(R"({"type":"object","additionalProperties":false})"), {""}, {Written("x")}},
+      {Parameters(
+           R"({"$ref":"#/$defs/o","$defs":{"o":{"type":"object","additionalProperties":{"type":"null"}}}})"),
+       {Written("null")},
+       {Written("x")}},
+      // A string is its text, and may be anything but the end of a parameter.
+      {Parameter(R"({"type":"string"})"),
+       {Written(""), Written("\"a\n</parameter</parameter>\n\\")},
+       {Written("a") + "\n" + Written("b"), "", Written("\n</parameter>")}},
+      {Parameter(R"({"$ref":"#/$defs/s"})"), {Written("a b")}, {"a b"}},
+      {Parameter(R"({"type":"string","pattern":"^[^a]+$"})"),
+       {Written("<>")},
+       {Written("a"), Written("\n"), Written("")}},
+      {Parameter(R"({"type":"string","maxLength":2})"),
+       {Written(""), Written("</")},
+       {Written("abc"), Written("\n")}},
+      {Parameter(R"({"type":"string","format":"date"})"),
+       {Written("2026-11-30")},
+       {Written("2026-13-01"), Written("\"2026-11-30\"")}},
+      {Parameter(R"({"enum":["a b","1",null,0.1,["c"]]})"),
+       {Written("a b"), Written("1"), Written("null"), Written("0.1"), Written(R"(["c"])")},
+       {Written("\"a b\""), Written("c"), Written("rivulet number 0.1"), Written("")}},
+      // JSON of every other value.
+      {Parameter(R"({"type":["integer","null"],"maximum":9})"),
+       {Written("9"), Written("null")},
+       {Written("10"), Written("x"), Written("\"9\"")}},
+      {Parameter(
+           R"({"anyOf":[{"$ref":"#/$defs/u"},{"type":"array","items":{"$ref":"#/$defs/s"}}]})"),
+       {Written("u"), Written("7"), Written(R"(["u"])")},
+       {Written("[u]"), Written("\"u\""), Written("8")}},
+      {Parameter(
+           R"({"type":"object","properties":{"s":{"type":"string","minLength":2,"maxLength":200}}})"),
+       {Written("{}"), Written("{\n\"s\": \"" + std::string(200, 'x') + "\"}")},
+       {Written("{\"s\":\"" + std::string(201, 'x') + "\"}"), Written("{\"s\":\"x\"}"),
+        Written("")}},
+  };
+  for (const Row& row : rows) {
+    const auto grammar = Compile(Kind::kStructuralTag, row.tag);
+    ASSERT_EQ(Await(*grammar), absl::OkStatus()) << row.tag;
+    for (const std::string& text : row.good) {
+      EXPECT_TRUE(Accepts(grammar.get(), text)) << row.tag << " " << text;
+    }
+    for (const std::string& text : row.bad) {
+      EXPECT_FALSE(Accepts(grammar.get(), text)) << row.tag << " " << text;
+    }
+  }
+}
+
+TEST_F(GrammarsTest, StructuralTagsHaveTheRulesOfOtherConstraints) {
+  const auto once = Compile(Kind::kStructuralTag, Triggered(R"(,"stop_after_first":true)"));
+  ASSERT_EQ(Await(*once), absl::OkStatus());
+  auto matcher = once->NewMatcher({.forced = true, .end_tokens = {kEnd}});
+  // In free text no control token follows, and no token without a text.
+  EXPECT_TRUE(Allows(Next(matcher.get(), ""), kEnd));
+  matcher = once->NewMatcher({.forced = true});
+  const ConstraintStep& free = Next(matcher.get(), "");
+  EXPECT_TRUE(Allows(free, 'z') && Allows(free, kTrue));
+  EXPECT_FALSE(Allows(free, kEnd) || Allows(free, kEnd + 1));
+  Next(matcher.get(), "a<f>0.1<");
+  EXPECT_EQ(matcher->step()->kind, StepKind::kEnd);  // complete, and nothing may follow
+  EXPECT_EQ(std::string(matcher->step()->forced.begin(), matcher->step()->forced.end()), "/f>");
+  const auto late = once->NewMatcher({.end_tokens = {kEnd}, .after = {"</think>"}});
+  EXPECT_FALSE(Allows(Next(late.get(), "<f>z"), kEnd));
+  EXPECT_EQ(Next(late.get(), "</think><f>0.1</f>").kind, StepKind::kEnd);
+  EXPECT_EQ(
+      ReasonOf(Await(*Compile(Kind::kStructuralTag,
+                              StructuralTagOf(R"({"type":"const_string","value":"\u00e9"})")))),
+      "CONSTRAINT_NOT_SPELLABLE");
+}
+
 TEST_F(GrammarsTest, LongStringsHaveTheirLengths) {
   const std::string schema =
       R"({"properties":{"a":{"type":"string","minLength":150,"maxLength":300},)"

@@ -66,13 +66,14 @@ class PromptCache:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What the text of each sample must be: exactly one of the first four, of at most 65,536 bytes. docs/constraints.md says
+    """What the text of each sample must be: exactly one of the first five, of at most 65,536 bytes. docs/constraints.md says
     what is enforced; the server refuses the rest (InvalidArgument, reason CONSTRAINT_UNSUPPORTED).
 
     json_schema: JSON that satisfies this JSON schema, a mapping or its text
     json_object: any JSON object
     regex: a text that this regular expression matches as a whole
     choices: one of these texts, at most 1000
+    structural_tag: what this structural tag describes, a mapping or its text
     begin_position: the position of the sequence behind which the text begins; None: where the reply begins
     after: the text begins behind the first of these that is written, such as "</think>"; at most 8, of 1 to 64 bytes; empty: at
         once
@@ -82,6 +83,7 @@ class Constraint:
     json_object: bool = False
     regex: str | None = None
     choices: Sequence[str] | None = None
+    structural_tag: Mapping[str, Any] | str | None = None
     begin_position: int | None = None
     after: Sequence[str] = ()
 
@@ -396,14 +398,18 @@ def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
         given = Constraint(given)
     if not isinstance(given, Constraint):
         raise TypeError(f"constraint: must be a Constraint, a JSON schema or a class of pydantic; got {given!r}")
-    given_forms = {"json_schema": given.json_schema, "json_object": given.json_object or None, "regex": given.regex, "choices": given.choices}
+    given_forms = {
+        "json_schema": given.json_schema, "json_object": given.json_object or None, "regex": given.regex, "choices": given.choices,
+        "structural_tag": given.structural_tag,
+    }  # fmt: skip
     forms = {name: value for name, value in given_forms.items() if value is not None}
     if len(forms) != 1:
         raise ValueError(f"constraint: must have one of {', '.join(given_forms)}; got {', '.join(forms) or 'none of them'}")
     [(form, value)] = forms.items()
     to = message.constraint
-    if form == "json_schema":
-        to.json_schema = text("constraint.json_schema", value if isinstance(value, str) else _json("constraint.json_schema", value))
+    if form in ("json_schema", "structural_tag"):
+        name = f"constraint.{form}"
+        setattr(to, form, text(name, value if isinstance(value, str) else _json(name, value)))
     elif form == "regex":
         to.regex = text("constraint.regex", value)
     elif form == "json_object":

@@ -106,6 +106,9 @@ TEST(BatchLineTest, ReadsTheFormOfAText) {
       {R"("structured_outputs":{"json":{"type":"null"}})", R"(json_schema: "{\"type\":\"null\"}")"},
       {R"("structured_outputs":{"regex":"a+"})", R"(regex: "a+")"},
       {R"("structured_outputs":{"choice":["a","b"]})", R"(choices { texts: "a" texts: "b" })"},
+      {R"("structured_outputs":{"structural_tag":{"format":{}}})",
+       R"(structural_tag: "{\"format\":{}}")"},
+      {R"("structured_outputs":{"structural_tag":"{}"})", R"(structural_tag: "{}")"},
       {R"("structured_outputs":{"json_object":true})", "json_object: true"}};
   for (const auto& [form, expected] : forms) {
     const BatchLine line = Parsed(absl::StrCat(R"({"prompt":"a",)", form, "}"));
@@ -176,6 +179,8 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
        "UNSUPPORTED_PARAMETER", "response_format.schema", ""},
       {R"({"prompt":"a","structured_outputs":{"json":5}})", "INVALID_PARAMETER",
        "structured_outputs.json", "is 5; allowed: a JSON schema"},
+      {R"({"prompt":"a","structured_outputs":{"structural_tag":[]}})", "INVALID_PARAMETER",
+       "structured_outputs.structural_tag", "allowed: a structural tag"},
       {R"({"prompt":"a","structured_outputs":{"regex":"a","choice":["a"]}})", "INVALID_PARAMETER",
        "structured_outputs", "has 2 forms"},
       {R"({"prompt":"a","structured_outputs":{}})", "INVALID_PARAMETER", "structured_outputs",

@@ -59,6 +59,7 @@ def _logit_bias(value: Any) -> dict[int, Any]:
 _STRUCTURED: dict[str, tuple[str, tuple[type, ...], str]] = {
     "json": ("json_schema", (dict, str, bool), "a JSON schema"), "json_object": ("json_object", (bool,), "true"),
     "regex": ("regex", (str,), "a string"), "choice": ("choices", (list,), "an array of strings"),
+    "structural_tag": ("structural_tag", (dict, str), "a structural tag"),
 }  # fmt: skip
 
 
