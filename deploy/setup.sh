@@ -15,7 +15,7 @@ packages=(
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
   libpcre2-dev libutf8proc-dev prometheus-cpp-dev libhiredis-dev
-  python3-jinja2 python3-venv
+  python3-jinja2 python3-regex python3-venv
 )
 unit_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl python3)
 test_packages=(

@@ -256,8 +256,11 @@ void Model::FinishText() {
   if (text_.tokenizer != nullptr) config_.content.type = ContentType::kText;
   if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
   if (!text_.response_template.json.empty()) return;
+  std::string shown = text_.chat_template;
+  for (const SpecialToken& token : text_.special_tokens)
+    absl::StrAppend(&shown, "\n", token.content);
   text_.response_template =
-      BuiltInResponseTemplate(config_.kind(), text_.chat_template).value_or(ResponseTemplate());
+      BuiltInResponseTemplate(config_.kind(), shown).value_or(ResponseTemplate());
 }
 
 }  // namespace rivulet

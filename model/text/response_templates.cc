@@ -25,11 +25,11 @@ constexpr char kLfm2[] =
     R"json("content":"python-call-list","transform_each":true,"transform":{"type":"function",)json"
     R"json("function":{"name":"{name}","arguments":"{arguments}"}}}}})json";
 
-// Only checkpoints whose chat template shows tool calls in this form write them so: Qwen3.5's own,
-// and for example not a small model that was trained on a template of its own.
+// Only checkpoints that show tool calls in this form write them so: Qwen3.5's own in the chat
+// template, LFM2's by a control token; and for example not a small model with its own template.
 struct BuiltIn {
   const char* model_type;  // of its text model, and what a GGUF file is presented as
-  const char* shows;       // in the chat template
+  const char* shows;
   const char* name;
   const char* json;
 };
@@ -43,10 +43,10 @@ constexpr BuiltIn kBuiltIn[] = {
 }  // namespace
 
 std::optional<ResponseTemplate> BuiltInResponseTemplate(absl::string_view model_type,
-                                                        absl::string_view chat_template) {
+                                                        absl::string_view shown) {
   for (const BuiltIn& built_in : kBuiltIn) {
     if (model_type != built_in.model_type) continue;
-    if (!absl::StrContains(chat_template, built_in.shows)) return std::nullopt;
+    if (!absl::StrContains(shown, built_in.shows)) return std::nullopt;
     return ResponseTemplate{built_in.json, built_in.name};
   }
   return std::nullopt;

@@ -16,9 +16,10 @@ struct ResponseTemplate {
   std::string name;  // of a built-in one; "": the json is from a file
 };
 
-// Of models that write tool calls as `chat_template` shows them. `model_type`: ModelConfig::kind().
-// nullopt: nobody has said how such a model's replies are divided.
+// Of models that write tool calls as these texts show. `model_type`: ModelConfig::kind(). `shown`:
+// the chat template and the control tokens. nullopt: nobody has said how such a model's replies are
+// divided.
 std::optional<ResponseTemplate> BuiltInResponseTemplate(absl::string_view model_type,
-                                                        absl::string_view chat_template);
+                                                        absl::string_view shown);
 
 }  // namespace rivulet

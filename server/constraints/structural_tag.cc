@@ -89,7 +89,9 @@ Texts TextsOf(const Json& value) {
   return value.is_array() ? value.get<Texts>() : Texts{value.get<std::string>()};
 }
 
-bool IsMark(const Json& value) { return value.is_string() && value != ""; }
+bool IsMark(const Json& value) {
+  return value.is_string() && !value.get_ref<const Json::string_t&>().empty();
+}
 bool AreMarks(const Json& value) { return value.is_array() && absl::c_all_of(value, IsMark); }
 
 // Parameters in XML, as models of Qwen's write calls: the text of an object, whose rewritten schema

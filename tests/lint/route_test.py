@@ -12,7 +12,8 @@ FOLDERS = ("engine", "engine/loop", "engine/policy", "engine/replicas", "engine/
 BESIDE = {
     "engine/clock": "times", "engine/engine_parts": "tests", "engine/load": "GetLoad", "engine/loop/host_memory": "start",
     "engine/session_command": "sessions", "engine/session_calls": "sessions", "engine/sequences/live_session_command": "sessions",
-    "engine/sequences/sample_constraint": "constraints", "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
+    "engine/sequences/sample_constraint": "constraints", "engine/sequences/end_mask": "min_tokens",
+    "engine/sequences/reasoning_counter": "reasoning", "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
     "grpc/calls/reflection_guard": "reflection", "grpc/calls/unknown_methods": "unknown methods",
     **{f"engine/replicas/{name}": "replicas" for name in ("loop_mailbox", "replicated_lookups", "replicated_records", "replicated_sessions", "replicated_states")},
     "grpc/wire/convert_session": "sessions", "grpc/wire/error_counts": "errors", "grpc/wire/serialized": "snapshots", "grpc/wire/wire_field": "errors",

@@ -177,6 +177,11 @@ absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
   if (ids != nullptr) {
     RIVULET_RETURN_IF_ERROR(AddIds(*ids, "stop_token_ids", stop->mutable_token_ids()));
   }
+  RIVULET_RETURN_IF_ERROR(
+      IfThere(body, "include_stop_str_in_output", Kind::kBool,
+              [stop](const JsonValue& v) { stop->set_include_string(v.boolean); }));
+  RIVULET_RETURN_IF_ERROR(IfThere(body, "min_tokens", Kind::kInteger,
+                                  [stop](const JsonValue& v) { stop->set_min_tokens(v.integer); }));
   return IfThere(body, "ignore_eos", Kind::kBool,
                  [stop](const JsonValue& v) { stop->set_ignore_eos(v.boolean); });
 }
@@ -219,11 +224,6 @@ absl::Status ReadMaxTokens(JsonReader* body, bool is_chat, v1::GenerateRequest* 
   return absl::OkStatus();
 }
 
-bool IsSame(const JsonValue& a, const JsonValue& b) {
-  return a.kind == b.kind && a.boolean == b.boolean && a.text == b.text && a.keys == b.keys &&
-         std::equal(a.items.begin(), a.items.end(), b.items.begin(), b.items.end(), IsSame);
-}
-
 // OpenAI's fields for which the gateway accepts only one value, or that have no effect.
 absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
   RIVULET_RETURN_IF_ERROR(body->Only("stream", "false"));
@@ -234,20 +234,6 @@ absl::Status ReadOthers(JsonReader* body, bool is_chat, int samples) {
     RIVULET_RETURN_IF_ERROR(body->Only("echo", "false"));
     RIVULET_RETURN_IF_ERROR(body->Only("suffix", "\"\""));
     return body->Only("best_of", absl::StrCat(samples));
-  }
-  body->Known({"parallel_tool_calls", "prediction"});
-  constexpr std::pair<const char*, const char*> kOnly[] = {{"tools", "[]"},
-                                                           {"functions", "[]"},
-                                                           {"tool_choice", R"("none")"},
-                                                           {"function_call", R"("none")"},
-                                                           {"modalities", R"(["text"])"},
-                                                           {"store", "false"}};
-  for (const auto& [name, supported] : kOnly) {
-    const JsonValue* const value = body->Find(name);
-    if (value == nullptr) continue;
-    RIVULET_ASSIGN_OR_RETURN(const JsonValue only, ParseStrictJson(supported, JsonLimits()));
-    if (IsSame(*value, only)) continue;
-    return body->Unsupported(name, "is ", Describe(*value), "; supported: ", supported);
   }
   return absl::OkStatus();
 }
@@ -330,6 +316,9 @@ absl::Status ReadGenerate(JsonReader* body, bool is_chat, BatchLine* line,
   RIVULET_RETURN_IF_ERROR(
       IfThere(body, "parse_special_tokens", Kind::kBool,
               [&](const JsonValue& v) { request->set_parse_special_tokens(v.boolean); }));
+  RIVULET_RETURN_IF_ERROR(
+      IfThere(body, "skip_special_tokens", Kind::kBool,
+              [&](const JsonValue& v) { request->set_skip_special_tokens(v.boolean); }));
   RIVULET_RETURN_IF_ERROR(body->Bool("return_token_ids", &line->tokens_wanted, false));
   int samples = 1;
   RIVULET_RETURN_IF_ERROR(body->Int("n", 1, 1024, &samples, 1));
@@ -345,46 +334,18 @@ absl::Status ReadCompletion(JsonReader* body, BatchLine* line, v1::GenerateReque
   return status;
 }
 
-// A text, or the texts of an array of parts.
-absl::StatusOr<std::string> MessageText(JsonReader* message) {
-  const JsonValue* const value = message->Find("content");
-  if (value != nullptr && value->kind == Kind::kString) return value->text;
-  if (value == nullptr || value->kind != Kind::kArray) {
-    return message->Invalid("content", "is ", value == nullptr ? "missing" : Describe(*value),
-                            "; allowed: a text, or an array of text parts");
-  }
-  std::string text;
-  const absl::Status status =
-      message->ForEach("content", [&](const JsonValue& item, absl::string_view path) {
-        RIVULET_ASSIGN_OR_RETURN(JsonReader part,
-                                 JsonReader::Of(kLineRules, item, path, {"type", "text"}));
-        RIVULET_RETURN_IF_ERROR(part.Only("type", "\"text\""));
-        std::string piece;
-        RIVULET_RETURN_IF_ERROR(part.Text("text", &piece));
-        text += piece;
-        return absl::OkStatus();
-      });
-  if (!status.ok()) return status;
-  return text;
-}
-
 absl::Status ReadChat(JsonReader* body, BatchLine* line, v1::GenerateRequest request) {
-  ChatRequest chat{std::move(request), {}};
-  absl::Status status =
-      body->ForEach("messages", [&](const JsonValue& item, absl::string_view path) {
-        RIVULET_ASSIGN_OR_RETURN(
-            JsonReader message,
-            JsonReader::Of(kLineRules, item, path, {"role", "content", "name", "refusal"}));
-        std::string role;
-        RIVULET_RETURN_IF_ERROR(message.Text("role", &role));
-        RIVULET_ASSIGN_OR_RETURN(std::string text, MessageText(&message));
-        chat.messages.push_back({role == "developer" ? "system" : role, std::move(text)});
-        return absl::OkStatus();
-      });
-  if (status.ok() && chat.messages.empty()) {
-    status = body->Invalid("messages", "is an empty array; allowed: at least one message");
+  ChatRequest chat{std::move(request), nlohmann::ordered_json::object()};
+  const absl::Status status = ReadGenerate(body, /*is_chat=*/true, line, &chat.generate);
+  // Those of worker/chats.py, which checks them, as in the gateway.
+  for (const char* const name :
+       {"messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs",
+        "reasoning_effort", "add_generation_prompt", "continue_final_message", "functions",
+        "function_call", "modalities", "store", "prediction"}) {
+    const JsonValue* const value = body->Find(name);
+    if (value == nullptr || !status.ok()) continue;
+    chat.conversation[name] = nlohmann::ordered_json::parse(ToJson(*value));
   }
-  if (status.ok()) status = ReadGenerate(body, /*is_chat=*/true, line, &chat.generate);
   line->request = std::move(chat);
   return status;
 }

@@ -16,14 +16,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/chat/chat_template.h"
+#include "nlohmann/json.hpp"
 #include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
 
 // A generation whose prompt is to be rendered from messages.
 struct ChatRequest {
-  v1::GenerateRequest generate;  // without a prompt
-  std::vector<ChatMessage> messages;
+  v1::GenerateRequest generate;         // without a prompt
+  nlohmann::ordered_json conversation;  // the other parameters, for ChatTemplate::Apply
+  ReplyParts parts = {};                // once it is applied
 };
 
 struct BatchLine {

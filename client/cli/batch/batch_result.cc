@@ -56,9 +56,25 @@ std::string Head(int64_t number, const BatchLine& line) {
   return head;
 }
 
+std::string ParsingError(const ReplyParts::Added& parts) {
+  if (parts.error.empty()) return "";
+  return absl::StrCat(",\"parsing_error\":{\"code\":", JsonString(parts.code),
+                      ",\"message\":", JsonString(parts.error), "}");
+}
+
 // `"text":"...","finish":"length"`, and the other requested fields.
 void AppendSample(const BatchReply::Sample& sample, bool text, bool tokens, std::string* out) {
-  if (text) absl::StrAppend(out, "\"text\":", JsonString(sample.text), ",");
+  const nlohmann::ordered_json& message = sample.parts.message;
+  const bool is_chat = !message.is_null();
+  if (text) {
+    std::string shown = sample.text;
+    if (is_chat) shown = message["content"].is_null() ? "" : message["content"].get<std::string>();
+    absl::StrAppend(out, "\"text\":", JsonString(shown), ",");
+  }
+  for (const char* const name : {"reasoning_content", "tool_calls"}) {
+    if (!is_chat || !message.contains(name)) continue;
+    absl::StrAppend(out, "\"", name, "\":", message[name].dump(), ",");
+  }
   if (tokens || !text) {
     AppendJsonList("tokens", sample.tokens, out);
     out->push_back(',');
@@ -71,7 +87,8 @@ void AppendSample(const BatchReply::Sample& sample, bool text, bool tokens, std:
     AppendJsonList("top_logprobs", sample.top_logprobs, out);
     out->push_back(',');
   }
-  absl::StrAppend(out, "\"finish\":\"", FinishReasonName(sample.finish.reason()), "\"");
+  absl::StrAppend(out, "\"finish\":\"", FinishReasonName(sample.finish.reason()), "\"",
+                  ParsingError(sample.parts));
   if (!sample.finish.stop_string().empty()) {
     absl::StrAppend(out, ",\"stop_string\":", JsonString(sample.finish.stop_string()));
   }
@@ -101,20 +118,21 @@ void AppendChoice(const BatchLine& line, const BatchReply& reply, size_t index, 
                   std::string* out) {
   const BatchReply::Sample& sample = reply.samples[index];
   absl::StrAppend(out, "{\"index\":", index);
-  const std::string content = JsonString(text ? sample.text : "");
-  if (std::holds_alternative<ChatRequest>(line.request)) {
-    absl::StrAppend(out, ",\"message\":{\"role\":\"assistant\",\"content\":", content,
-                    ",\"refusal\":null}");
+  if (!sample.parts.message.is_null()) {
+    absl::StrAppend(out, ",\"message\":", sample.parts.message.dump());
   } else {
-    absl::StrAppend(out, ",\"text\":", content);
+    absl::StrAppend(out, ",\"text\":", JsonString(text ? sample.text : ""));
   }
   if (line.tokens_wanted || !text) {
     out->push_back(',');
     AppendJsonList("token_ids", sample.tokens, out);
   }
   const bool length = sample.finish.reason() == v1::FINISH_REASON_LENGTH;
-  absl::StrAppend(out, ",\"logprobs\":null,\"finish_reason\":\"", length ? "length" : "stop",
-                  "\"}");
+  absl::StrAppend(out, ",\"logprobs\":null,\"finish_reason\":\"",
+                  length               ? "length"
+                  : sample.parts.calls ? "tool_calls"
+                                       : "stop",
+                  "\"", ParsingError(sample.parts), "}");
 }
 
 std::string OpenAiResult(std::string out, int64_t number, const BatchLine& line,
@@ -131,9 +149,11 @@ std::string OpenAiResult(std::string out, int64_t number, const BatchLine& line,
     AppendChoice(line, reply, i, stamp.is_text, &out);
   }
   const int64_t prompt = reply.usage.prompt_tokens(), completion = reply.usage.completion_tokens();
-  absl::StrAppend(&out, "],\"usage\":{\"prompt_tokens\":", prompt,
-                  ",\"completion_tokens\":", completion, ",\"total_tokens\":", prompt + completion,
-                  "},\"seed\":", reply.seed, "}},\"error\":null}\n");
+  absl::StrAppend(
+      &out, "],\"usage\":{\"prompt_tokens\":", prompt, ",\"completion_tokens\":", completion,
+      ",\"total_tokens\":", prompt + completion,
+      ",\"completion_tokens_details\":{\"reasoning_tokens\":", reply.usage.reasoning_tokens(),
+      "}},\"seed\":", reply.seed, "}},\"error\":null}\n");
   return out;
 }
 
@@ -165,6 +185,14 @@ void BatchReply::Take(const v1::MultiplexPart& part) {
   sample.top_logprobs.insert(sample.top_logprobs.end(), part.top_logprobs().begin(),
                              part.top_logprobs().end());
   if (part.has_finish()) sample.finish = part.finish();
+}
+
+void BatchReply::Divide(const ReplyParts& parts) {
+  for (Sample& sample : samples) {
+    const bool cut = sample.finish.reason() == v1::FINISH_REASON_LENGTH;
+    ReplyParts one = parts;
+    sample.parts = one.Add(sample.text, cut ? ReplyParts::End::kCut : ReplyParts::End::kEnd);
+  }
 }
 
 BatchError ToBatchError(const absl::Status& status) {

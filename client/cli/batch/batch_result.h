@@ -25,12 +25,15 @@ struct BatchReply {
     std::vector<float> logprobs;
     std::vector<v1::TopLogprobs> top_logprobs;
     v1::Finish finish;
+    ReplyParts::Added parts;  // of a chat
   };
   std::vector<Sample> samples;
   uint64_t seed = 0;
   v1::Usage usage;
 
   void Take(const v1::MultiplexPart& part);
+  // Of a chat, once it is complete. `parts`: of the request.
+  void Divide(const ReplyParts& parts);
 };
 
 // An error of the server or of ParseBatchLine(), in parts.

@@ -2,12 +2,13 @@
 // ChatPrompts: the prompts of conversations, as the models' chat templates write them.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cli/batch/batch_line.h"
 #include "client/cli/chat/chat_template.h"
 #include "client/cli/chat/template_process.h"
 #include "rivulet/v1/inference.pb.h"
@@ -22,24 +23,15 @@ class ChatPrompts {
   absl::Status ReadFile(const std::string& name);
   const ChatTemplateFile& file() const { return file_; }
 
-  // Sets the prompt of `request`. If `request` has no stop string, also sets the text at which the
-  // model would speak for the user. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE); the errors of
-  // TemplateProcess::Run.
-  absl::Status Set(const v1::GetModelReply& model, const std::vector<ChatMessage>& messages,
-                   v1::GenerateRequest* request);
+  // ChatTemplate::Apply for line `number`. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE); the
+  // errors of TemplateProcess::Run.
+  absl::Status Set(const v1::GetModelReply& model, int64_t number, ChatRequest* chat);
 
  private:
-  struct Template {
-    ChatTemplate chat_template;
-    std::string turn_end;
-  };
-  absl::StatusOr<Template> TemplateOf(const v1::GetModelReply& model);
-
   TemplateProcess process_;
   ChatTemplateFile file_;
-  // By the name of the model. An error holds for every conversation with the model: a template that
-  // exceeds the limits on a short conversation is not tried again.
-  std::map<std::string, absl::StatusOr<Template>> templates_;
+  // By the name of the model. An error holds for every conversation with the model.
+  std::map<std::string, absl::StatusOr<ChatTemplate>> templates_;
 };
 
 }  // namespace rivulet

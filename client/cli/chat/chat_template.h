@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates (Jinja) of models, rendered by TemplateProcess. Tested by:
-// tests/unit/client/cli/chat/chat_template_test.cc
+// Conversations as prompts, and the parts of the replies: what the gateway does, too, by the same
+// worker (TemplateProcess). Tested by: tests/unit/client/cli/chat/chat_template_test.cc
 #pragma once
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/cli/chat/template_process.h"
+#include "nlohmann/json.hpp"
 #include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
-
-struct ChatMessage {
-  std::string role;  // "system", "user", "assistant"
-  std::string content;
-};
 
 // The file of --chat-template. Empty name: no file.
 struct ChatTemplateFile {
@@ -28,36 +24,50 @@ struct ChatTemplateFile {
 absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name,
                                                   TemplateProcess* process);
 
+// What a reply to one request adds to the message, by its text. Thread: one. Copyable.
+class ReplyParts {
+ public:
+  ReplyParts() = default;  // all text is content
+  // `reading`, `progress`: JSON from the worker. `process` must live longer.
+  ReplyParts(std::string reading, std::string progress, TemplateProcess* process);
+
+  enum class End : char { kNot, kEnd, kCut };  // kCut: the model would have gone on
+  struct Added {
+    nlohmann::ordered_json delta;    // members of a message: reasoning_content, content, tool_calls
+    nlohmann::ordered_json message;  // at the end: the message, if that is all
+    bool calls = false;              // there have been tool calls
+    std::string code, error;         // why the text could not be divided, and is content; or ""
+  };
+  Added Add(absl::string_view text, End end);
+
+ private:
+  std::string reading_, progress_;  // "": all text is content
+  TemplateProcess* process_ = nullptr;
+};
+
 // Thread: one.
 class ChatTemplate {
  public:
-  // `special_tokens`: texts by role ("bos_token"). `shown`: names the template in messages.
-  // `process` must live longer.
-  ChatTemplate(const std::string& source, std::string shown,
-               const std::map<std::string, std::string>& special_tokens, TemplateProcess* process);
-  // The template of the file or, without a file, the model's own template. Errors:
-  // FAILED_PRECONDITION (NO_CHAT_TEMPLATE).
+  // The template of the file or, without a file, the model's own template. `process` must live
+  // longer. Errors: FAILED_PRECONDITION (NO_CHAT_TEMPLATE).
   static absl::StatusOr<ChatTemplate> Of(const v1::GetModelReply& model,
                                          const ChatTemplateFile& file, TemplateProcess* process);
 
-  // The prompt that makes the model continue the conversation with an answer. Errors: those of
-  // TemplateProcess::Run, naming the template.
-  absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages) const;
-
-  // The text that the template writes between an answer and the next question, without white space
-  // at its end. A model that does not end its answer writes this text before it speaks for the
-  // user. Empty if the template has no such text. Errors: those of TemplateProcess::Run, except
-  // that a template may refuse the conversation by which this is found.
-  absl::StatusOr<std::string> TurnEnd() const;
+  // Sets what `request` has of a conversation: its prompt; the constraint that calls need, or its
+  // own behind the reasoning; the reasoning; and, without stop strings and a constraint, the text
+  // at which the model would speak for the user. `body`: an object with the parameters of OpenAI's
+  // chat completions that the worker's chats.py names. `id`: with which the ids of calls begin.
+  // Errors: those of TemplateProcess::Run; errors about the template name it.
+  absl::StatusOr<ReplyParts> Apply(const nlohmann::ordered_json& body, absl::string_view id,
+                                   v1::GenerateRequest* request) const;
 
  private:
-  absl::StatusOr<std::string> Run(TemplateProcess::Job job, absl::string_view messages) const;
+  ChatTemplate(const v1::GetModelReply& model, const std::string& source, std::string shown,
+               TemplateProcess* process);
 
-  std::string source_, shown_, special_tokens_;  // the last as JSON
+  std::string shown_;             // names the template in messages
+  nlohmann::ordered_json asked_;  // what all conversations have in common, for the worker
   TemplateProcess* process_;
 };
-
-// The texts of a model's special tokens by role, as templates name them.
-std::map<std::string, std::string> SpecialTokensOf(const v1::GetModelReply& model);
 
 }  // namespace rivulet

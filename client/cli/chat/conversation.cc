@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/output/text.h"
@@ -15,7 +16,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr char kSystem[] = "system", kUser[] = "user", kAssistant[] = "assistant";
+constexpr char kSystem[] = "system", kUser[] = "user", kAssistant[] = "assistant", kTool[] = "tool";
+constexpr char kCalls[] = "tool_calls";
+// What a conversation keeps of an answer.
+constexpr absl::string_view kMembers[] = {"content", "reasoning_content", kCalls};
 constexpr char kFormat[] = "rivulet-chat";
 constexpr int kVersion = 1;
 
@@ -25,35 +29,51 @@ bool IsLost(const absl::Status& status) {
   return reason == "SESSION_NOT_FOUND" || reason == "POSITION_OUT_OF_RANGE";
 }
 
-absl::StatusOr<std::vector<ChatMessage>> ParseMessages(const ordered_json& json,
-                                                       const std::string& shown) {
+bool AreCalls(const ordered_json& calls) {
+  return calls.is_array() && absl::c_all_of(calls, [](const ordered_json& call) {
+           return call.is_object() && call.contains("id") && call["id"].is_string();
+         });
+}
+
+// Whether a message of this role may follow; `expected`: one that may.
+bool MayFollow(const std::vector<ordered_json>& messages, const std::string& role,
+               const char** expected) {
+  const ordered_json* const last = messages.empty() ? nullptr : &messages.back();
+  const std::string before = last == nullptr ? "" : (*last)["role"].get<std::string>();
+  const bool answered = before != kUser && before != kTool;
+  *expected = answered ? kUser : kAssistant;
+  if (role == *expected || (last == nullptr && role == kSystem)) return true;
+  if (before == kTool) return role == kTool || role == kUser;  // calls may stay without results
+  return role == kTool && before == kAssistant && last->contains(kCalls);
+}
+
+absl::StatusOr<std::vector<ordered_json>> ParseMessages(const ordered_json& json,
+                                                        const std::string& shown) {
   const auto bad = [&](absl::string_view field, absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat(shown, ": ", field, " ", what));
   };
   const auto list = json.find("messages");
   if (list == json.end() || !list->is_array()) return bad("messages", "must be an array");
-  std::vector<ChatMessage> messages;
+  std::vector<ordered_json> messages;
   for (const ordered_json& entry : *list) {
     const std::string field = absl::StrCat("messages[", messages.size(), "]");
     const auto text = [&](const char* name) {
       return entry.is_object() && entry.contains(name) && entry[name].is_string();
     };
-    if (!text("role") || !text("content")) {
+    if (!text("role") || !(text("content") || entry.contains(kCalls))) {
       return bad(field, "must have the texts role and content");
     }
-    ChatMessage message = {entry["role"].get<std::string>(), entry["content"].get<std::string>()};
-    // Questions and answers alternate, after at most one system message.
-    const bool has_system = !messages.empty() && messages[0].role == kSystem;
-    const size_t turn = messages.size() - (has_system ? 1 : 0);
-    const bool is_system = messages.empty() && message.role == kSystem;
-    if (!is_system && message.role != (turn % 2 == 0 ? kUser : kAssistant)) {
-      return bad(absl::StrCat(field, ".role"),
-                 absl::StrCat("must be \"", turn % 2 == 0 ? kUser : kAssistant, "\"; got \"",
-                              OneLine(message.role), "\""));
+    if (entry.contains(kCalls) && !AreCalls(entry[kCalls])) {
+      return bad(absl::StrCat(field, ".tool_calls"), "must be an array of calls with a text id");
     }
-    messages.push_back(std::move(message));
+    const std::string role = entry["role"].get<std::string>();
+    if (const char* expected = nullptr; !MayFollow(messages, role, &expected)) {
+      return bad(absl::StrCat(field, ".role"),
+                 absl::StrCat("must be \"", expected, "\"; got \"", OneLine(role), "\""));
+    }
+    messages.push_back(entry);
   }
-  if (!messages.empty() && messages.back().role == kUser) {
+  if (!messages.empty() && messages.back()["role"] == kUser) {
     return bad("messages", "must end with an answer");
   }
   return messages;
@@ -88,9 +108,8 @@ std::string Conversation::ToJson() const {
                        {"model", setup_->model.summary().name()},
                        {"seed", seed_},
                        {"messages", ordered_json::array()}};
-  for (const ChatMessage& message : messages_) {
-    json["messages"].push_back({{"role", message.role}, {"content", message.content}});
-  }
+  for (const ordered_json& message : messages_) json["messages"].push_back(message);
+  if (!tools_.is_null()) json["tools"] = tools_;
   return json.dump(1) + "\n";
 }
 
@@ -110,17 +129,60 @@ absl::Status Conversation::SetJson(absl::string_view text, const std::string& sh
   if (seed == json.end() || !seed->is_number_unsigned()) {
     return bad("seed must be an integer from 0 to 2^64-1");
   }
-  absl::StatusOr<std::vector<ChatMessage>> messages = ParseMessages(json, shown);
+  absl::StatusOr<std::vector<ordered_json>> messages = ParseMessages(json, shown);
   if (!messages.ok()) return messages.status();
   messages_ = *std::move(messages);
+  tools_ = json.value("tools", ordered_json());
+  FindWaiting();
   seed_ = seed->get<uint64_t>();
   return absl::OkStatus();
 }
 
+absl::StatusOr<ReplyParts> Conversation::Apply(const std::vector<ordered_json>& messages,
+                                               v1::GenerateRequest* request) const {
+  ordered_json body = {{"messages", messages}};
+  if (!tools_.is_null()) body["tools"] = tools_;
+  return setup_->chat_template->Apply(body, absl::StrCat("call_", messages.size(), "_"), request);
+}
+
 absl::StatusOr<std::string> Conversation::Prompt(const std::string& question) const {
-  std::vector<ChatMessage> messages = messages_;
-  messages.push_back({kUser, question});
-  return setup_->chat_template->Render(messages);
+  std::vector<ordered_json> messages = messages_;
+  messages.push_back({{"role", kUser}, {"content", question}});
+  v1::GenerateRequest request;
+  RIVULET_RETURN_IF_ERROR(Apply(messages, &request).status());
+  return request.text();
+}
+
+absl::Status Conversation::SetTools(absl::string_view text, const std::string& shown) {
+  ordered_json tools =
+      ordered_json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!tools.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(shown, ": must be a JSON array of tools"));
+  }
+  std::swap(tools, tools_);
+  const absl::Status status = Prompt("").status();
+  if (!status.ok()) std::swap(tools, tools_);
+  return status.ok() ? status : Annotate(status, shown);
+}
+
+void Conversation::FindWaiting() {
+  waiting_.clear();
+  size_t results = 0;
+  for (auto message = messages_.rbegin(); message != messages_.rend(); ++message, ++results) {
+    if ((*message)["role"] == kTool) continue;
+    if (!message->contains(kCalls)) return;
+    for (const ordered_json& call : (*message)[kCalls]) waiting_.push_back(call["id"]);
+    waiting_.erase(waiting_.begin(),
+                   waiting_.begin() + static_cast<ptrdiff_t>(std::min(results, waiting_.size())));
+    return;
+  }
+}
+
+absl::Status Conversation::AddResult(const std::string& text) {
+  if (waiting_.empty()) return absl::FailedPreconditionError("/result: no call waits for a result");
+  messages_.push_back({{"role", kTool}, {"tool_call_id", waiting_.front()}, {"content", text}});
+  waiting_.erase(waiting_.begin());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int32_t>> Conversation::Tokens(const std::string& prompt) const {
@@ -147,82 +209,136 @@ absl::Status Conversation::GoBack(const std::vector<int32_t>& tokens) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Answer> Conversation::Generate(const std::vector<int32_t>& tokens, std::string* text,
-                                              absl::FunctionRef<void(absl::string_view)> on_text,
-                                              const std::stop_token& stop) {
-  v1::GenerateRequest request = setup_->request;
+// An answer that is being asked for.
+struct Conversation::Try {
+  v1::GenerateRequest request;
+  ReplyParts parts;
+  OnDelta on_delta;
+  const std::stop_token& stop;
+  Answer answer = {};
+  ordered_json message = {{"role", kAssistant}, {"content", ""}};
+  bool begun = false;
+
+  // Adds text to the message, and tells of it.
+  void Take(absl::string_view text, ReplyParts::End end) {
+    begun = begun || !text.empty();
+    const ReplyParts::Added added = parts.Add(text, end);
+    answer.calls = answer.calls || added.calls;
+    if (!added.error.empty()) answer.error = added.error;
+    for (const auto& [name, value] : added.delta.items()) {
+      if (!absl::c_linear_search(kMembers, name)) continue;
+      ordered_json& to = message[name];
+      if (value.is_string()) {
+        to = to.is_string() ? to.get<std::string>() + value.get<std::string>()
+                            : value.get<std::string>();
+      } else if (value.is_array() && to.is_array()) {
+        to.insert(to.end(), value.begin(), value.end());
+      } else {
+        to = value;
+      }
+    }
+    if (!added.delta.empty()) on_delta(added.delta);
+  }
+};
+
+absl::Status Conversation::Generate(const std::vector<int32_t>& tokens, Try* one) {
+  using End = ReplyParts::End;
+  v1::GenerateRequest request = one->request;
+  request.clear_add_special_tokens();  // of the text, in place of which it has tokens
   request.mutable_session()->set_session_id(session_id_);
   request.mutable_session()->set_position(static_cast<int64_t>(held_.size()));
   request.mutable_sampling()->set_seed(seed_);
   const auto rest = tokens.begin() + static_cast<std::ptrdiff_t>(held_.size());
   request.mutable_tokens()->mutable_ids()->Add(rest, tokens.end());
-  Answer answer;
+  Answer& answer = one->answer;
   answer.prompt_tokens = static_cast<int64_t>(tokens.size());
   answer.given_tokens = request.tokens().ids_size();
   CallOptions options;
-  options.stop = stop;
+  options.stop = one->stop;
   options.resume = setup_->resume;
   const absl::Time start = absl::Now();
   std::vector<int32_t> generated;
+  bool ended = false;
   const absl::Status status = setup_->client->Generate(
       request,
       [&](const v1::GenerateReply& part) {
         generated.insert(generated.end(), part.tokens().begin(), part.tokens().end());
-        *text += part.text();
-        on_text(part.text());
-        if (part.has_finish()) answer.cut = part.finish().reason() == v1::FINISH_REASON_LENGTH;
+        ended = part.has_finish();
+        answer.cut = ended && part.finish().reason() == v1::FINISH_REASON_LENGTH;
+        one->Take(part.text(), answer.cut ? End::kCut : ended ? End::kEnd : End::kNot);
         return true;
       },
       options);
-  answer.stopped = stop.stop_requested();
+  answer.stopped = one->stop.stop_requested();
   may_hold_more_ = !status.ok();
-  if (!status.ok() && !(answer.stopped && !text->empty())) return status;
+  if (!status.ok() && !(answer.stopped && one->begun)) return status;
+  if (!ended) one->Take("", End::kCut);
   held_.assign(tokens.begin(), tokens.end());
   held_.insert(held_.end(), generated.begin(), generated.end());
   answer.tokens = static_cast<int64_t>(generated.size());
   answer.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  return answer;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Answer> Conversation::Ask(const std::string& question,
-                                         absl::FunctionRef<void(absl::string_view)> on_text,
-                                         std::stop_token stop) {
-  const absl::StatusOr<std::string> prompt = Prompt(question);
-  if (!prompt.ok()) return prompt.status();
-  const absl::StatusOr<std::vector<int32_t>> tokens = Tokens(*prompt);
+absl::StatusOr<Answer> Conversation::Ask(const std::string& question, OnDelta on_delta,
+                                         const std::stop_token& stop) {
+  std::vector<ordered_json> messages = messages_;
+  messages.push_back({{"role", kUser}, {"content", question}});
+  return AskWith(std::move(messages), on_delta, stop);
+}
+
+absl::StatusOr<Answer> Conversation::AskOn(OnDelta on_delta, const std::stop_token& stop) {
+  return AskWith(messages_, on_delta, stop);
+}
+
+absl::StatusOr<Answer> Conversation::AskWith(std::vector<ordered_json> messages, OnDelta on_delta,
+                                             const std::stop_token& stop) {
+  Try one = {setup_->request, {}, on_delta, stop};
+  RIVULET_ASSIGN_OR_RETURN(one.parts, Apply(messages, &one.request));
+  const absl::StatusOr<std::vector<int32_t>> tokens = Tokens(one.request.text());
   if (!tokens.ok()) return tokens.status();
-  std::string text;
-  const auto once = [&]() -> absl::StatusOr<Answer> {
+  const auto once = [&]() -> absl::Status {
     if (absl::Status status = GoBack(*tokens); !status.ok()) return status;
-    return Generate(*tokens, &text, on_text, stop);
+    return Generate(*tokens, &one);
   };
-  absl::StatusOr<Answer> answer = once();
-  const bool lost = IsLost(answer.status()) && text.empty();
+  absl::Status status = once();
+  const bool lost = IsLost(status) && !one.begun;
   if (lost) {
-    if (absl::Status status = OpenSession(seed_); !status.ok()) return status;
-    answer = once();
+    if (status = OpenSession(seed_); !status.ok()) return status;
+    status = once();
   }
-  if (!answer.ok()) return answer;
-  answer->reopened = lost;
-  messages_.push_back({kUser, question});
-  messages_.push_back({kAssistant, std::move(text)});
-  return answer;
+  if (!status.ok()) return status;
+  one.answer.reopened = lost;
+  messages.push_back(std::move(one.message));
+  messages_ = std::move(messages);
+  FindWaiting();
+  return one.answer;
 }
 
 bool Conversation::Undo() {
-  if (num_answers() == 0) return false;
-  messages_.resize(messages_.size() - 2);
+  const auto is_answer = [](const ordered_json& message) { return message["role"] == kAssistant; };
+  const auto answer = std::find_if(messages_.rbegin(), messages_.rend(), is_answer);
+  if (answer == messages_.rend()) return false;
+  const auto before = std::find_if(answer + 1, messages_.rend(), [&](const ordered_json& message) {
+    return is_answer(message) || message["role"] == kSystem;
+  });
+  messages_.erase(before.base(), messages_.end());
+  FindWaiting();
   return true;
 }
 
 void Conversation::Reset() {
-  const bool has_system = !messages_.empty() && messages_[0].role == kSystem;
+  const bool has_system = !messages_.empty() && messages_[0]["role"] == kSystem;
   messages_.resize(has_system ? 1 : 0);
+  waiting_.clear();
 }
 
 void Conversation::SetSystem(const std::string& content) {
-  if (!messages_.empty() && messages_[0].role == kSystem) messages_.erase(messages_.begin());
-  if (!content.empty()) messages_.insert(messages_.begin(), {kSystem, content});
+  if (!messages_.empty() && messages_[0]["role"] == kSystem) messages_.erase(messages_.begin());
+  if (content.empty()) return;
+  // Not within insert(), which would take the pairs for two messages.
+  const ordered_json message = {{"role", kSystem}, {"content", content}};
+  messages_.insert(messages_.begin(), message);
 }
 
 void Conversation::SetSeed(std::optional<uint64_t> seed) {
@@ -230,7 +346,11 @@ void Conversation::SetSeed(std::optional<uint64_t> seed) {
   seed_ = seed.value_or(device());
 }
 
-size_t Conversation::num_answers() const { return messages_.size() / 2; }
+size_t Conversation::num_answers() const {
+  return static_cast<size_t>(
+      std::count_if(messages_.begin(), messages_.end(),
+                    [](const ordered_json& message) { return message["role"] == kAssistant; }));
+}
 
 absl::StatusOr<Conversation> Conversation::Fork(uint64_t seed) const {
   v1::ForkSessionRequest request;

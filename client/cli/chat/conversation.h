@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/chat/chat_template.h"
+#include "nlohmann/json.hpp"
 #include "rivulet/client.h"
 
 namespace rivulet {
@@ -36,6 +37,8 @@ struct Answer {
   bool cut = false;       // it ended at max_tokens
   bool stopped = false;   // by `stop`
   bool reopened = false;  // the server had lost the session: all was given again
+  bool calls = false;     // it calls tools
+  std::string error;      // why the rest of it could not be divided, and is content; or ""
 };
 
 // Thread: one. Every method that calls the server may return the server's errors.
@@ -47,15 +50,27 @@ class Conversation {
   absl::Status SetJson(absl::string_view text, const std::string& shown);
   std::string ToJson() const;
 
-  // The prompt of `question`. Errors: those of ChatTemplate::Render.
+  // The prompt that Ask() would give. Errors: those of ChatTemplate::Apply.
   absl::StatusOr<std::string> Prompt(const std::string& question) const;
 
   // Asks. The session goes back to the longest common prefix of its tokens and the prompt's tokens,
-  // and is then given the rest of the prompt. `on_text` gets the answer in pieces. An answer that
-  // `stop` cuts off is kept; a failed answer leaves the conversation unchanged.
-  absl::StatusOr<Answer> Ask(const std::string& question,
-                             absl::FunctionRef<void(absl::string_view)> on_text,
-                             std::stop_token stop);
+  // and is then given the rest of the prompt. `on_delta` gets the answer in pieces, as members of a
+  // message. An answer that `stop` cuts off is kept; a failed answer leaves the conversation
+  // unchanged.
+  using OnDelta = absl::FunctionRef<void(const nlohmann::ordered_json& delta)>;
+  absl::StatusOr<Answer> Ask(const std::string& question, OnDelta on_delta,
+                             const std::stop_token& stop);
+
+  // The tools that the model may call: the text of an array, as in OpenAI's requests. Errors:
+  // INVALID_ARGUMENT naming `shown`.
+  absl::Status SetTools(absl::string_view text, const std::string& shown);
+  // The result of the first call of the last answer that has none. Then AskOn() goes on. Errors:
+  // FAILED_PRECONDITION: no call waits.
+  absl::Status AddResult(const std::string& text);
+  // Number of calls that wait for a result.
+  size_t num_waiting() const { return waiting_.size(); }
+  // As Ask, without a question: after results.
+  absl::StatusOr<Answer> AskOn(OnDelta on_delta, const std::stop_token& stop);
 
   // Forgets the last question and its answer. Returns false if there is none.
   bool Undo();
@@ -78,12 +93,19 @@ class Conversation {
   absl::StatusOr<std::vector<int32_t>> Tokens(const std::string& prompt) const;
   // Leaves in the session at most the first tokens that it shares with `tokens`.
   absl::Status GoBack(const std::vector<int32_t>& tokens);
-  absl::StatusOr<Answer> Generate(const std::vector<int32_t>& tokens, std::string* text,
-                                  absl::FunctionRef<void(absl::string_view)> on_text,
-                                  const std::stop_token& stop);
+  struct Try;
+  absl::Status Generate(const std::vector<int32_t>& tokens, Try* one);
+  // Asks for an answer to these messages.
+  absl::StatusOr<Answer> AskWith(std::vector<nlohmann::ordered_json> messages, OnDelta on_delta,
+                                 const std::stop_token& stop);
+  absl::StatusOr<ReplyParts> Apply(const std::vector<nlohmann::ordered_json>& messages,
+                                   v1::GenerateRequest* request) const;
+  void FindWaiting();
 
   const ChatSetup* setup_;
-  std::vector<ChatMessage> messages_;
+  std::vector<nlohmann::ordered_json> messages_;
+  nlohmann::ordered_json tools_;      // null: none
+  std::vector<std::string> waiting_;  // ids of calls of the last answer without a result
   std::string session_id_;
   std::vector<int32_t> held_;   // the session's known tokens
   bool may_hold_more_ = false;  // after an answer that was stopped or failed

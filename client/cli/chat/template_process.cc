@@ -29,10 +29,11 @@ constexpr char kValue = 'v';
 // The worker ends itself after a second of computing; the machine may be busy.
 constexpr timeval kPatience = {30, 0};
 
-absl::Status Refused(const std::string& reason, absl::string_view message) {
+absl::Status Refused(const std::string& reason, const std::string& field,
+                     absl::string_view message) {
   ErrorDetail detail;
   detail.reason = reason;
-  detail.field = "messages";
+  detail.field = field;
   return MakeError(absl::StatusCode::kInvalidArgument, message, detail);
 }
 
@@ -72,8 +73,14 @@ absl::StatusOr<std::string> TemplateProcess::Run(Job job, const std::string& arg
   if (pid_ == 0) RIVULET_RETURN_IF_ERROR(Start());
   std::optional<Answer> answer = Exchange(job, arguments);
   if (!answer.has_value()) {
-    return Refused("CHAT_TEMPLATE_TOO_HARD",
-                   absl::StrCat("rendering it takes too much (", End(), ")"));
+    if (job == Job::kDivide) {
+      return Refused("RESPONSE_PARSE_TOO_HARD", "",
+                     absl::StrCat("dividing the reply takes too much (", End(), ")"));
+    }
+    return Refused(
+        "CHAT_TEMPLATE_TOO_HARD", "messages",
+        absl::StrCat("messages: the model's chat template: rendering it takes too much (", End(),
+                     ")"));
   }
   if (answer->letter == kValue) return std::move(answer->bytes);
   // Code, field and message.
@@ -82,13 +89,16 @@ absl::StatusOr<std::string> TemplateProcess::Run(Job job, const std::string& arg
     return absl::InternalError(
         absl::StrCat("the process of chat templates answered ", OneLine(answer->bytes)));
   }
-  return Refused(error[0].get<std::string>(), OneLine(error[2].get<std::string>()));
+  const std::string field = error[1].is_string() ? error[1].get<std::string>() : "";
+  return Refused(
+      error[0].get<std::string>(), field,
+      absl::StrCat(field, field.empty() ? "" : ": ", OneLine(error[2].get<std::string>())));
 }
 
 absl::Status TemplateProcess::Start() {
-  const std::string worker =
-      ProgramFile().parent_path().parent_path() / "share/rivulet/chat_worker.py";
-  if (access(worker.c_str(), R_OK) != 0) {
+  const std::string folder = ProgramFile().parent_path().parent_path() / "share/rivulet";
+  if (const std::string worker = folder + "/chat_worker/main.py";
+      access(worker.c_str(), R_OK) != 0) {
     return NoEngine(absl::StrCat("chat templates need the file ", worker,
                                  ", which is installed with the programs: ", strerror(errno)));
   }
@@ -96,29 +106,33 @@ absl::Status TemplateProcess::Start() {
   std::vector<std::string> tried;
   for (const std::string& python : pythons_) {
     std::string why;
-    if (StartWith(python, worker, &why)) {
+    if (StartWith(python, folder, &why)) {
       pythons_ = {python};
       return absl::OkStatus();
     }
     tried.push_back(absl::StrCat(python, " (", why, ")"));
   }
   return NoEngine(absl::StrCat(
-      "chat templates need Python 3.8 or newer with jinja2; tried: ", absl::StrJoin(tried, ", "),
-      "; the package python3-jinja2 of Debian has jinja2, and so has "
+      "chat templates need Python 3.9 or newer with jinja2 and regex; tried: ",
+      absl::StrJoin(tried, ", "),
+      "; the packages python3-jinja2 and python3-regex of Debian have them, and so has "
       "rivulet-server[chat] of pip"));
 }
 
-bool TemplateProcess::StartWith(const std::string& python, const std::string& worker,
+bool TemplateProcess::StartWith(const std::string& python, const std::string& folder,
                                 std::string* why) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     *why = strerror(errno);
     return false;
   }
-  // -E: ignores PYTHONPATH. A script imports nothing from the current folder. Not -I: packages of
-  // the user (pip install --user) may be used.
+  // -E: ignores PYTHONPATH. Not -I: packages of the user (pip install --user) may be used. The
+  // folder takes the place of the current one, from which nothing is to be imported.
+  const char* const program =
+      "import sys; sys.path[0] = sys.argv[1]; from chat_worker.main import run; run()";
   const GivenFile given[] = {{ends[1], STDIN_FILENO}, {ends[1], STDOUT_FILENO}};
-  const int error = StartProgram({python.c_str(), "-E", worker.c_str(), nullptr}, given, &pid_);
+  const int error =
+      StartProgram({python.c_str(), "-EBc", program, folder.c_str(), nullptr}, given, &pid_);
   close(ends[1]);
   socket_ = ends[0];
   if (error != 0) {
@@ -131,7 +145,7 @@ bool TemplateProcess::StartWith(const std::string& python, const std::string& wo
   setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof(kPatience));
   // An interpreter that cannot run the worker ends without an answer. If the process ends later, a
   // template caused it.
-  if (Exchange(Job::kTurnEnd, R"(["",{}])").has_value()) return true;
+  if (Exchange(Job::kCheck, R"(["",{}])").has_value()) return true;
   *why = End();
   return false;
 }
@@ -147,7 +161,8 @@ std::optional<TemplateProcess::Answer> TemplateProcess::Exchange(Job job,
   if (!ReceiveAll(socket_, answered, kHeadBytes)) return std::nullopt;
   uint64_t size = 0;
   for (size_t i = 1; i < kHeadBytes; ++i) size = (size << 8) | static_cast<uint8_t>(answered[i]);
-  constexpr uint64_t kMostBytes = uint64_t{65} << 20;  // the worker writes 64 MiB at most
+  constexpr uint64_t kMostBytes = uint64_t{256}
+                                  << 20;  // a prompt has 64 MiB at most, JSON escapes it
   if (size > kMostBytes) return std::nullopt;
   Answer answer = {answered[0], std::string(size, '\0')};
   if (!ReceiveAll(socket_, answer.bytes.data(), answer.bytes.size())) return std::nullopt;

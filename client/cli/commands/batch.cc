@@ -188,7 +188,7 @@ absl::Status Batch::Prepare(NumberedLine* line) {
   RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply* model, ModelOf(line->line.model()));
   auto* generate = std::get_if<v1::GenerateRequest>(&line->line.request);
   if (auto* const chat = std::get_if<ChatRequest>(&line->line.request)) {
-    RIVULET_RETURN_IF_ERROR(chats_.Set(*model, chat->messages, &chat->generate));
+    RIVULET_RETURN_IF_ERROR(chats_.Set(*model, line->number, chat));
     generate = &chat->generate;
   }
   if (generate != nullptr && !generate->sampling().has_seed()) {
@@ -234,6 +234,9 @@ absl::Status Batch::Finish(std::unique_ptr<BatchItem> item) {
     } else {
       RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply* model, ModelOf(item->in.line.model()));
       stamp_.is_text = model->content().has_text();
+      if (const auto* const chat = std::get_if<ChatRequest>(&item->in.line.request)) {
+        item->reply.Divide(chat->parts);
+      }
       Keep(number, GenerateResult(number, item->in.line, stamp_, item->reply));
     }
     return absl::OkStatus();

@@ -29,6 +29,7 @@
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "nlohmann/json.hpp"
 
 namespace rivulet {
 namespace {
@@ -41,6 +42,8 @@ constexpr char kHelp[] =
 /save FILE     write the conversation to a file
 /load FILE     continue the conversation of a file
 /system TEXT   set the system's message; without TEXT: none
+/tools FILE    let the model call the tools of a JSON array, as OpenAI's requests have it
+/result TEXT   the result of a call; after the last one the model goes on
 /seed N        answer with this seed; without N: with a random one
 /exit          end, as Ctrl-D does
 //TEXT         ask something that begins with a slash
@@ -94,12 +97,15 @@ class Chat {
   // nullopt at the end, or after a signal.
   absl::StatusOr<std::optional<std::string>> ReadLine();
   absl::StatusOr<std::optional<std::string>> ReadQuestion();
-  absl::Status Ask(const std::string& question);
+  // Without a question: behind results of calls.
+  absl::Status Ask(const std::optional<std::string>& question);
   // Runs a line "/NAME ARGUMENT".
   absl::Status Do(absl::string_view name, const std::string& argument);
   absl::Status Fork();
   absl::Status Switch(const std::string& argument);
   absl::Status Load(const std::string& path);
+  absl::Status LoadTools(const std::string& path);
+  absl::Status AddResult(const std::string& text);
   absl::Status SetSeed(const std::string& argument);
 
   const ChatOptions& options_;
@@ -173,30 +179,64 @@ absl::StatusOr<std::optional<std::string>> Chat::ReadQuestion() {
   }
 }
 
-absl::Status Chat::Ask(const std::string& question) {
-  if (options_.show_prompt) {
-    const absl::StatusOr<std::string> prompt = current().Prompt(question);
+// Prints an answer as it comes: content and calls on stdout, reasoning on stderr.
+class Printer {
+ public:
+  void Print(const nlohmann::ordered_json& delta) {
+    if (const auto text = delta.find("reasoning_content"); text != delta.end()) {
+      const bool dim = isatty(STDERR_FILENO) == 1;
+      std::fprintf(stderr, dim ? "\033[2m%s\033[0m" : "%s", text->get<std::string>().c_str());
+      thought_ = true;
+    }
+    if (const auto text = delta.find("content"); text != delta.end()) {
+      Write(text->get<std::string>());
+    }
+    const auto calls = delta.find("tool_calls");
+    if (calls == delta.end()) return;
+    for (const nlohmann::ordered_json& call : *calls) {
+      const nlohmann::ordered_json& function = call["function"];
+      const std::string begin = written_ && !ends_line_ ? "\n" : "";
+      Write(absl::StrCat(begin, "call ", function["name"].get<std::string>(), " ",
+                         function["arguments"].get<std::string>(), "\n"));
+    }
+  }
+  absl::Status End() {
+    if (written_ && !ends_line_) Write("\n");
+    if (thought_ && !written_) Say("");
+    return printed_;
+  }
+
+ private:
+  void Write(std::string text) {
+    if (!written_) text = std::string(absl::StripLeadingAsciiWhitespace(text));
+    if (text.empty() || !printed_.ok()) return;
+    if (thought_ && !written_) Say("\n");  // models often begin an answer with a space
+    written_ = true;
+    ends_line_ = text.back() == '\n';
+    printed_ = WriteOut(text);
+  }
+
+  absl::Status printed_;
+  bool thought_ = false, written_ = false, ends_line_ = false;
+};
+
+absl::Status Chat::Ask(const std::optional<std::string>& question) {
+  if (options_.show_prompt && question.has_value()) {
+    const absl::StatusOr<std::string> prompt = current().Prompt(*question);
     if (!prompt.ok()) return prompt.status();
     Say(*prompt);
   }
-  absl::Status printed;
-  bool begun = false;  // models often begin with a space
+  Printer printer;
   absl::StatusOr<Answer> answer;
   {
     const StopOnInterrupt stop;
-    answer = current().Ask(
-        question,
-        [&](absl::string_view text) {
-          if (!begun) text = absl::StripLeadingAsciiWhitespace(text);
-          begun = begun || !text.empty();
-          if (printed.ok() && !text.empty()) printed = WriteOut(std::string(text));
-        },
-        stop.token());
+    const auto print = [&](const nlohmann::ordered_json& delta) { printer.Print(delta); };
+    answer = question.has_value() ? current().Ask(*question, print, stop.token())
+                                  : current().AskOn(print, stop.token());
   }
   const bool stopped = Interruption::came();
   Interruption::TakeInt();
-  if (begun && printed.ok()) printed = WriteOut("\n");
-  if (!printed.ok()) return printed;
+  RIVULET_RETURN_IF_ERROR(printer.End());
   if (stopped && !answer.ok()) {
     Say("stopped before the answer began");
     return absl::OkStatus();
@@ -208,6 +248,8 @@ absl::Status Chat::Ask(const std::string& question) {
   prompt_ += answer->prompt_tokens;
   if (answer->reopened) Say("the server had lost the session; it was given the conversation again");
   if (answer->stopped) Say("stopped");
+  if (!answer->error.empty()) Say(answer->error);
+  if (current().num_waiting() > 0) Say("/result TEXT gives the model the result of a call");
   if (answer->cut) Say(absl::StrCat("cut at --max-tokens after ", answer->tokens, " tokens"));
   if (options_.stats) {
     Say(absl::StrFormat("%d of %d prompt tokens were new, %d tokens in %.2f s",
@@ -237,6 +279,10 @@ absl::Status Chat::Do(absl::string_view name, const std::string& argument) {
     return argument.empty() ? needs_file() : WriteTextFile(argument, current().ToJson());
   } else if (name == "/load") {
     return argument.empty() ? needs_file() : Load(argument);
+  } else if (name == "/tools") {
+    return argument.empty() ? needs_file() : LoadTools(argument);
+  } else if (name == "/result") {
+    return AddResult(argument);
   } else if (name == "/system") {
     current().SetSystem(argument);
   } else if (name == "/seed") {
@@ -277,6 +323,16 @@ absl::Status Chat::Load(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status Chat::LoadTools(const std::string& path) {
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadBytes(path, "/tools"));
+  return current().SetTools(text, path);
+}
+
+absl::Status Chat::AddResult(const std::string& text) {
+  RIVULET_RETURN_IF_ERROR(current().AddResult(text));
+  return current().num_waiting() > 0 ? absl::OkStatus() : Ask(std::nullopt);
+}
+
 absl::Status Chat::SetSeed(const std::string& argument) {
   std::optional<uint64_t> seed;
   if (!argument.empty() && !absl::SimpleAtoi(argument, &seed.emplace())) {
@@ -303,18 +359,12 @@ absl::StatusOr<ChatTemplate> TemplateOf(const ChatOptions& options, const v1::Ge
   return form;
 }
 
-absl::StatusOr<v1::GenerateRequest> RequestOf(const ChatOptions& options,
-                                              const v1::GetModelReply& model,
-                                              const ChatTemplate& form) {
+v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelReply& model) {
   v1::GenerateRequest request;
   request.set_model(model.summary().name());
   SetSampling(options.sampling, request.mutable_sampling());
   if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
   for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
-  if (options.stop.empty()) {
-    RIVULET_ASSIGN_OR_RETURN(const std::string end, form.TurnEnd());
-    if (!end.empty()) request.mutable_stop()->add_strings(end);
-  }
   return request;
 }
 
@@ -332,9 +382,8 @@ absl::StatusOr<std::string> RunCommand(const ChatOptions& options) {
   TemplateProcess process;
   const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model, &process);
   if (!form.ok()) return form.status();
-  RIVULET_ASSIGN_OR_RETURN(v1::GenerateRequest request, RequestOf(options, *model, *form));
   // A server in this process would fail again in the same way.
-  const ChatSetup setup = {&target->client(), &*form, *model, std::move(request),
+  const ChatSetup setup = {&target->client(), &*form, *model, RequestOf(options, *model),
                            options.target.model_dir.empty()};
   absl::StatusOr<Conversation> first = Conversation::Open(&setup);
   if (!first.ok()) return first.status();

@@ -89,7 +89,7 @@ class BatchFormsTest(BatchTest):
         reply = long["response"]["body"]
         self.assertEqual((long["response"]["status_code"], reply["object"], reply["model"]), (200, "text_completion", "shakespeare-rfa"))
         self.assertEqual([choice["text"] == short["text"] for choice in reply["choices"]], [True, False])
-        self.assertEqual(reply["usage"], {"prompt_tokens": 6, "completion_tokens": 24, "total_tokens": 30})
+        self.assertEqual(reply["usage"], {"prompt_tokens": 6, "completion_tokens": 24, "total_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 0}})
         (alone,) = rivulet("score", *target, "--input", "-", stdin='{"text":"To be, or not to be"}\n').lines()
         self.assertEqual(score["num_scored"], alone["num_scored"])
         self.assertAlmostEqual(score["nll_nats"], alone["nll_nats"], delta=1e-9)

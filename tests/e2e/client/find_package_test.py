@@ -27,7 +27,7 @@ class FindPackageTest(CommandTest):
         with tempfile.TemporaryDirectory(dir=BUILD_DIR, prefix="find-package-") as folder:
             prefix, build = pathlib.Path(folder) / "prefix", pathlib.Path(folder) / "build"
             self.run_command("cmake", "--install", BUILD_DIR, "--prefix", prefix)
-            for file in ("include/rivulet/client.h", "share/rivulet/chat_worker.py"):
+            for file in ("include/rivulet/client.h", "share/rivulet/chat_worker/main.py"):
                 self.assertTrue((prefix / file).is_file(), file)
             for program in ("rivulet", "rivulet-server"):
                 self.run_command(prefix / "bin" / program, "--version")

@@ -36,7 +36,8 @@ class TemplatedClient(GatewayClient):
     async def model(self, model="", **options):
         described = await super().model(model, **options)
         return types.SimpleNamespace(
-            summary=described.summary, content=described.content, limits=described.limits, chat_template=TEMPLATE, special_tokens=()
+            summary=described.summary, content=described.content, limits=described.limits, chat_template=TEMPLATE, special_tokens=(),
+            response_template="",
         )
 
 

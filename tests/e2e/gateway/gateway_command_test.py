@@ -25,8 +25,10 @@ import numpy as np
 import openai
 
 from rivulet import Part, TopLogprobs
-from rivulet.gateway import command, worker
+from rivulet.gateway import command
 from rivulet.gateway.upstream import batching as ready
+from rivulet.gateway.worker import rendering
+from rivulet.gateway.worker.errors import Refused
 
 OPENSSL = shutil.which("openssl")
 KEY = "Bearer a-key"
@@ -325,7 +327,7 @@ class CheckConfigTest(unittest.TestCase):
                     self.assertIn(mention, lines[0])
 
     def test_a_package_that_is_absent_is_one_fault_among_others(self):
-        for package in ("jinja2", "starlette", "uvicorn"):
+        for package in ("jinja2", "regex", "starlette", "uvicorn"):
             with self.subTest(package):
                 script = f"import sys; sys.modules[{package!r}] = None; from rivulet.gateway.command import main; main()"
                 code, out, err = rivulet_wheel.run("-c", script, "--check-config", "--target", "a:1", "--workers", "0", "--chat-template", "/dev/null")
@@ -410,14 +412,17 @@ class TemplateTest(unittest.TestCase):
     )
     MESSAGES = [{"role": "user", "content": "a < b & \u00e9"}]
 
+    def render(self, template):
+        return rendering.render(template, {"messages": self.MESSAGES})
+
     def test_a_conversation_becomes_a_prompt(self):
         self.assertEqual(
-            worker.render(self.CHATML, self.MESSAGES, {}).decode(), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
+            self.render(self.CHATML), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
         )
         marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-        self.assertEqual(worker.render(marked, self.MESSAGES, {}).decode(), "a < b & \u00e9")
+        self.assertEqual(self.render(marked), "a < b & \u00e9")
         template = "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
-        twice = worker.render(template, self.MESSAGES * 2, {"bos_token": "<s>"}).decode()
+        twice = rendering.render(template, {"messages": self.MESSAGES * 2, "bos_token": "<s>"})
         self.assertEqual(twice, '<s>{"role": "user", "content": "a < b & \u00e9"}')
 
     def test_a_template_that_refuses_fails_or_reaches_out_is_an_error(self):
@@ -430,8 +435,8 @@ class TemplateTest(unittest.TestCase):
             ("{{ messages.append(1) }}", "unsafe"),
             ("{% include '/etc/passwd' %}", "loader"),
         ):
-            with self.subTest(template), self.assertRaises(worker.Refused) as caught:
-                worker.render(template, self.MESSAGES, {})
+            with self.subTest(template), self.assertRaises(Refused) as caught:
+                self.render(template)
             self.assertEqual((caught.exception.code, caught.exception.param), ("CHAT_TEMPLATE_REFUSED", "messages"))
             self.assertIn(mention, str(caught.exception))
 

@@ -18,7 +18,7 @@ from gateway import PATIENCE, Gateway
 import grpc
 
 from command import ZOO, Server, rivulet
-from rivulet.gateway import worker
+from rivulet.gateway.worker.errors import shown
 from rivulet.gateway.upstream import key_cache
 from rivulet.v1 import inference_pb2
 
@@ -323,7 +323,7 @@ class RememberedTest(GuardTest):
 class WorkerTest(unittest.TestCase):
     def test_an_answer_to_what_is_shown_is_short(self):
         for value in ("a" * 10**6, [["a"] * 10**5] * 3, {"a": {"b": [1] * 10**5}}, 10**4000):
-            self.assertLessEqual(len(worker.shown(value)), 80)
+            self.assertLessEqual(len(shown(value)), 80)
 
 
 if __name__ == "__main__":

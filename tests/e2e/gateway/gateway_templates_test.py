@@ -11,7 +11,7 @@ from command import SOURCE_DIR
 
 sys.path.append(str(SOURCE_DIR / "client/python/src/rivulet/gateway"))
 try:
-    import worker
+    from worker import rendering
 except ImportError as absent:
     print(f"skipped: there is no {absent.name} (deploy/setup.sh --tests)", file=sys.stderr)
     sys.exit(77)
@@ -155,15 +155,15 @@ def answers(render):
 
 class TemplatesTest(unittest.TestCase):
     def test_prompts(self):
-        found = answers(lambda template, messages: worker.render(template, messages, SPECIAL).decode())
+        found = answers(lambda template, messages: rendering.render(template, {**SPECIAL, "messages": messages}))
         self.assertGreaterEqual(len(found), 20)
         self.maxDiff = None
         self.assertEqual(found, json.loads(FILE.read_text())["answers"])
 
     def test_the_built_in_one_asks_for_no_answer_after_an_answer(self):
         said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        self.assertEqual(worker.render(world(), said[:1], {}).decode(), "User: a\n\nAssistant:")
-        self.assertEqual(worker.render(world(), said, {}).decode(), "User: a\n\nAssistant: b\n\n")
+        self.assertEqual(rendering.render(world(), {"messages": said[:1]}), "User: a\n\nAssistant:")
+        self.assertEqual(rendering.render(world(), {"messages": said}), "User: a\n\nAssistant: b\n\n")
 
 
 if __name__ == "__main__":

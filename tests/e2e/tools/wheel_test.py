@@ -81,9 +81,9 @@ class WheelTest(unittest.TestCase):
         chat = (self.folder / "bin/rivulet", "chat", "--model", ZOO / "shakespeare-rfa", "--chat-template", ZOO / "dialogue.jinja", "--max-tokens", "9", "--seed", "4")
         done = self.run_program(*chat, input="What news?\n")
         self.assertEqual(done.returncode, 2, done)
-        self.assertRegex(done.stderr, rf"jinja2; tried: {self.folder}/bin/python3?(\.\d+)? \(exit code 1\).*rivulet-server\[chat\]")
+        self.assertRegex(done.stderr, rf"jinja2 and regex; tried: {self.folder}/bin/python3?(\.\d+)? \(exit code 1\).*rivulet-server\[chat\]")
         site = self.programs.parent.parent
-        for package in ("jinja2", "markupsafe"):
+        for package in ("jinja2", "markupsafe", "regex"):
             (site / package).symlink_to(pathlib.Path(importlib.util.find_spec(package).origin).parent)
             self.addCleanup((site / package).unlink)
         texts = [self.run_program(*words, *chat[1:], input="What news?\n") for words in (chat[:1], (BIN_DIR / "rivulet",))]

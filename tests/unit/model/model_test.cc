@@ -37,6 +37,7 @@ std::vector<std::string> DirectoriesIn(const std::string& parent) {
 TEST(ModelTest, ACheckpointsOwnResponseTemplateComesBeforeTheBuiltInOne) {
   const TempDir dir;
   std::filesystem::copy(SourcePath("model/zoo/shakespeare-chat"), dir.path());
+  ASSERT_TRUE(WriteFile(dir.File("tokenizer_config.json"), "{}").ok());
   const auto model = Model::Open(dir.path());
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->text().response_template.name, "qwen3.5");

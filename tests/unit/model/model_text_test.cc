@@ -125,10 +125,10 @@ TEST_F(ModelTextTest, TheResponseTemplateIsThatOfTheConfiguration) {
 }
 
 TEST_F(ModelTextTest, BuiltInResponseTemplatesAreForTheirToolCalls) {
-  const auto name = [](absl::string_view model_type, absl::string_view chat_template) {
-    return BuiltInResponseTemplate(model_type, chat_template).value_or(ResponseTemplate()).name;
+  const auto name = [](absl::string_view model_type, absl::string_view shown) {
+    return BuiltInResponseTemplate(model_type, shown).value_or(ResponseTemplate()).name;
   };
-  const std::string qwen = "{{ '<function=' }}", lfm2 = "{{ '<|tool_call_start|>' }}";
+  const std::string qwen = "{{ '<function=' }}", lfm2 = "<|tool_call_start|>";
   EXPECT_EQ(name("qwen3_5_text", qwen), "qwen3.5");
   EXPECT_EQ(name("qwen3_5_moe_text", qwen), "qwen3.5");
   EXPECT_EQ(name("qwen3_5_text", lfm2), "");

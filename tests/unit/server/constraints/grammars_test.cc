@@ -177,18 +177,16 @@ TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
 }
 
 // Structural tags: of a format, of calls in free text, of parameters in XML and of one of them.
-std::string StructuralTagOf(const std::string& format) {
+std::string TagOf(const std::string& format) {
   return R"({"type":"structural_tag","format":)" + format + "}";
 }
 std::string Triggered(const std::string& more) {
-  return StructuralTagOf(
-      R"({"type":"triggered_tags","triggers":["<f>"],"tags":[{"begin":"<f>","content":)"
-      R"({"type":"json_schema","json_schema":{"enum":[0.1,"</"]}},"end":"</f>"}])" +
-      more + "}");
+  return TagOf(R"({"type":"triggered_tags","triggers":["<f>"],"tags":[{"begin":"<f>","content":)"
+               R"({"type":"json_schema","json_schema":{"enum":[0.1,"</"]}},"end":"</f>"}])" +
+               more + "}");
 }
 std::string Parameters(const std::string& schema) {
-  return StructuralTagOf(R"({"type":"json_schema","style":"qwen_xml","json_schema":)" + schema +
-                         "}");
+  return TagOf(R"({"type":"json_schema","style":"qwen_xml","json_schema":)" + schema + "}");
 }
 std::string Parameter(const std::string& schema) {
   return Parameters(R"({"properties":{"a":)" + schema +
@@ -205,26 +203,22 @@ TEST_F(GrammarsTest, EveryFormatOfAStructuralTagIsEnforced) {
   };
   const std::string call = "<f>0.1</f>";
   const Row rows[] = {
-      {StructuralTagOf(
+      {TagOf(
            R"({"type":"sequence","elements":[{"type":"optional","content":{"type":"const_string","value":"x\n\"\\"}},)"
            R"({"type":"plus","content":{"type":"regex","pattern":"[ab]c?"}},{"type":"star","content":)"
            R"({"type":"const_string","value":"d"}},{"type":"or","elements":[{"type":"const_string","value":""},)"
            R"({"type":"regex","pattern":"^$"},{"type":"const_string","value":"1"}]}]})"),
        {"a", "x\n\"\\acbdd1", "bd"},
        {"x\n\"\\", "da", "a11", "xa"}},
-      {StructuralTagOf(R"({"type":"any_text","excludes":["ab"]})"),
-       {"", "a\nb</f>"},
-       {"ab", "xaby"}},
-      {StructuralTagOf(
-           R"({"type":"tag","begin":"<","content":{"type":"any_text"},"end":[">","$$"]})"),
+      {TagOf(R"({"type":"any_text","excludes":["ab"]})"), {"", "a\nb</f>"}, {"ab", "xaby"}},
+      {TagOf(R"({"type":"tag","begin":"<","content":{"type":"any_text"},"end":[">","$$"]})"),
        {"<>", "<a$b$$", "<<>"},
        {"<a>b>", "<a$$$$", "a>", "<"}},
-      {StructuralTagOf(
-           R"({"type":"tags_with_separator","separator":", ","tags":[{"type":"tag","begin":"<",)"
-           R"("content":{"type":"regex","pattern":"a"},"end":">"}]})"),
+      {TagOf(R"({"type":"tags_with_separator","separator":", ","tags":[{"type":"tag","begin":"<",)"
+             R"("content":{"type":"regex","pattern":"a"},"end":">"}]})"),
        {"", "<a>", "<a>, <a>"},
        {"<a>, ", "<a><a>", "<>"}},
-      {StructuralTagOf(
+      {TagOf(
            R"({"type":"tags_with_separator","separator":"","tags":[{"begin":"<",)"
            R"("content":{"type":"regex","pattern":"a"},"end":">"}],"at_least_one":true,"stop_after_first":true})"),
        {"<a>"},
@@ -311,10 +305,9 @@ TEST_F(GrammarsTest, StructuralTagsHaveTheRulesOfOtherConstraints) {
   const auto late = once->NewMatcher({.end_tokens = {kEnd}, .after = {"</think>"}});
   EXPECT_FALSE(Allows(Next(late.get(), "<f>z"), kEnd));
   EXPECT_EQ(Next(late.get(), "</think><f>0.1</f>").kind, StepKind::kEnd);
-  EXPECT_EQ(
-      ReasonOf(Await(*Compile(Kind::kStructuralTag,
-                              StructuralTagOf(R"({"type":"const_string","value":"\u00e9"})")))),
-      "CONSTRAINT_NOT_SPELLABLE");
+  EXPECT_EQ(ReasonOf(Await(*Compile(Kind::kStructuralTag,
+                                    TagOf(R"({"type":"const_string","value":"\u00e9"})")))),
+            "CONSTRAINT_NOT_SPELLABLE");
 }
 
 TEST_F(GrammarsTest, LongStringsHaveTheirLengths) {

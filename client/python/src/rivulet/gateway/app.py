@@ -23,7 +23,7 @@ from rivulet.gateway.upstream.key_cache import GatewayClient
 from rivulet.gateway.web import meters
 from rivulet.gateway.web.access_log import AccessLog
 from rivulet.gateway.web.asgi_edge import Edge
-from rivulet.gateway.web.exchange import encoded, endpoint
+from rivulet.gateway.web.exchange import Ignored, encoded, endpoint
 from rivulet.gateway.web.meters import Meters
 from rivulet.gateway.web.problems import Problem, answer_of
 
@@ -59,7 +59,7 @@ PATHS = tuple(sorted({row.path for row in _ROWS}))
 @dataclass(frozen=True)
 class Settings:
     """log: None: no log. most_body_bytes: limit on a request's body. metrics_target: the server's --metrics-listen; without it
-    there is no GET /metrics. cors_origins: origins of foreign web pages that may call, or "*" for all. hosts: as in Edge."""
+    there is no GET /metrics. cors_origins: origins of foreign web pages that may call, or "*" for all. hosts: as in Edge. ignored: parameters."""
 
     meters: Meters
     log: AccessLog | None = None
@@ -67,6 +67,7 @@ class Settings:
     metrics_target: str = ""
     cors_origins: tuple[str, ...] = ()
     hosts: frozenset[str] | None = None
+    ignored: frozenset[str] = frozenset()
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
@@ -109,6 +110,7 @@ def create(
             app.state.meters = settings.meters
             app.state.most_body_bytes = settings.most_body_bytes
             app.state.metrics_target = settings.metrics_target
+            app.state.ignored = Ignored(settings.ignored)
             ready()
             yield
 

@@ -129,7 +129,8 @@ def _serve(given: argparse.Namespace, tls: TlsOptions | None, listener: socket.s
         if log is not None:
             stack.enter_context(log)
         settings = app.Settings(
-            meters, log, given.max_body_mib << 20, given.metrics_target, tuple(given.cors_origin), _hosts(given, listener)
+            meters, log, given.max_body_mib << 20, given.metrics_target, tuple(given.cors_origin), _hosts(given, listener),
+            options.ignored(given),
         )
         limits = Limits(given.max_connections, given.request_seconds, given.reader_seconds)
         # uvicorn raises its ending signal once more, for the handlers that were set before: these.

@@ -50,12 +50,15 @@ TEST(BatchResultTest, AnswersAChatAsOpenAiDoes) {
   line.openai = true;
   line.custom_id = "a";
   line.request = ChatRequest();
+  reply.usage.set_reasoning_tokens(2);
+  reply.Divide(ReplyParts());
   EXPECT_EQ(GenerateResult(1, line, {.created = 5, .model = "m", .is_text = true}, reply),
             R"({"line":1,"id":"batch_req_1","custom_id":"a","response":{"status_code":200,)"
             R"("request_id":"batch_req_1","body":{"id":"chatcmpl-1","object":"chat.completion",)"
             R"("created":5,"model":"m","choices":[{"index":0,"message":{"role":"assistant",)"
             R"("content":"Hi","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":)"
-            R"({"prompt_tokens":0,"completion_tokens":0,"total_tokens":0},"seed":0}},"error":null})"
+            R"({"prompt_tokens":0,"completion_tokens":0,"total_tokens":0,)"
+            R"("completion_tokens_details":{"reasoning_tokens":2}},"seed":0}},"error":null})"
             "\n");
 }
 

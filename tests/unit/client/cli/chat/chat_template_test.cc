@@ -11,16 +11,35 @@
 namespace rivulet {
 namespace {
 
+using nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
 // That the prompts are right is shown for the worker: tests/e2e/gateway/gateway_templates_test.py.
 class ChatTemplateTest : public ::testing::Test {
  protected:
-  ChatTemplate Of(const std::string& source) {
-    return ChatTemplate(source, "T", {{"bos_token", "<\"s\">"}}, &process_);
+  // The request of a conversation.
+  absl::StatusOr<v1::GenerateRequest> Apply(const std::string& source) {
+    v1::GetModelReply model;
+    auto* const token = model.add_special_tokens();
+    token->set_content("<\"s\">");
+    token->add_roles("bos_token");
+    const absl::StatusOr<ChatTemplate> one = ChatTemplate::Of(model, {"T", source}, &process_);
+    if (!one.ok()) return one.status();
+    const ordered_json body = {{"messages",
+                                {{{"role", "system"}, {"content", "a\n"}},
+                                 {{"role", "user"}, {"content", "\xC3\xA9\"\\"}}}}};
+    v1::GenerateRequest request;
+    RIVULET_RETURN_IF_ERROR(one->Apply(body, "", &request).status());
+    return request;
   }
   absl::StatusOr<std::string> Render(const std::string& source) {
-    return Of(source).Render({{"system", "a\n"}, {"user", "\xC3\xA9\"\\"}});
+    RIVULET_ASSIGN_OR_RETURN(const v1::GenerateRequest request, Apply(source));
+    return request.text();
+  }
+  std::string TurnEnd(const std::string& source) {
+    const absl::StatusOr<v1::GenerateRequest> request = Apply(source);
+    EXPECT_TRUE(request.ok()) << request.status();
+    return request->stop().strings().empty() ? "" : request->stop().strings(0);
   }
 
   TemplateProcess process_;
@@ -73,7 +92,7 @@ TEST_F(ChatTemplateTest, AnInterpreterThatCannotRenderIsNamed) {
   for (const char* const python : {"/absent/python3", "/bin/false"}) {
     ASSERT_EQ(setenv("RIVULET_PYTHON", python, 1), 0);
     TemplateProcess process;
-    const absl::Status status = ChatTemplate("a", "T", {}, &process).Render({}).status();
+    const absl::Status status = process.Run(TemplateProcess::Job::kCheck, R"(["",{}])").status();
     ASSERT_EQ(unsetenv("RIVULET_PYTHON"), 0);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(GetErrorDetail(status).reason, "NO_CHAT_TEMPLATE_ENGINE");
@@ -84,13 +103,37 @@ TEST_F(ChatTemplateTest, AnInterpreterThatCannotRenderIsNamed) {
 
 TEST_F(ChatTemplateTest, TurnEnd) {
   const std::string turns = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n\\n' }}";
-  EXPECT_EQ(*Of(turns + "{% endfor %}").TurnEnd(), "\n\nuser:");
-  EXPECT_EQ(*Of("{{ messages[-1].content }}").TurnEnd(), "") << "it writes no answer";
-  EXPECT_EQ(*Of("{{ raise_exception('no') }}").TurnEnd(), "");
-  EXPECT_EQ(*Of("{% for m in messages %}{{ m.content }} {% endfor %}").TurnEnd(), "");
-  EXPECT_EQ(*Of("{% for m in messages %}{{ m.content + 'a' * 257 }}{% endfor %}").TurnEnd(), "")
+  EXPECT_EQ(TurnEnd(turns + "{% endfor %}"), "\n\nuser:");
+  EXPECT_EQ(TurnEnd("{{ messages[-1].content }}"), "") << "it writes no answer";
+  EXPECT_EQ(TurnEnd("{% if messages[2] %}{{ raise_exception('no') }}{% endif %}a"), "");
+  EXPECT_EQ(TurnEnd("{% for m in messages %}{{ m.content }} {% endfor %}"), "");
+  EXPECT_EQ(TurnEnd("{% for m in messages %}{{ m.content + 'a' * 257 }}{% endfor %}"), "")
       << "the server takes no stop string of this length";
-  EXPECT_EQ(Of("{% if %}").TurnEnd().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// The parts of a reply, and what is left of it when it cannot be divided in time.
+TEST_F(ChatTemplateTest, ReplyParts) {
+  const auto parts = [&](const std::string& close) {
+    v1::GetModelReply model;
+    model.set_response_template(R"({"start_anchor":"A:","fields":{"thinking":{"open":"<t>",
+        "close_pattern":")" + close +
+                                R"("},"content":{}}})");
+    v1::GenerateRequest request;
+    const ordered_json body = {{"messages", {{{"role", "user"}, {"content", "a"}}}}};
+    return *ChatTemplate::Of(model, {"T", "A:<t>"}, &process_)->Apply(body, "", &request);
+  };
+  using End = ReplyParts::End;
+  ReplyParts good = parts("</t>");
+  EXPECT_EQ(good.Add("so", End::kNot).delta["reasoning_content"], "so");
+  const ReplyParts::Added last = good.Add("</t>b", End::kEnd);
+  EXPECT_EQ(last.message["content"], "b");
+  EXPECT_EQ(last.error, "");
+  ReplyParts slow = parts("(a|aa)+b");
+  ReplyParts::Added whole = slow.Add(std::string(40, 'a') + "!", End::kNot);
+  EXPECT_EQ(whole.code, "RESPONSE_PARSE_TOO_HARD") << whole.error;
+  EXPECT_EQ(whole.delta["content"], std::string(40, 'a') + "!");
+  EXPECT_EQ(slow.Add("b", End::kEnd).delta["content"], "b");
+  EXPECT_EQ(good.Add("c", End::kEnd).error, "");
 }
 
 }  // namespace

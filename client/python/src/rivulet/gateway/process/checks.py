@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rivulet.core.connection import check_target
-from rivulet.gateway.process.options import BAD_USAGE, NUMBERS, UNAVAILABLE, Fault, complain, value
+from rivulet.gateway.process.options import BAD_USAGE, NOT_IGNORED, NUMBERS, UNAVAILABLE, Fault, complain, ignored, value
 from rivulet.gateway.web.addresses import bind, host_port, named_host
 
 _EMPTY = "the path must not be empty"  # mostly from a shell variable that is not set
@@ -63,6 +63,9 @@ def _values(given: argparse.Namespace) -> Iterator[Fault]:
             yield Fault(BAD_USAGE, f"{flag}: must be a whole number from {least} to {most}; got {number!r}")
     if given.metrics_target and host_port(given.metrics_target) is None:
         yield Fault(BAD_USAGE, f"--metrics-target: must be HOST:PORT, for example 127.0.0.1:9464; got {given.metrics_target!r}")
+    for name in sorted(ignored(given)):
+        if not re.fullmatch(r"\w+", name) or name in NOT_IGNORED:
+            yield Fault(BAD_USAGE, f"--ignore-parameters: must be names with commas between them, none of {', '.join(sorted(NOT_IGNORED))}; got {name!r}")
     for origin in given.cors_origin:
         if origin != "*" and not re.fullmatch(r"https?://[^/?#\s]+", origin):
             yield Fault(BAD_USAGE, f"--cors-origin: must be *, or a scheme and a host as browsers send it, https://example.org; got {origin!r}")

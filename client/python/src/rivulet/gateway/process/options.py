@@ -36,6 +36,9 @@ class _Parser(argparse.ArgumentParser):
         fail(BAD_USAGE, f"{message}; see rivulet-gateway --help")
 
 
+# Without these a request would ask for something else.
+NOT_IGNORED = frozenset(("model", "prompt", "messages", "stream", "tools", "tool_choice", "response_format", "structured_outputs"))
+
 # Whole numbers: flag, default, least, most, meaning.
 NUMBERS = (
     ("--drain-seconds", 30, 0, 86400, "how long running answers may take after SIGTERM"),
@@ -66,6 +69,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     serving.add_argument("--target", metavar="HOST:PORT", help="the rivulet-server; must be given")
     serving.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
     serving.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
+    serving.add_argument("--ignore-parameters", default="", metavar="LIST",
+                         help="parameters of requests, with commas between them, that are ignored; each is logged once (default: none)")  # fmt: skip
     security.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the CA certificates that signed its certificate")
     security.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
     security.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
@@ -94,6 +99,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def value(given: argparse.Namespace, flag: str) -> Any:
     return getattr(given, flag[2:].replace("-", "_"))
+
+
+def ignored(given: argparse.Namespace) -> frozenset[str]:
+    """The parameters of --ignore-parameters."""
+    return frozenset(given.ignore_parameters.split(",")) if given.ignore_parameters else frozenset()
 
 
 def tls(given: argparse.Namespace) -> TlsOptions | None:

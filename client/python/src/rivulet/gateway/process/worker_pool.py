@@ -4,24 +4,24 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import pickle
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from rivulet.gateway import worker
-from rivulet.gateway.worker import Refused
+from rivulet.gateway.worker import body, main as worker
+from rivulet.gateway.worker.errors import Refused
 
 _PARSED_HERE = 64 << 10  # a body up to this size is parsed faster here than in another process
 # Seconds for a job that computes for at most one second: the machine may be busy. Shorter for prompts, which take milliseconds,
 # because other jobs wait.
 _PARSER_PATIENCE, _RENDERER_PATIENCE = 30.0, 5.0
 
-_MOST_TEMPLATES = 32  # templates whose turn ends are kept
+_FOLDER = Path(worker.__file__).parent
+_PROGRAM = f"import sys; sys.path.insert(0, sys.argv[1]); from {_FOLDER.name}.main import run; run()"
 
 
 class _Worker:
@@ -34,9 +34,10 @@ class _Worker:
         self._process: asyncio.subprocess.Process | None = None
         self._server: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Errors: OSError."""
-        await self._begin()
+    async def start(self, at_once: bool = True) -> None:
+        """at_once: without, the process starts with the first job. Errors: OSError."""
+        if at_once:
+            await self._begin()
         self._server = asyncio.create_task(self._serve())
 
     async def close(self) -> None:
@@ -87,7 +88,7 @@ class _Worker:
     async def _begin(self) -> asyncio.subprocess.Process:
         """Errors: OSError."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, worker.__file__, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-Ic", _PROGRAM, str(_FOLDER.parent), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         return self._process
 
@@ -114,7 +115,7 @@ async def check(template: str) -> None:
     process = _Worker(_PARSER_PATIENCE)  # no other job waits
     await process.start()
     try:
-        await process.run(worker.TURN_END, json.dumps((template, {})).encode())
+        await process.run(worker.CHECK, json.dumps((template, {})).encode())
     except Refused as refused:
         raise ValueError(refused.message.removeprefix("the model's chat template: ")) from None
     finally:
@@ -122,44 +123,42 @@ async def check(template: str) -> None:
 
 
 class WorkerPool:
-    """Parses bodies and renders chat templates, each in its own process, so that a slow template does not delay bodies. For
-    `async with`."""
+    """Parses bodies, makes chats into prompts and divides replies, each in its own process, so that a slow template does not delay the
+    others. For `async with`."""
 
     def __init__(self) -> None:
         self._parser = _Worker(_PARSER_PATIENCE)
         self._renderer = _Worker(_RENDERER_PATIENCE)
-        self._turn_ends: dict[bytes, str] = {}  # by template
+        self._divider = _Worker(_RENDERER_PATIENCE)
 
     async def __aenter__(self) -> WorkerPool:
         await self._parser.start()
         await self._renderer.start()
+        await self._divider.start(at_once=False)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self._parser.close()
         await self._renderer.close()
+        await self._divider.close()
 
     async def parse(self, raw: bytes | bytearray) -> dict[str, Any]:
-        """As worker.parse()."""
+        """As worker's body.parse()."""
         if len(raw) <= _PARSED_HERE:
-            return worker.parse(raw)
+            return body.parse(raw)
         found: dict[str, Any] = pickle.loads(await self._parser.run(worker.PARSE, raw))
         return found
 
-    async def turn_end(self, template: str, special_tokens: Mapping[str, str]) -> str:
-        """As worker.turn_end(); "" also if the template is refused. Errors: OSError."""
-        key = hashlib.sha256(pickle.dumps((template, special_tokens))).digest()
-        if key not in self._turn_ends:
-            if len(self._turn_ends) >= _MOST_TEMPLATES:
-                self._turn_ends.clear()
-            try:
-                end = await self._renderer.run(worker.TURN_END, json.dumps((template, special_tokens)).encode())
-            except Refused:
-                end = b""
-            self._turn_ends[key] = end.decode()
-        return self._turn_ends[key]
+    async def chat(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """As worker's chats.chat()."""
+        try:
+            job = json.dumps(asked).encode()
+        except RecursionError:
+            raise Refused("INVALID_PARAMETER", None, "the body is nested too deeply") from None
+        found: dict[str, Any] = json.loads(await self._renderer.run(worker.CHAT, job))
+        return found
 
-    async def render(self, template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> str:
-        """As worker.render(), as text."""
-        job = pickle.dumps((template, messages, special_tokens))
-        return (await self._renderer.run(worker.RENDER, job)).decode()
+    async def divide(self, asked: list[Any]) -> dict[str, Any]:
+        """As worker's chats.divide()."""
+        found: dict[str, Any] = json.loads(await self._divider.run(worker.DIVIDE, json.dumps(asked).encode()))
+        return found

@@ -45,7 +45,7 @@ class CompletionForm:
                 choice["logprobs"] = self._logprobs(index, self._texts, piece)
         return choice
 
-    async def prepare(self, piece: Piece) -> None:
+    async def prepare(self, index: int, piece: Piece) -> None:
         if self._texts is not None:
             await self._texts.prepare(ids_of(piece))
 

@@ -44,6 +44,8 @@ async def get_model(call: Call) -> Any:
         details["alphabet"] = model.content.alphabet
     if model.chat_template:
         details["chat_template"] = model.chat_template_name or "model"
+    if model.response_template:
+        details["response_template"] = model.response_template_name or "model"
     if isinstance(model.content, ImageContent):
         details["image"] = {**asdict(model.content), "num_levels": num_levels(model)}
     return {**_entry(model.summary), "rivulet": details}

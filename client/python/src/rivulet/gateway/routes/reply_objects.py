@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
@@ -46,16 +46,17 @@ def durability_of(durability: Durability | None) -> dict[str, Any]:
 
 def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
     """The usage over all prompts of a request. Errors: Internal."""
-    prompt = completion = cached = 0
+    prompt = completion = cached = reasoning = 0
     for usage in usages:
         if usage is None:
             raise Internal("the reply ended without usage")
         prompt += usage.prompt_tokens
         completion += usage.completion_tokens
         cached += usage.cached_prompt_tokens
+        reasoning += usage.reasoning_tokens
     return {
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": reasoning},
     }  # fmt: skip
 
 
@@ -66,8 +67,8 @@ class Form(Protocol):
     chunk_kind: str
     id_prefix: str
 
-    async def prepare(self, piece: Piece) -> None:
-        """To be called before chunk() and whole(). Errors: the server's errors."""
+    async def prepare(self, index: int, piece: Piece) -> None:
+        """To be called before chunk() or whole() of this piece. Errors: the server's errors."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """The chunk of a choice before its first part."""
@@ -110,14 +111,10 @@ class Reply:
         """The whole reply. Errors: the server's errors."""
         generations = await _collected(self.streams)
         self._ended()
-        for generation in generations:
-            for sample in generation.samples:
-                await self.form.prepare(sample)
-        choices = [
-            self.form.whole(number * self.samples + index, sample)
-            for number, generation in enumerate(generations)
-            for index, sample in enumerate(generation.samples)
-        ]
+        choices: list[dict[str, Any]] = []
+        for sample in (sample for generation in generations for sample in generation.samples):
+            await self.form.prepare(len(choices), sample)
+            choices.append(self.form.whole(len(choices), sample))
         return self._object(self.form.kind, choices, usage=usage_of(one.usage for one in generations))
 
     def given(self, choices: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
@@ -148,8 +145,7 @@ class Reply:
                         begun.add(number)
                     self._moved((part,))
                 for number, part in merged(found):
-                    await self.form.prepare(part)
-                    chunks += b"".join(self._chunks(number * self.samples + part.sample_index, part))
+                    chunks += await self._chunks(number * self.samples + part.sample_index, part)
                 if chunks:
                     yield chunks
         finally:
@@ -160,22 +156,22 @@ class Reply:
             yield self._event([], usage_of(stream.usage for stream in self.streams))
         yield DONE
 
-    def _chunks(self, index: int, part: Part) -> Iterator[bytes]:
+    async def _chunks(self, index: int, part: Part) -> bytes:
         old, new = self.progress.split(index, part)
-        if old is not None:
-            self.form.chunk(index, old)  # called because it counts characters
+        if old is not None:  # what is told of the new piece depends on it
+            await self.form.prepare(index, old)
+            self.form.chunk(index, old)
         if new is None:
-            yield LEFT_OUT
-            return
-        sent = self.progress.choices[index]
+            return LEFT_OUT
+        await self.form.prepare(index, new)
+        sent, chunks = self.progress.choices[index], b""
         opening = None if sent.opened else self.form.opening(index)
         sent.opened = True
         if opening is not None:
-            yield self._event([opening])
+            chunks += self._event([opening])
         sent.take(new)
         chunk = self.form.chunk(index, new)
-        if chunk is not None:
-            yield self._event([chunk])
+        return chunks if chunk is None else chunks + self._event([chunk])
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
         if usage is not None or self.include_usage or self.session is not None:

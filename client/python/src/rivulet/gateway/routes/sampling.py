@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rivulet import Constraint
 from rivulet.gateway.web.body import Body, object_of
 from rivulet.gateway.web.problems import invalid
-from rivulet.gateway.worker import shown
+from rivulet.gateway.worker.errors import shown
 
 # Parameters of the client's generate(), with their JSON types. The client checks the types, the server the ranges.
 _SAME = {
     "temperature": ("number",), "top_p": ("number",), "top_k": ("integer",), "min_p": ("number",), "repetition_penalty": ("number",),
     "frequency_penalty": ("number",), "presence_penalty": ("number",), "seed": ("integer",), "stop": ("string", "array"),
-    "stop_token_ids": ("array",), "ignore_eos": ("boolean",),
+    "stop_token_ids": ("array",), "ignore_eos": ("boolean",), "min_tokens": ("integer",), "skip_special_tokens": ("boolean",),
 }  # fmt: skip
 _HARMLESS = (
     "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "metadata",
@@ -24,6 +25,8 @@ _HARMLESS = (
 def take(body: Body) -> dict[str, Any]:
     """Takes the options of the client's generate(). Errors: Problem."""
     options = {name: value for name, types in _SAME.items() if (value := body.take(name, *types)) is not None}
+    if (included := body.take("include_stop_str_in_output", "boolean")) is not None:
+        options["include_stop_string"] = included
     bias = body.take("logit_bias", "object")
     if bias is not None:
         options["logit_bias"] = _logit_bias(bias)
@@ -104,6 +107,15 @@ def _of_format(format: Body, names: dict[str, str]) -> dict[str, Any]:
     if not isinstance(schema, (dict, bool)):
         raise invalid("response_format.json_schema.schema", f"must be a JSON schema; got {shown(schema)}")
     return {"constraint": Constraint(schema)}
+
+
+def form_of(constraint: Constraint) -> dict[str, Any]:
+    """The form and its value, as the server's Constraint has them."""
+    schema = constraint.json_schema
+    if schema is not None:
+        return {"json_schema": schema if isinstance(schema, str) else json.dumps(schema)}
+    found = {"json_object": constraint.json_object or None, "regex": constraint.regex, "choices": constraint.choices}
+    return {form: value for form, value in (*found.items(), ("structural_tag", constraint.structural_tag)) if value is not None}
 
 
 def take_stream(body: Body) -> tuple[bool, bool]:

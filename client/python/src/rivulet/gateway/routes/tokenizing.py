@@ -11,7 +11,8 @@ from rivulet.gateway.routes import chat
 from rivulet.gateway.web.body import Body, one_prompt
 from rivulet.gateway.web.exchange import Call
 from rivulet.gateway.web.problems import invalid
-from rivulet.gateway.worker import ids, shown
+from rivulet.gateway.worker.body import ids
+from rivulet.gateway.worker.errors import shown
 
 
 async def _model(call: Call, name: str) -> Model:
@@ -30,15 +31,15 @@ async def tokenize(call: Call) -> Any:
     if wants_special not in (None, True, False):
         raise invalid("add_special_tokens", "must be true or false")
     wants_texts = body.flag("return_token_strs")
-    given = "" if prompt is None else one_prompt("prompt", prompt)
-    if not isinstance(given, str):
+    text = "" if prompt is None else one_prompt("prompt", prompt)
+    if not isinstance(text, str):
         raise invalid("prompt", "must be a string")
-    if messages is not None:
-        call.names.update(chat.NAMES)
-        body.only("add_generation_prompt", True)
+    given = {} if messages is None else {**chat.take_chat(body), "messages": messages}
     body.end()
     model = await _model(call, name)
-    text = given if messages is None else await chat.prompt_of(call, model, messages)
+    if messages is not None:
+        call.names.update(chat.NAMES)
+        text = (await chat.asked(call, model, given))["prompt"]
     # As vLLM: the default adds special tokens to a prompt, but not to a conversation, whose template has written them.
     special = messages is None if wants_special is None else bool(wants_special)
     reply = await call.client.tokenize(text, model=model.summary.name, add_special_tokens=special, **call.options)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from rivulet.gateway.web.problems import invalid
-from rivulet.gateway.worker import shown
+from rivulet.gateway.worker.errors import shown
 
 _MOST_SESSION_IDS = 1 << 15  # the client hashes ids one by one; a session takes more ids in the next call
 

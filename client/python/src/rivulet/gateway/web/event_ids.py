@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rivulet import Part
 from rivulet.errors import FailedPrecondition
@@ -130,11 +131,11 @@ def _mismatch() -> FailedPrecondition:
 
 
 def _cut(part: Part, tokens: int, characters: int) -> tuple[Part, Part]:
-    """Cuts a part in two: its beginning, and the rest."""
+    """Cuts a part in two: its beginning, and the rest, which has its end."""
 
-    def piece(which: slice, text: str) -> Part:
+    def piece(which: slice, text: str, **more: Any) -> Part:
         logprobs = None if part.logprobs is None else part.logprobs[which]
         top = None if part.top_logprobs is None else part.top_logprobs[which]
-        return replace(part, tokens=part.tokens[which], text=text, logprobs=logprobs, top_logprobs=top)
+        return replace(part, tokens=part.tokens[which], text=text, logprobs=logprobs, top_logprobs=top, **more)
 
-    return piece(slice(tokens), part.text[:characters]), piece(slice(tokens, None), part.text[characters:])
+    return piece(slice(tokens), part.text[:characters], finish=None), piece(slice(tokens, None), part.text[characters:])

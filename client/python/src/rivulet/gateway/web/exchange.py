@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from rivulet import CallOptions, Model, PromptCache, RivuletError
+from rivulet.gateway.process.options import complain
 from rivulet.gateway.process.worker_pool import WorkerPool
 from rivulet.gateway.routes.tokens import TokenTexts
 from rivulet.gateway.upstream.key_cache import GatewayClient
@@ -22,7 +23,7 @@ from rivulet.gateway.web import event_ids
 from rivulet.gateway.web.body import Body
 from rivulet.gateway.web.event_ids import Progress, Sent
 from rivulet.gateway.web.problems import Problem, answer_of, of_argument, of_error, of_refused
-from rivulet.gateway.worker import Refused
+from rivulet.gateway.worker.errors import Refused
 
 T = TypeVar("T")
 
@@ -57,6 +58,21 @@ class Call:
         if (len(self.lost.fingerprints), len(self.lost.choices)) != (prompts, prompts * samples):
             raise event_ids.malformed()
         return self.lost
+
+
+class Ignored:
+    """The parameters of --ignore-parameters. Each is logged once, on stderr, when a request has it."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._logged: set[str] = set()
+
+    def drop(self, values: dict[str, Any]) -> None:
+        for name in self._names & values.keys():
+            del values[name]
+            if name not in self._logged:
+                self._logged.add(name)
+                complain(f"the parameter {name} of a request is ignored (--ignore-parameters)")
 
 
 def _authorization(request: Request) -> str:
@@ -124,7 +140,9 @@ async def _call(request: Request, names: dict[str, str]) -> Call:
         raw = await _read_body(request, whole, state.most_body_bytes)
         digest = whole.digest()[:8]
         lost = _lost(request, digest)
-        body = Body(await state.worker_pool.parse(raw))
+        values = await state.worker_pool.parse(raw)
+        state.ignored.drop(values)
+        body = Body(values)
     cache = PromptCache(salt=_salt(authorization))
     return Call(state.client, state.worker_pool, body, options, cache, request.path_params, request.query_params, digest, lost, names)
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from rivulet.errors import RivuletError
-from rivulet.gateway.worker import Refused
+from rivulet.gateway.worker.errors import Refused
 
 # client/cli/batch/batch_result.cc reads the same tables: HTTP statuses by gRPC code (any other: 500), and by reason, which takes
 # precedence; error types by status; names in HTTP requests for paths of rivulet.v1 and for the client's arguments.
