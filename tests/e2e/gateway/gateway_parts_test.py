@@ -178,6 +178,17 @@ class PartsTest(unittest.TestCase):
                     self.assertEqual(divided(reading, prompt, [*pieces, ""][: len(pieces) + number % 2], passes), whole)
         self.assertGreater(calls, TEXTS / 10)
 
+    def test_white_space_does_not_depend_on_the_cut(self):
+        for opens, pieces, content in (
+            ("<call>", ["<think>so</think>", "\n\nHi", " you"], "Hi you"),
+            (r"\s*<call>", ["Hi", "\n\n", "<call>no JSON</call>"], "Hi\n\n<call>no JSON</call>"),
+        ):
+            calls = {"open_pattern": opens, "close": "</call>", "content": "json"}
+            spec = template(thinking={"open": "<think>", "close": "</think>"}, content={"repeats": True, "join": ""}, tool_calls=calls)
+            for texts in (pieces, ["".join(pieces)]):
+                found, _ = divided(replies.Reading(json.dumps(spec), {}, True), "A:", [*texts, ""], True)
+                self.assertEqual(found["content"], content)
+
     def test_arguments_are_cast_as_by_transformers(self):
         values = ["1", "1.0", "1e400", "nan", " true ", "False", "0", "null", "None", "[1]", '{"k": 1}', "x", "-5", "1_0", "\n2"]
         spec = TEMPLATES[0]
@@ -187,7 +198,8 @@ class PartsTest(unittest.TestCase):
                 _, message, _ = of_transformers(spec, "A:", [text], TOOLS)
                 found = replies.divide(reading := replies.Reading(json.dumps(spec), contents.casts_of(TOOLS), True), replies.begin(reading, "A:")[0], text, "end")
                 with self.subTest(key=key, value=value):
-                    self.assertEqual(json.loads(found["delta"]["tool_calls"][0]["function"]["arguments"]), message["tool_calls"][0]["function"]["arguments"])
+                    theirs = json.dumps(message["tool_calls"][0]["function"]["arguments"], ensure_ascii=False)
+                    self.assertEqual(found["delta"]["tool_calls"][0]["function"]["arguments"], theirs)
 
     def test_the_built_in_templates_divide_what_their_models_write(self):
         """Qwen3.5 as transformers' own template for it; LFM2 as its model card, and vLLM's and llama.cpp's parsers, describe it."""

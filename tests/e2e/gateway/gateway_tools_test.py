@@ -199,7 +199,8 @@ class ToolsTest(unittest.TestCase):
         self.assertEqual(self.asked().stop, inference_pb2.StopConditions(strings=["x"], include_string=True, min_tokens=3))
         self.assertTrue(self.asked().skip_special_tokens)
         Model(self.server, "")
-        self.chat(extra_body={"add_generation_prompt": False})
+        self.chat(extra_body={"add_generation_prompt": False, "skip_special_tokens": True})
+        self.assertFalse(self.asked().skip_special_tokens, "they may tell the parts of a reply apart")
         self.assertTrue(self.asked().text.endswith("<|im_end|>\n"))
         Model(self.server, " night?")
         unfinished = [*ASKED, {"role": "assistant", "content": "What of the  "}]
