@@ -276,11 +276,9 @@ std::string ToJson(const JsonValue& value) {
 std::string Describe(const JsonValue& value) {
   switch (value.kind) {
     case JsonValue::Kind::kNull:
-      return "null";
     case JsonValue::Kind::kBool:
-      return value.boolean ? "true" : "false";
     case JsonValue::Kind::kInteger:
-      return absl::StrCat(value.integer);
+      return ToJson(value);
     case JsonValue::Kind::kHugeInteger:
     case JsonValue::Kind::kFloat:
       return Escaped(value.text);

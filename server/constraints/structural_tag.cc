@@ -30,7 +30,7 @@ constexpr JsonLimits kTagLimits = {.max_depth = 2 * kMaxDepth + 66, .max_values 
 constexpr size_t kMaxPlainBytes = size_t{1} << 22;
 
 // What a member of a format is. kMark: a text that is not empty. kOther: read by its own function.
-enum class Is : uint8_t { kText, kMark, kMarks, kEnd, kFlag, kFormat, kTagFormats, kTags, kOther };
+enum class Is : uint8_t { kText, kMark, kMarks, kEnd, kFlag, kFormat, kElements, kTags, kOther };
 struct Member {
   const char* name;
   Is is;
@@ -41,10 +41,10 @@ const std::map<std::string, std::vector<Member>> kTagFormats = {
     {"const_string", {{"value", Is::kText}}},
     {"json_schema", {{"json_schema", Is::kOther}, {"style", Is::kOther, false}}},
     {"optional", {{"content", Is::kFormat}}},
-    {"or", {{"elements", Is::kTagFormats}}},
+    {"or", {{"elements", Is::kElements}}},
     {"plus", {{"content", Is::kFormat}}},
     {"regex", {{"pattern", Is::kOther}}},
-    {"sequence", {{"elements", Is::kTagFormats}}},
+    {"sequence", {{"elements", Is::kElements}}},
     {"star", {{"content", Is::kFormat}}},
     {"tag", {{"begin", Is::kMark}, {"content", Is::kFormat}, {"end", Is::kEnd}}},
     {"tags_with_separator",
@@ -301,7 +301,7 @@ class TagReader {
         return checked(value.is_boolean(), "true and false");
       case Is::kFormat:
         return ReadFormat(value, place, "", depth + 1);
-      case Is::kTagFormats:
+      case Is::kElements:
       case Is::kTags:
       case Is::kOther:
         break;

@@ -72,10 +72,10 @@ ReplyParts::Added ReplyParts::Add(absl::string_view text, End end) {
   Added added;
   if (!reading_.empty()) {
     constexpr const char* kEnds[] = {"", "end", "cut"};
-    const absl::StatusOr<std::string> answer = process_->Run(
-        TemplateProcess::Job::kDivide,
-        absl::StrCat("[", reading_, ",", progress_, ",", JsonString(std::string(text)), ",\"",
-                     kEnds[static_cast<int>(end)], "\"]"));
+    const absl::StatusOr<std::string> answer =
+        process_->Run(TemplateProcess::Job::kDivide,
+                      absl::StrCat("[", reading_, ",", progress_, ",", JsonString(text), ",\"",
+                                   kEnds[static_cast<int>(end)], "\"]"));
     if (answer.ok()) {
       ordered_json read = ordered_json::parse(*answer);
       progress_ = read["progress"].dump();

@@ -223,7 +223,6 @@ struct Conversation::Try {
   void Take(absl::string_view text, ReplyParts::End end) {
     begun = begun || !text.empty();
     const ReplyParts::Added added = parts.Add(text, end);
-    answer.calls = answer.calls || added.calls;
     if (!added.error.empty()) answer.error = added.error;
     for (const auto& [name, value] : added.delta.items()) {
       if (!absl::c_linear_search(kMembers, name)) continue;

@@ -37,7 +37,6 @@ struct Answer {
   bool cut = false;       // it ended at max_tokens
   bool stopped = false;   // by `stop`
   bool reopened = false;  // the server had lost the session: all was given again
-  bool calls = false;     // it calls tools
   std::string error;      // why the rest of it could not be divided, and is content; or ""
 };
 

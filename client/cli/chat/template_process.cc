@@ -161,8 +161,8 @@ std::optional<TemplateProcess::Answer> TemplateProcess::Exchange(Job job,
   if (!ReceiveAll(socket_, answered, kHeadBytes)) return std::nullopt;
   uint64_t size = 0;
   for (size_t i = 1; i < kHeadBytes; ++i) size = (size << 8) | static_cast<uint8_t>(answered[i]);
-  constexpr uint64_t kMostBytes = uint64_t{256}
-                                  << 20;  // a prompt has 64 MiB at most, JSON escapes it
+  // A prompt has 64 MiB at most, and escapes in JSON.
+  constexpr uint64_t kMostBytes = uint64_t{256} << 20;
   if (size > kMostBytes) return std::nullopt;
   Answer answer = {answered[0], std::string(size, '\0')};
   if (!ReceiveAll(socket_, answer.bytes.data(), answer.bytes.size())) return std::nullopt;

@@ -111,11 +111,12 @@ def _of_format(format: Body, names: dict[str, str]) -> dict[str, Any]:
 
 def form_of(constraint: Constraint) -> dict[str, Any]:
     """The form and its value, as the server's Constraint has them."""
-    schema = constraint.json_schema
-    if schema is not None:
-        return {"json_schema": schema if isinstance(schema, str) else json.dumps(schema)}
-    found = {"json_object": constraint.json_object or None, "regex": constraint.regex, "choices": constraint.choices}
-    return {form: value for form, value in (*found.items(), ("structural_tag", constraint.structural_tag)) if value is not None}
+    schema, tag = constraint.json_schema, constraint.structural_tag
+    found = {
+        "json_schema": schema if schema is None or isinstance(schema, str) else json.dumps(schema), "json_object": constraint.json_object or None,
+        "regex": constraint.regex, "choices": constraint.choices, "structural_tag": tag if tag is None or isinstance(tag, str) else json.dumps(tag),
+    }  # fmt: skip
+    return {form: value for form, value in found.items() if value is not None}
 
 
 def take_stream(body: Body) -> tuple[bool, bool]:

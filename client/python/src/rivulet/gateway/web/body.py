@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from rivulet.gateway.web.problems import invalid
-from rivulet.gateway.worker.errors import shown
+from rivulet.gateway.worker.errors import encodable, shown
 
 _MOST_SESSION_IDS = 1 << 15  # the client hashes ids one by one; a session takes more ids in the next call
 
@@ -17,18 +17,9 @@ Prompt = Union[str, Sequence[int]]
 PROMPT_TYPES = ("string", "array")
 
 
-def encodable(name: str, value: str) -> str:
-    """Refuses halves of surrogate pairs, which JSON can write but UTF-8 cannot encode. Errors: Problem."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise invalid(name, f"must be text that UTF-8 can encode; got {shown(value)}") from None
-    return value
-
-
 class Body:
     """The parameters from worker.parse(). A parameter that is null counts as absent. Every method removes its parameter. Errors:
-    Problem."""
+    Problem; Refused."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._left = {name: value for name, value in values.items() if value is not None}

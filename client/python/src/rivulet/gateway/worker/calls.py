@@ -19,6 +19,10 @@ Format = dict[str, Any]
 _NEWLINES = {"type": "regex", "pattern": "\\n{0,2}"}
 
 
+def _sequence(*elements: Format) -> Format:
+    return {"type": "sequence", "elements": list(elements)}
+
+
 @dataclass(frozen=True)
 class Style:
     """How a model writes a call: texts around its arguments. opener: where every call begins, and no other text."""
@@ -149,18 +153,14 @@ def reasoning_of(reading: Reading, progress: replies.Progress) -> Reasoning | No
 def constraint_of(template: str, chosen: Chosen | None, form: dict[str, Any] | None, reasoning: Reasoning | None) -> dict[str, Any] | None:
     """The fields of the server's Constraint; None: any text. form: {FORM: VALUE} of the request's own. Errors: Refused."""
     format = None if chosen is None else _of_calls(style_of(template), chosen, form)
-    if format is None and form is None:
-        return None
-    if reasoning is not None and reasoning.within:
-        if format is None:
-            return {**form, "after": reasoning.ends} if form else None
-        tag = {"type": "sequence", "elements": [_NEWLINES, format]}
-        return {"structural_tag": json.dumps({"type": "structural_tag", "format": tag}, ensure_ascii=False), "after": reasoning.ends}
-    if format is None and reasoning is None:
-        return form
-    if format is None and form is not None:
-        format = _format(form)
-    if reasoning is not None:
+    after = reasoning.ends if reasoning is not None and reasoning.within else []
+    if format is None and (form is None or reasoning is None or after):
+        return {**form, "after": after} if form is not None and after else form
+    format = format or _format(form or {})
+    if after:
+        format = _sequence(_NEWLINES, format)
+    elif reasoning is not None:
         thought = {"type": "tag", "begin": reasoning.begin, "content": {"type": "any_text"}, "end": reasoning.ends}
-        format = {"type": "sequence", "elements": [{"type": "optional", "content": {"type": "sequence", "elements": [thought, _NEWLINES]}}, format]}
-    return {"structural_tag": json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)}
+        format = _sequence({"type": "optional", "content": _sequence(thought, _NEWLINES)}, format)
+    tag = {"structural_tag": json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)}
+    return {**tag, "after": after} if after else tag

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from . import calls, contents, rendering, replies, response_template
-from .errors import Refused, invalid, shown
+from .errors import encodable, invalid, shown
 
 Json = dict[str, Any]
 
@@ -25,21 +25,12 @@ _MESSAGE = {"role", "content", "name", "refusal", "annotations", "audio", "funct
 _OWN = {"messages", "tools", "documents", "add_generation_prompt"}  # not for chat_template_kwargs
 
 
-def _encodable(name: str, value: str) -> str:
-    """Refuses halves of surrogate pairs, which JSON can write but UTF-8 cannot encode. Errors: Refused."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise invalid(name, f"must be text that UTF-8 can encode; got {shown(value)}") from None
-    return value
-
-
 def _text(name: str, value: Any) -> str:
     if value is None:
         raise invalid(name, "is missing", "PARAMETER_MISSING")
     if not isinstance(value, str):
         raise invalid(name, f"must be a string; got {shown(value)}")
-    return _encodable(name, value)
+    return encodable(name, value)
 
 
 def _flag(body: Json, name: str, default: bool) -> bool:
@@ -60,13 +51,13 @@ def _content(name: str, value: Any) -> str:
     """A text, or the texts of an array of parts. Errors: Refused."""
     if not isinstance(value, list):
         if isinstance(value, str):
-            return _encodable(name, value)
+            return encodable(name, value)
         raise invalid(name, f"must be a string or an array of text parts; got {shown(value)}")
     texts = []
     for index, part in enumerate(value):
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise invalid(f"{name}[{index}]", f'only parts {{"type": "text", "text": "..."}} are supported; got {shown(part)}')
-        texts.append(_encodable(f"{name}[{index}].text", part["text"]))
+        texts.append(encodable(f"{name}[{index}].text", part["text"]))
     return "".join(texts)
 
 
@@ -80,7 +71,7 @@ def _call(name: str, value: Any) -> Json:
         arguments = None
     if not isinstance(arguments, dict):
         raise invalid(f"{name}.function.arguments", f"must be a JSON object, as a string; got {shown(given)}")
-    _encodable(f"{name}.function.arguments", json.dumps(arguments, ensure_ascii=False))
+    encodable(f"{name}.function.arguments", json.dumps(arguments, ensure_ascii=False))
     called = {"type": "function", "function": {"name": _text(f"{name}.function.name", function.get("name")), "arguments": arguments}}
     return {"id": _text(f"{name}.id", value["id"]), **called} if value.get("id") is not None else called
 
@@ -136,7 +127,7 @@ def _tools(value: Any) -> list[Json]:
             raise invalid(f"{name}.function.parameters", f"must be a JSON schema, as an object; got {shown(function['parameters'])}")
         if not isinstance(function.get("strict", False), bool):
             raise invalid(f"{name}.function.strict", f"must be true or false; got {shown(function['strict'])}")
-        _encodable(name, json.dumps(tool, ensure_ascii=False))
+        encodable(name, json.dumps(tool, ensure_ascii=False))
     return list(value or [])
 
 
@@ -191,9 +182,10 @@ def _check_others(body: Json) -> None:
 
 
 def chat(asked: Json) -> Json:
-    """asked: `template`, `special_tokens` (texts by role), `response_template` (JSON or ""), `body` (of PARAMETERS) and `constraint` ({FORM: VALUE}, as in the server's Constraint, or null). Returns `prompt`; `turn_end` (a stop string for replies without a
-    constraint, or ""); `constraint` (with `after`, or null); `constrains_calls`: it is about tools; `reasoning` (begin and end, or null);
-    `reading`, `progress` and `passing` for divide() (null: the reply is content). Errors: Refused; MemoryError."""
+    """asked: `template`, `special_tokens` (texts by role), `response_template` (JSON or ""), `body` (of PARAMETERS) and `constraint`
+    ({FORM: VALUE}, as in the server's Constraint, or null). Returns `prompt`; `turn_end` (a stop string for replies without a constraint, or
+    ""); `constraint` (with `after`, or null); `constrains_calls`: it is about tools; `reasoning` (begin and end, or null); `reading`,
+    `progress` and `passing` for divide() (null: the reply is content). Errors: Refused; MemoryError."""
     template, body = asked["template"], asked["body"]
     _check_others(body)
     chosen = _chosen(body)

@@ -29,3 +29,12 @@ def shown(value: Any) -> str:
         if len(text) > 80:
             break
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def encodable(name: str, value: str) -> str:
+    """Refuses halves of surrogate pairs, which JSON can write but UTF-8 cannot encode. Errors: Refused."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise invalid(name, f"must be text that UTF-8 can encode; got {shown(value)}") from None
+    return value

@@ -97,6 +97,7 @@ class _Division:
     def __init__(self, reading: Reading, progress: Progress) -> None:
         self.parser = ReplyParser(reading.loaded(), State(**progress.state), self._tell)
         self.progress = progress
+        progress.state = vars(self.parser.state)  # not a copy: it goes on with the parser
         self.delta: dict[str, Any] = {}
         self.error: dict[str, str] | None = None
         self._reading = reading
@@ -112,10 +113,7 @@ class _Division:
         except Exception as error:  # content_args can cause nearly all of them
             why = f"{self.parser.state.current}: {str(error)[:500]}; the rest of the reply is given as content"
             self.error = {"code": "RESPONSE_PARSE_FAILED", "message": why}
-            self.progress.state = vars(self.parser.state)
             add_text(self.delta, "content", give_up(self.progress))
-            return
-        self.progress.state = vars(self.parser.state)
 
     def _tell(self, event: Event) -> None:
         """Errors: ValueError."""
@@ -132,14 +130,14 @@ class _Division:
                 self._tell_value(field, event.value)
 
     def _tell_value(self, field: Field, value: Any) -> None:
-        member = _member(field)
-        if field.name != _CALLS:  # JSON has no NaN, UTF-8 no halves of surrogate pairs: a ValueError
-            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         if field.name == _CALLS:
             for one in value if isinstance(value, list) else [value]:
                 self._tell_call(one)
-        elif member in ("content", _REASONING):
-            add_text(self.delta, member, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            return
+        member, text = _member(field), json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()  # JSON has no NaN, UTF-8 no halves of surrogate pairs: a ValueError
+        if member in ("content", _REASONING):
+            add_text(self.delta, member, value if isinstance(value, str) else text)
         elif field.repeats:
             self.delta.setdefault(member, []).append(value)
         else:
@@ -208,7 +206,6 @@ def begin(reading: Reading, prompt: str) -> tuple[Progress, Passing | None]:
     if not progress.state["left"].strip():  # white space of the prompt is no part of the reply
         progress.state["before"] += progress.state["left"]
         progress.state["left"] = ""
-        division.parser.state.left = ""
     return progress, division.passing()
 
 
@@ -220,6 +217,6 @@ def divide(reading: Reading, progress: Progress, text: str, end: str) -> dict[st
     division.feed(text, end)
     passing = division.passing()
     return {
-        "delta": division.delta, "message": message_of(division.delta) if end else None, "progress": vars(division.progress), "passing": passing and vars(passing),
-        "error": division.error,
+        "delta": division.delta, "message": message_of(division.delta) if end else None, "progress": vars(division.progress),
+        "passing": passing and vars(passing), "error": division.error,
     }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,28 +24,35 @@ _FIELD_KEYS = {
 }  # fmt: skip
 
 
-def _first(tree: Any) -> set[str] | None:
-    """The characters with which a match begins, behind white space that may be absent. None: not known."""
+_SPACE = ("[(IN, [(CATEGORY, CATEGORY_SPACE)])]", f"[(LITERAL, {ord(chr(10))})]")  # \s and \n, repeated
+
+
+def _first(tree: Any) -> tuple[set[str], bool] | None:
+    """The characters with which a match begins, and whether white space may stand before them. None: not known."""
+    spaced = False
     for operation, argument in tree:
         name = str(operation)
         if name == "LITERAL":
-            return {chr(argument)}
-        if name == "BRANCH":
-            all_of = [_first(branch) for branch in argument[1]]
-            return None if None in all_of else set().union(*(one for one in all_of if one))
-        if name == "SUBPATTERN":
-            return _first(argument[3]) if argument[1] == argument[2] == 0 else None  # no flags
-        if name != "MAX_REPEAT" or argument[0] != 0 or str(argument[2]) not in ("[(IN, [(CATEGORY, CATEGORY_SPACE)])]", f"[(LITERAL, {ord(chr(10))})]"):
+            return {chr(argument)}, spaced
+        if name == "MAX_REPEAT" and argument[0] == 0 and str(argument[2]) in _SPACE:
+            spaced = True
+            continue
+        is_plain = name == "SUBPATTERN" and argument[1] == argument[2] == 0  # no flags
+        inner = [_first(one) for one in (argument[1] if name == "BRANCH" else [argument[3]] if is_plain else ())]
+        known = [one for one in inner if one is not None]
+        if not known or len(known) < len(inner):
             return None
+        return set().union(*(chars for chars, _ in known)), spaced or any(one for _, one in known)
     return None
 
 
-def _first_of(pattern: str) -> set[str] | None:
+def _first_of(pattern: str) -> tuple[set[str] | None, bool]:
+    """As Anchor.first and spaced."""
     try:
         tree = sre.parse(pattern)
     except Exception:  # the module regex knows more
-        return None
-    return None if tree.state.flags & sre.SRE_FLAG_IGNORECASE else _first(tree)
+        return None, False
+    return (None if tree.state.flags & sre.SRE_FLAG_IGNORECASE else _first(tree)) or (None, False)
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,7 @@ def _anchor(spec: dict[str, Any], literal: str, pattern: str) -> Anchor | None:
         raise ValueError(f"{literal} and {pattern} must not both be given")
     if pattern in spec:
         try:
-            spaced = re.match(r"[(?:]*(\\[sn]|\n)", spec[pattern]) is not None or "|" in spec[pattern]
-            return Anchor(regex.compile(spec[pattern], regex.DOTALL), None, _first_of(spec[pattern]), spaced)
+            return Anchor(regex.compile(spec[pattern], regex.DOTALL), None, *_first_of(spec[pattern]))
         except (regex.error, TypeError) as error:
             raise ValueError(f"{pattern}: {error}") from None
     if literal not in spec:
