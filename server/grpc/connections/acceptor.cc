@@ -175,7 +175,7 @@ void Acceptor::Run() {
       } else if (waiting_.contains(fd)) {
         TakeFirstBytes(fd, (events[i].events & EPOLLHUP) != 0);
       } else if ((events[i].events & EPOLLHUP) != 0) {
-        connections_->Remove(fd);
+        Forget(fd);
       }
     }
     EndWaiting(absl::Now());
@@ -225,7 +225,7 @@ void Acceptor::Admit(int fd, const sockaddr_storage& peer) {
   }
   connections_->Add(second, peer);
   if (const absl::Status watched = Watch(second, EPOLLIN | EPOLLET); !watched.ok()) {
-    connections_->Remove(second);  // its place would never become free again
+    Forget(second);  // its place would never become free again
     connections_->CountRefused();
     return Refuse(fd, watched.message());
   }
@@ -263,6 +263,13 @@ void Acceptor::HandOver(int second) {
 void Acceptor::End(int second) {
   const int fd = waiting_.extract(second).mapped().fd;
   if (fd >= 0) close(fd);
+  Forget(second);
+}
+
+void Acceptor::Forget(int second) {
+  // Closing `second` does not end its watch while gRPC has the socket open: the events of this
+  // socket would come under the number of `second`, which the next connection may have by then.
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, second, nullptr);
   connections_->Remove(second);
 }
 

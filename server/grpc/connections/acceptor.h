@@ -75,6 +75,7 @@ class Acceptor {
   void TakeFirstBytes(int second, bool ended);
   void HandOver(int second);
   void End(int second);
+  void Forget(int second);  // of any connection: ends its watch and its place
   // Those whose time is over.
   void EndWaiting(absl::Time now);
   bool IsSelf(const sockaddr_storage& peer);

@@ -425,6 +425,24 @@ TEST_F(AcceptorTest, WhoEndsWithoutAByteIsForgotten) {
   EXPECT_EQ(Taken(), 0u);
 }
 
+TEST_F(AcceptorTest, AConnectionThatGrpcStillHasDoesNotEndTheNextOne) {
+  Listen();
+  Client next;
+  const int hole = dup(0);  // the lowest free number; `next` gets it and the one freed below
+  Client before(port());
+  before.Send("PR");
+  ASSERT_TRUE(AwaitTaken(1) && AwaitOpen(1));
+  shutdown(First(), SHUT_RDWR);
+  ASSERT_TRUE(AwaitOpen(0));
+  close(hole);
+  next.Connect(port());
+  ASSERT_TRUE(AwaitOpen(1));
+  before.Close();
+  next.Send("PR");
+  EXPECT_TRUE(AwaitTaken(2));
+  EXPECT_TRUE(next.Open());
+}
+
 TEST_F(AcceptorTest, WhatIsStoppedEndsConnectionsThatGrpcDoesNotHave) {
   Listen();
   const Client client(port());
