@@ -99,6 +99,10 @@ def completion(served, **options):
     return urllib.request.Request(f"{served.url}/v1/completions", body, {"content-type": "application/json"})
 
 
+# One thread, and a drain that also a server with sanitizers ends in time.
+SLOW = ("--threads", "1", "--drain-seconds", "100", "--http-drain-seconds", "100")
+
+
 class ServeTest(unittest.TestCase):
     def gone(self, *pids):
         end = time.monotonic() + PATIENCE
@@ -108,7 +112,7 @@ class ServeTest(unittest.TestCase):
 
     def test_both_serve_and_a_signal_ends_the_gateway_first_after_its_answers(self):
         for number in (signal.SIGTERM, signal.SIGINT):
-            with self.subTest(number=number), Serve(ZOO / "shakespeare-rfa", "--threads", "1") as served:
+            with self.subTest(number=number), Serve(ZOO / "shakespeare-rfa", *SLOW) as served:
                 with Client(served.target) as client:
                     over_grpc = client.generate("ROMEO:", max_tokens=20, seed=1).collect().text
                 with urllib.request.urlopen(completion(served)) as answer:
@@ -124,7 +128,7 @@ class ServeTest(unittest.TestCase):
 
     def test_the_end_of_one_drains_the_other_and_is_an_error(self):
         for victim, number, expected in (("server", signal.SIGKILL, 137), ("gateway", signal.SIGKILL, 137), ("gateway", signal.SIGTERM, 1)):
-            serve_one = Serve(ZOO / "shakespeare-rfa", "--threads", "1")
+            serve_one = Serve(ZOO / "shakespeare-rfa", *SLOW)
             with self.subTest(victim=victim, number=number), serve_one as served, Client(served.target) as client:
                 reply = iter(client.generate("ROMEO:", max_tokens=1500, seed=1))
                 tokens = len(next(reply).tokens)
