@@ -123,6 +123,7 @@ absl::Status CheckReplyText(const GenerateSpec& spec, const ModelView& model) {
 
 absl::Status CheckMinTokens(const GenerateSpec& spec, const ModelView& model,
                             const EngineOptions& options) {
+  if (spec.min_tokens == 0) return absl::OkStatus();
   // The natural length in a session is known when the request's turn comes.
   const int64_t most = spec.max_tokens > 0 ? spec.max_tokens
                        : spec.session      ? options.max_tokens_limit
@@ -132,7 +133,7 @@ absl::Status CheckMinTokens(const GenerateSpec& spec, const ModelView& model,
   const ModelConfig& config = *model.config;
   const std::vector<int32_t> all = EndTokens(spec, config);
   const std::set<int32_t> ends(all.begin(), all.end());
-  if (spec.min_tokens == 0 || ends.empty()) return absl::OkStatus();
+  if (ends.empty()) return absl::OkStatus();
   const bool mixture = config.output.type == OutputType::kMixtureOfLogistics;
   if (!mixture && std::ssize(ends) < config.num_output_tokens()) return absl::OkStatus();
   return InvalidField(

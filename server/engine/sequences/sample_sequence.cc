@@ -44,8 +44,10 @@ Generation::Generation(GenerateSpec spec_in, Grammar grammar_in, int64_t max_new
     account.num_tokens += usage.completion_tokens;
   }
   claim.knows_session = spec.resume.has_value();
-  const std::vector<int32_t> ends = EndTokens(spec, *model.config);
-  if (spec.min_tokens > 0 && !ends.empty()) end_mask_.emplace(ends, model.config->vocab_size);
+  if (spec.min_tokens > 0) {
+    const std::vector<int32_t> ends = EndTokens(spec, *model.config);
+    if (!ends.empty()) end_mask_.emplace(ends, model.config->vocab_size);
+  }
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
