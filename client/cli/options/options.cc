@@ -56,7 +56,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   AddCount(app, "--max-tokens", &options->max_tokens,
            "Maximum number of tokens of each continuation");
   AddCount(app, "--min-tokens", &options->min_tokens,
-           "Number of first tokens of each continuation that do not end it");
+           "Minimum number of tokens of each continuation");
   AddStop(app, &options->stop, "End when the output would contain this text; repeatable");
   AddIds(app, "--stop-token", &options->stop_tokens,
          "End when one of these token ids is sampled: 1,2,3");

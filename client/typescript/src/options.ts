@@ -81,7 +81,7 @@ export interface SamplingOptions extends TextOptions {
   includeStopString?: boolean;
   /** Does not end a sample at the model's eos. */
   ignoreEos?: boolean;
-  /** Per sample, the first tokens that do not end it, 0 to maxTokens; `stop` lies behind them. */
+  /** The minimum number of tokens per sample, 0 to maxTokens; `stop` is found only behind them. */
   minTokens?: number;
   /** Control tokens have no text, also for `stop`. */
   skipSpecialTokens?: boolean;

@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     serving.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
     serving.add_argument("--chat-template", metavar="FILE", help="the chat template (Jinja) of all models of text, in place of their own")
     serving.add_argument("--ignore-parameters", default="", metavar="LIST",
-                         help="parameters of requests, with commas between them, that are ignored; each is logged once (default: none)")  # fmt: skip
+                         help="comma-separated names of request parameters to ignore; each is logged once (default: none)")  # fmt: skip
     security.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the CA certificates that signed its certificate")
     security.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
     security.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
