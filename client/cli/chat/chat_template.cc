@@ -65,8 +65,14 @@ void SetConstraint(const ordered_json& made, v1::Constraint* constraint) {
 
 }  // namespace
 
-ReplyParts::ReplyParts(std::string reading, std::string progress, TemplateProcess* process)
-    : reading_(std::move(reading)), progress_(std::move(progress)), process_(process) {}
+ReplyParts::ReplyParts(const ordered_json& made, absl::string_view id, TemplateProcess* process)
+    : process_(process) {
+  ordered_json reading = made["reading"];
+  reading["id"] = std::string(id);
+  reading_ = reading.dump();
+  progress_ = made["progress"].dump();
+  untold_ = made["untold"].get<std::string>();
+}
 
 ReplyParts::Added ReplyParts::Add(absl::string_view text, End end) {
   Added added;
@@ -79,7 +85,8 @@ ReplyParts::Added ReplyParts::Add(absl::string_view text, End end) {
     if (answer.ok()) {
       ordered_json read = ordered_json::parse(*answer);
       progress_ = read["progress"].dump();
-      added.calls = read["progress"]["calls"] > 0;
+      untold_ = read["untold"].get<std::string>();
+      added.calls = calls_ = read["progress"]["calls"] > 0;
       added.delta = std::move(read["delta"]);
       added.message = std::move(read["message"]);
       if (read["error"].is_null()) return added;
@@ -91,13 +98,9 @@ ReplyParts::Added ReplyParts::Add(absl::string_view text, End end) {
     added.error =
         absl::StrCat(answer.status().message(), "; the rest of the reply is given as content");
   }
-  std::string content(text);
-  if (!std::exchange(reading_, "").empty()) {
-    const ordered_json progress = ordered_json::parse(progress_), &state = progress["state"];
-    content = progress["space"].get<std::string>() + state["opener"].get<std::string>() +
-              state["body"].get<std::string>() + state["left"].get<std::string>() + content;
-    added.calls = progress["calls"] > 0;
-  }
+  reading_.clear();
+  const std::string content = absl::StrCat(std::exchange(untold_, ""), text);
+  added.calls = calls_;
   if (!content.empty()) added.delta = {{"content", content}};
   added.message = {{"role", "assistant"}, {"content", content}, {"refusal", nullptr}};
   return added;
@@ -163,7 +166,7 @@ absl::StatusOr<ReplyParts> ChatTemplate::Apply(const ordered_json& body, absl::s
   const absl::StatusOr<std::string> answer =
       process_->Run(TemplateProcess::Job::kChat, asked.dump());
   if (!answer.ok()) return Named(answer.status(), shown_);
-  ordered_json made = ordered_json::parse(*answer);
+  const ordered_json made = ordered_json::parse(*answer);
   request->set_text(made["prompt"].get<std::string>());
   request->set_add_special_tokens(false);  // the template writes them
   if (!made["constraint"].is_null()) {
@@ -178,8 +181,7 @@ absl::StatusOr<ReplyParts> ChatTemplate::Apply(const ordered_json& body, absl::s
   }
   if (made["reading"].is_null()) return ReplyParts();
   request->clear_skip_special_tokens();  // they may tell the parts of the reply apart
-  made["reading"]["id"] = std::string(id);
-  return ReplyParts(made["reading"].dump(), made["progress"].dump(), process_);
+  return ReplyParts(made, id, process_);
 }
 
 }  // namespace rivulet

@@ -28,8 +28,9 @@ absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name,
 class ReplyParts {
  public:
   ReplyParts() = default;  // all text is content
-  // `reading`, `progress`: JSON from the worker. `process` must live longer.
-  ReplyParts(std::string reading, std::string progress, TemplateProcess* process);
+  // `made`: of the worker's chats.chat(). `id`: with which the ids of calls begin. `process` must
+  // live longer.
+  ReplyParts(const nlohmann::ordered_json& made, absl::string_view id, TemplateProcess* process);
 
   enum class End : char { kNot, kEnd, kCut };  // kCut: the model would have gone on
   struct Added {
@@ -41,7 +42,9 @@ class ReplyParts {
   Added Add(absl::string_view text, End end);
 
  private:
-  std::string reading_, progress_;  // "": all text is content
+  std::string reading_, progress_;  // JSON for the worker; "": all text is content
+  std::string untold_;              // what is content if the worker fails
+  bool calls_ = false;
   TemplateProcess* process_ = nullptr;
 };
 

@@ -156,7 +156,7 @@ class SamplingOptions(CallOptions, total=False):
     stop_token_ids: end a sample when one of these is sampled
     include_stop_string: keep the matched stop string in the output
     ignore_eos: do not end a sample at the model's eos
-    min_tokens: per sample, the first tokens that do not end it, 0 to max_tokens; stop strings lie behind them
+    min_tokens: the minimum number of tokens per sample, 0 to max_tokens; a stop string is found only behind them
     skip_special_tokens: control tokens have no text, also for `stop`
     reasoning: count the tokens of this part of each reply (Usage.reasoning_tokens)
     logprobs: the log-probability of every token
@@ -388,6 +388,18 @@ def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_serv
     message.cache.positions.extend(integers("cache.positions", given.positions, int64))
 
 
+_FORMS = ("json_schema", "json_object", "regex", "choices", "structural_tag")  # of a Constraint
+
+
+def forms_of(given: Constraint) -> dict[str, Any]:
+    """The forms that are set, by name; a schema and a structural tag as JSON. Errors: TypeError, ValueError."""
+    forms = {name: value for name in _FORMS if (value := getattr(given, name)) is not None and (name != "json_object" or value)}
+    for name in {"json_schema", "structural_tag"} & forms.keys():
+        if not isinstance(forms[name], str):
+            forms[name] = _json(f"constraint.{name}", forms[name])
+    return forms
+
+
 def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
     """Errors: TypeError, ValueError."""
     if given is None:
@@ -398,25 +410,18 @@ def _set_constraint(given: Any, message: inference_pb2.GenerateRequest) -> None:
         given = Constraint(given)
     if not isinstance(given, Constraint):
         raise TypeError(f"constraint: must be a Constraint, a JSON schema or a class of pydantic; got {given!r}")
-    given_forms = {
-        "json_schema": given.json_schema, "json_object": given.json_object or None, "regex": given.regex, "choices": given.choices,
-        "structural_tag": given.structural_tag,
-    }  # fmt: skip
-    forms = {name: value for name, value in given_forms.items() if value is not None}
+    forms = forms_of(given)
     if len(forms) != 1:
-        raise ValueError(f"constraint: must have one of {', '.join(given_forms)}; got {', '.join(forms) or 'none of them'}")
+        raise ValueError(f"constraint: must have one of {', '.join(_FORMS)}; got {', '.join(forms) or 'none of them'}")
     [(form, value)] = forms.items()
     to = message.constraint
-    if form in ("json_schema", "structural_tag"):
-        name = f"constraint.{form}"
-        setattr(to, form, text(name, value if isinstance(value, str) else _json(name, value)))
-    elif form == "regex":
-        to.regex = text("constraint.regex", value)
-    elif form == "json_object":
+    if form == "json_object":
         to.json_object = boolean("constraint.json_object", value)
-    else:
+    elif form == "choices":
         to.choices.SetInParent()
         to.choices.texts.extend(_texts("constraint.choices", value))
+    else:
+        setattr(to, form, text(f"constraint.{form}", value))
     if given.begin_position is not None:
         to.begin_position = int64("constraint.begin_position", given.begin_position)
     to.after.extend(_texts("constraint.after", given.after))

@@ -11,6 +11,7 @@ import re
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,7 +66,7 @@ def _values(given: argparse.Namespace) -> Iterator[Fault]:
         yield Fault(BAD_USAGE, f"--metrics-target: must be HOST:PORT, for example 127.0.0.1:9464; got {given.metrics_target!r}")
     for name in sorted(ignored(given)):
         if not re.fullmatch(r"\w+", name) or name in NOT_IGNORED:
-            yield Fault(BAD_USAGE, f"--ignore-parameters: must be names with commas between them, none of {', '.join(sorted(NOT_IGNORED))}; got {name!r}")
+            yield Fault(BAD_USAGE, f"--ignore-parameters: must be comma-separated names, none of {', '.join(sorted(NOT_IGNORED))}; got {name!r}")
     for origin in given.cors_origin:
         if origin != "*" and not re.fullmatch(r"https?://[^/?#\s]+", origin):
             yield Fault(BAD_USAGE, f"--cors-origin: must be *, or a scheme and a host as browsers send it, https://example.org; got {origin!r}")
@@ -164,11 +165,14 @@ def _listen(flag: str, address: str) -> Iterator[Fault]:
 
 
 def _packages() -> Iterator[Fault]:
+    missing = [name for name in ("jinja2", "regex") if find_spec(name) is None]  # only the worker imports them
     try:
         from rivulet.gateway import app  # noqa: F401
         from rivulet.gateway.web import protocol  # noqa: F401
     except ImportError as error:
-        yield Fault(BAD_USAGE, f"{error.name} is not installed: install the wheel of rivulet-client with the extra gateway")
+        missing.append(str(error.name))
+    for name in missing[:1]:
+        yield Fault(BAD_USAGE, f"{name} is not installed: install the wheel of rivulet-client with the extra gateway")
 
 
 def _chat_template(given: argparse.Namespace) -> Iterator[Fault]:

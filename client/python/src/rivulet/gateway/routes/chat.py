@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rivulet import Constraint, FinishReason, Model, Part, Reasoning, Sample, TextContent, TopLogprobs
+from rivulet.core.requests import forms_of
 from rivulet.gateway.routes import sampling
 from rivulet.gateway.routes.reply_objects import Piece, Reply, finish_reason, ids_of, logprob
 from rivulet.gateway.routes.reply_parts import ReplyParts
@@ -14,8 +15,8 @@ from rivulet.gateway.routes.tokens import TokenTexts
 from rivulet.gateway.web.body import Body
 from rivulet.gateway.web.exchange import Call, begun, checked
 from rivulet.gateway.web.problems import invalid
-from rivulet.gateway.worker.chats import PARAMETERS
-from rivulet.gateway.worker.replies import message_of
+from rivulet.gateway.worker.body import CHAT_PARAMETERS
+from rivulet.gateway.worker.progress import message_of
 
 _MOST_CHOICES = 128
 NAMES = {"prompt": "messages", "prompt.text": "messages", "text": "messages"}  # the template turns messages into a prompt
@@ -92,7 +93,7 @@ def _logprobs(texts: TokenTexts, piece: Piece) -> list[dict[str, Any]]:
 
 def take_chat(body: Body) -> dict[str, Any]:
     """The parameters that the prompt and the parts of the reply depend on. The worker checks them."""
-    return {name: value for name, types in PARAMETERS.items() if (value := body.take(name, *types)) is not None}
+    return {name: value for name, types in CHAT_PARAMETERS.items() if (value := body.take(name, *types)) is not None}
 
 
 async def asked(call: Call, model: Model, body: dict[str, Any], constraint: Constraint | None = None) -> dict[str, Any]:
@@ -107,7 +108,7 @@ async def asked(call: Call, model: Model, body: dict[str, Any], constraint: Cons
     special = {role: token.content for token in model.special_tokens for role in token.roles}
     return await call.worker_pool.chat({
         "template": model.chat_template, "special_tokens": special, "response_template": model.response_template, "body": body,
-        "constraint": None if constraint is None else sampling.form_of(constraint),
+        "constraint": None if constraint is None else forms_of(constraint),
     })  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rivulet import PromptCache, __version__
 from rivulet.gateway.web.body import Body
 from rivulet.gateway.web.exchange import Call, Handler
 from rivulet.gateway.web.problems import Problem
+from rivulet.gateway.worker.errors import Refused
 
 Json = dict[str, Any]
 _ERROR = {
@@ -103,7 +104,7 @@ class _NoServer:
 
 
 def _recorded(row: RouteRow, example: Json) -> tuple[_Recorder, _Query]:
-    """Errors: Problem."""
+    """Errors: Problem; Refused."""
     body, query = _Recorder(example), _Query()
     server: Any = _NoServer()
     running = row.handler(Call(server, server, body, {"metadata": {}}, PromptCache(), defaultdict(str), query, b"", None))
@@ -122,7 +123,7 @@ def _is_required(row: RouteRow, name: str) -> bool:
     for example in row.examples:
         try:
             _recorded(row, {key: value for key, value in example.items() if key != name})
-        except Problem:
+        except (Problem, Refused):
             continue
         return False
     return True

@@ -8,7 +8,7 @@ from typing import Any
 
 from rivulet.gateway.process.worker_pool import WorkerPool
 from rivulet.gateway.worker.errors import Refused
-from rivulet.gateway.worker.replies import Passing, Progress, add_text, give_up, pass_on
+from rivulet.gateway.worker.progress import Passing, Progress, add_text, give_up, pass_on
 
 
 class ReplyParts:

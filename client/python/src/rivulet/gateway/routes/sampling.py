@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rivulet import Constraint
@@ -107,16 +106,6 @@ def _of_format(format: Body, names: dict[str, str]) -> dict[str, Any]:
     if not isinstance(schema, (dict, bool)):
         raise invalid("response_format.json_schema.schema", f"must be a JSON schema; got {shown(schema)}")
     return {"constraint": Constraint(schema)}
-
-
-def form_of(constraint: Constraint) -> dict[str, Any]:
-    """The form and its value, as the server's Constraint has them."""
-    schema, tag = constraint.json_schema, constraint.structural_tag
-    found = {
-        "json_schema": schema if schema is None or isinstance(schema, str) else json.dumps(schema), "json_object": constraint.json_object or None,
-        "regex": constraint.regex, "choices": constraint.choices, "structural_tag": tag if tag is None or isinstance(tag, str) else json.dumps(tag),
-    }  # fmt: skip
-    return {form: value for form, value in found.items() if value is not None}
 
 
 def take_stream(body: Body) -> tuple[bool, bool]:

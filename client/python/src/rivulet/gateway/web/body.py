@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from rivulet.gateway.web.problems import invalid
+from rivulet.gateway.worker import errors
 from rivulet.gateway.worker.errors import encodable, shown
 
 _MOST_SESSION_IDS = 1 << 15  # the client hashes ids one by one; a session takes more ids in the next call
@@ -30,22 +31,14 @@ class Body:
 
     def text(self, name: str, path: str = "") -> str | None:
         """A text parameter. path: path of the object, for errors."""
-        value, full = self.take(name), f"{path}.{name}" if path else name
-        if value is not None and not isinstance(value, str):
-            raise invalid(full, f"must be a string; got {shown(value)}")
-        return None if value is None else encodable(full, value)
+        value = self.take(name)
+        return None if value is None else errors.text(f"{path}.{name}" if path else name, value)
 
     def required_text(self, name: str, path: str = "") -> str:
-        value = self.text(name, path)
-        if value is None:
-            raise invalid(f"{path}.{name}" if path else name, "is missing", "PARAMETER_MISSING")
-        return value
+        return errors.text(f"{path}.{name}" if path else name, self.take(name))
 
     def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if value is not None and not isinstance(value, bool):
-            raise invalid(name, f"must be true or false; got {shown(value)}")
-        return bool(value)
+        return errors.flag(name, self.take(name))
 
     def integer(self, name: str, low: int, high: int) -> int | None:
         value = self.take(name)
@@ -71,10 +64,7 @@ class Body:
 
     def only(self, name: str, *allowed: Any) -> None:
         """Takes a parameter of which the gateway supports only these values."""
-        value = self.take(name)
-        if value is not None and not any(value == one and type(value) is type(one) for one in allowed):
-            choices = " or ".join(shown(one) for one in allowed)
-            raise invalid(name, f"only {choices} is supported; got {shown(value)}", "UNSUPPORTED_PARAMETER")
+        errors.only(name, self.take(name), *allowed)
 
     def end(self, path: str = "") -> None:
         """Refuses parameters that were not read, because they could change the result. path: prefix of the names."""
@@ -83,10 +73,8 @@ class Body:
 
 
 def object_of(name: str, value: Any) -> Body:
-    """The members of a parameter that is an object. Errors: Problem."""
-    if not isinstance(value, dict):
-        raise invalid(name, f"must be an object; got {shown(value)}")
-    return Body(value)
+    """The members of a parameter that is an object. Errors: Refused."""
+    return Body(errors.members(name, value))
 
 
 def one_prompt(name: str, value: Any) -> Prompt:

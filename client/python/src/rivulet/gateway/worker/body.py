@@ -18,6 +18,13 @@ _MOST_ENTRIES = {
     "messages": (4096, "INVALID_PARAMETER"), "logit_bias": (4096, "INVALID_PARAMETER"), "stop": (16, "TOO_MANY_STOP_STRINGS"),
     "stop_token_ids": (64, "TOO_MANY_STOP_TOKENS"), "tools": (128, "INVALID_PARAMETER"),
 }  # fmt: skip
+# The parameters that chats.chat() takes, with their JSON types.
+CHAT_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "messages": ("array",), "tools": ("array",), "tool_choice": ("string", "object"), "parallel_tool_calls": ("boolean",),
+    "chat_template_kwargs": ("object",), "reasoning_effort": ("string",), "add_generation_prompt": ("boolean",),
+    "continue_final_message": ("boolean",), "functions": ("array",), "function_call": ("string",), "modalities": ("array",),
+    "store": ("boolean",), "prediction": ("object",),
+}  # fmt: skip
 
 
 def _refuse_constant(name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import replies, response_template
 from .errors import Refused, invalid
+from .progress import Progress
 from .replies import Reading
 from .response_template import Field
 
@@ -139,10 +140,10 @@ class Reasoning:
     within: bool
 
 
-def reasoning_of(reading: Reading, progress: replies.Progress) -> Reasoning | None:
+def reasoning_of(reading: Reading, progress: Progress) -> Reasoning | None:
     """None: none is to come, or it does not end with a literal. progress: behind the prompt."""
     fields, state = reading.loaded().fields, progress.state
-    for field in (fields[name] for name in replies.REASONING if name in fields):
+    for field in (fields[name] for name in replies.NAMES_OF_REASONING if name in fields):
         within = state["current"] == field.name and state["opened"]
         closes, opens = field.close and field.close.literals, field.open and field.open.literals
         if closes and (within or (opens and field.name not in state["ended"])):

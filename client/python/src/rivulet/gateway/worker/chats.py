@@ -9,42 +9,14 @@ import re
 from typing import Any
 
 from . import calls, contents, rendering, replies, response_template
-from .errors import encodable, invalid, shown
+from .errors import encodable, flag, invalid, members, only, shown, text
+from .progress import Progress, untold
 
 Json = dict[str, Any]
 
-# The parameters, with their JSON types.
-PARAMETERS: dict[str, tuple[str, ...]] = {
-    "messages": ("array",), "tools": ("array",), "tool_choice": ("string", "object"), "parallel_tool_calls": ("boolean",),
-    "chat_template_kwargs": ("object",), "reasoning_effort": ("string",), "add_generation_prompt": ("boolean",),
-    "continue_final_message": ("boolean",), "functions": ("array",), "function_call": ("string",), "modalities": ("array",),
-    "store": ("boolean",), "prediction": ("object",),
-}  # fmt: skip
 _ONLY = {"functions": [], "function_call": "none", "modalities": ["text"], "store": False}
 _MESSAGE = {"role", "content", "name", "refusal", "annotations", "audio", "function_call", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"}
 _OWN = {"messages", "tools", "documents", "add_generation_prompt"}  # not for chat_template_kwargs
-
-
-def _text(name: str, value: Any) -> str:
-    if value is None:
-        raise invalid(name, "is missing", "PARAMETER_MISSING")
-    if not isinstance(value, str):
-        raise invalid(name, f"must be a string; got {shown(value)}")
-    return encodable(name, value)
-
-
-def _flag(body: Json, name: str, default: bool) -> bool:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise invalid(name, f"must be true or false; got {shown(value)}")
-    return default if value is None else value
-
-
-def _object(name: str, value: Any) -> Json:
-    """Its members that are not null. Errors: Refused."""
-    if not isinstance(value, dict):
-        raise invalid(name, f"must be an object; got {shown(value)}")
-    return {key: one for key, one in value.items() if one is not None}
 
 
 def _content(name: str, value: Any) -> str:
@@ -63,7 +35,7 @@ def _content(name: str, value: Any) -> str:
 
 def _call(name: str, value: Any) -> Json:
     """A call of an assistant's message, with its arguments as an object, which templates expect. Errors: Refused."""
-    function = _object(f"{name}.function", _object(name, value).get("function"))
+    function = members(f"{name}.function", members(name, value).get("function"))
     given = function.get("arguments", "{}")
     try:
         arguments = json.loads(given or "{}") if isinstance(given, str) else given
@@ -72,18 +44,18 @@ def _call(name: str, value: Any) -> Json:
     if not isinstance(arguments, dict):
         raise invalid(f"{name}.function.arguments", f"must be a JSON object, as a string; got {shown(given)}")
     encodable(f"{name}.function.arguments", json.dumps(arguments, ensure_ascii=False))
-    called = {"type": "function", "function": {"name": _text(f"{name}.function.name", function.get("name")), "arguments": arguments}}
-    return {"id": _text(f"{name}.id", value["id"]), **called} if value.get("id") is not None else called
+    called = {"type": "function", "function": {"name": text(f"{name}.function.name", function.get("name")), "arguments": arguments}}
+    return {"id": text(f"{name}.id", value["id"]), **called} if value.get("id") is not None else called
 
 
 def _message(name: str, value: Any) -> Json:
     """As templates take it. Errors: Refused."""
-    given = _object(name, value)
+    given = members(name, value)
     if unknown := sorted(set(given) - _MESSAGE):
         raise invalid(f"{name}.{unknown[0]}", "the parameter is not supported", "UNSUPPORTED_PARAMETER")
     for old in {"function_call", "audio"} & set(given):
         raise invalid(f"{name}.{old}", f"only null is supported; got {shown(given[old])}", "UNSUPPORTED_PARAMETER")
-    role = _text(f"{name}.role", given.get("role"))
+    role = text(f"{name}.role", given.get("role"))
     for key in ("tool_calls", "reasoning_content", "reasoning") if role != "assistant" else ():
         if key in given:
             raise invalid(f"{name}.{key}", f"is for the role assistant; got {shown(role)}", "UNSUPPORTED_PARAMETER")
@@ -91,10 +63,10 @@ def _message(name: str, value: Any) -> Json:
     made = given.get("tool_calls") or given.get("reasoning_content") or given.get("reasoning")
     message["content"] = "" if made and given.get("content") is None else _content(f"{name}.content", given.get("content"))
     if role == "tool":
-        message.update({key: _text(f"{name}.{key}", given[key]) for key in ("tool_call_id", "name") if key in given})
+        message.update({key: text(f"{name}.{key}", given[key]) for key in ("tool_call_id", "name") if key in given})
     for key in ("reasoning", "reasoning_content"):
         if key in given:
-            message["reasoning_content"] = _text(f"{name}.{key}", given[key])
+            message["reasoning_content"] = text(f"{name}.{key}", given[key])
     if "tool_calls" in given:
         if not isinstance(given["tool_calls"], list):
             raise invalid(f"{name}.tool_calls", f"must be an array; got {shown(given['tool_calls'])}")
@@ -115,11 +87,11 @@ def _tools(value: Any) -> list[Json]:
     names: set[str] = set()
     for index, tool in enumerate(value or []):
         name = f"tools[{index}]"
-        given = _object(name, tool)
+        given = members(name, tool)
         if given.get("type") != "function":
             raise invalid(f"{name}.type", f'only "function" is supported; got {shown(given.get("type"))}', "UNSUPPORTED_PARAMETER")
-        function = _object(f"{name}.function", given.get("function"))
-        called = _text(f"{name}.function.name", function.get("name"))
+        function = members(f"{name}.function", given.get("function"))
+        called = text(f"{name}.function.name", function.get("name"))
         if not re.fullmatch(r"[\w.-]{1,64}", called, re.ASCII) or called in names:
             raise invalid(f"{name}.function.name", f"must be 1 to 64 letters, digits, _, . and -, and no other tool's; got {shown(called)}")
         names.add(called)
@@ -134,11 +106,11 @@ def _tools(value: Any) -> list[Json]:
 def _chosen(body: Json) -> calls.Chosen | None:
     """The tools that the model may call; None: none. Errors: Refused."""
     tools, choice = _tools(body.get("tools")), body.get("tool_choice")
-    parallel = _flag(body, "parallel_tool_calls", True)
+    parallel = flag("parallel_tool_calls", body.get("parallel_tool_calls"), True)
     if isinstance(choice, dict):
         if choice.get("type") != "function":
             raise invalid("tool_choice.type", f'only "function" is supported; got {shown(choice.get("type"))}', "UNSUPPORTED_PARAMETER")
-        choice = _text("tool_choice.function.name", _object("tool_choice.function", choice.get("function")).get("name"))
+        choice = text("tool_choice.function.name", members("tool_choice.function", choice.get("function")).get("name"))
         if choice not in [tool["function"]["name"] for tool in tools]:
             raise invalid("tool_choice.function.name", f"must be a function of tools; got {shown(choice)}")
         return calls.Chosen(tools, choice, parallel)
@@ -152,40 +124,40 @@ def _chosen(body: Json) -> calls.Chosen | None:
 def _values(template: str, special_tokens: Json, body: Json, chosen: calls.Chosen | None) -> Json:
     """The variables of the chat template. Errors: Refused."""
     reads = rendering.variables(template)
-    more = _object("chat_template_kwargs", body.get("chat_template_kwargs") or {})
+    more = members("chat_template_kwargs", body.get("chat_template_kwargs") or {})
     for key in more:
         if key in _OWN or key not in reads:
             raise invalid(f"chat_template_kwargs.{key}", "the model's chat template does not read it", "UNSUPPORTED_PARAMETER")
     if (effort := body.get("reasoning_effort")) is not None:
         if "reasoning_effort" not in reads:
             raise invalid("reasoning_effort", "the model's chat template does not read it", "UNSUPPORTED_PARAMETER")
-        more["reasoning_effort"] = _text("reasoning_effort", effort)
+        more["reasoning_effort"] = text("reasoning_effort", effort)
     if chosen is not None and "tools" not in reads:
         raise invalid("tools", "the model's chat template does not read it", "UNSUPPORTED_PARAMETER")
     return {**special_tokens, **more, "messages": _messages(body.get("messages")), "tools": chosen and chosen.tools}
 
 
 def _prompt(template: str, body: Json, values: Json) -> str:
-    continues = _flag(body, "continue_final_message", False)
-    if continues and _flag(body, "add_generation_prompt", False):
+    continues = flag("continue_final_message", body.get("continue_final_message"), False)
+    if continues and flag("add_generation_prompt", body.get("add_generation_prompt"), False):
         raise invalid("continue_final_message", "must not be true beside add_generation_prompt")
     if continues:
         return rendering.to_continue(template, values)
-    return rendering.render(template, {**values, "add_generation_prompt": _flag(body, "add_generation_prompt", True)})
+    return rendering.render(template, {**values, "add_generation_prompt": flag("add_generation_prompt", body.get("add_generation_prompt"), True)})
 
 
 def _check_others(body: Json) -> None:
     """Errors: Refused."""
     for name, value in body.items():
-        if value is not None and name in _ONLY and (value != _ONLY[name] or type(value) is not type(_ONLY[name])):
-            raise invalid(name, f"only {shown(_ONLY[name])} is supported; got {shown(value)}", "UNSUPPORTED_PARAMETER")
+        if name in _ONLY:
+            only(name, value, _ONLY[name])
 
 
 def chat(asked: Json) -> Json:
-    """asked: `template`, `special_tokens` (texts by role), `response_template` (JSON or ""), `body` (of PARAMETERS) and `constraint`
+    """asked: `template`, `special_tokens` (texts by role), `response_template` (JSON or ""), `body` (of body.CHAT_PARAMETERS) and `constraint`
     ({FORM: VALUE}, as in the server's Constraint, or null). Returns `prompt`; `turn_end` (a stop string for replies without a constraint, or
     ""); `constraint` (with `after`, or null); `constrains_calls`: it is about tools; `reasoning` (begin and end, or null); `reading`,
-    `progress` and `passing` for divide() (null: the reply is content). Errors: Refused; MemoryError."""
+    `progress`, `untold` and `passing` for divide() (null: the reply is content). Errors: Refused; MemoryError."""
     template, body = asked["template"], asked["body"]
     _check_others(body)
     chosen = _chosen(body)
@@ -209,7 +181,7 @@ def chat(asked: Json) -> Json:
     made = chosen is not None and constraint is not None
     return {
         **found, "constraint": constraint, "constrains_calls": made, "reading": vars(reading), "progress": vars(progress),
-        "passing": passing and vars(passing),
+        "untold": untold(progress), "passing": passing and vars(passing),
     }  # fmt: skip
 
 
@@ -221,4 +193,4 @@ def check(asked: list[Any]) -> str:
 def divide(asked: list[Any]) -> Json:
     """asked: `reading` and `progress`, a text, and its end. As replies.divide()."""
     reading, progress, text, end = asked
-    return replies.divide(replies.Reading(**reading), replies.Progress(**progress), text, end)
+    return replies.divide(replies.Reading(**reading), Progress(**progress), text, end)

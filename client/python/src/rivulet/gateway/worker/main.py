@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from . import body, chats
+from . import body
 from .errors import Refused
 
 # Head of a job and of its answer: a letter, and the number of bytes that follow.
@@ -22,9 +22,15 @@ PARSE = b"p"  # a body; the answer is the pickle of body.parse()
 CHAT, CHECK, DIVIDE = b"c", b"t", b"d"  # the argument of chats.chat(), check() or divide(), and its result, as JSON
 VALUE, REFUSED = b"v", b"e"  # the result; code, param and message as JSON
 
-_JOBS: dict[bytes, Callable[[Any], Any]] = {CHAT: chats.chat, CHECK: chats.check, DIVIDE: chats.divide}
 _SECONDS = 1  # of processor time for one job
 _MEMORY = 512 << 20  # of the process's address space
+_JOBS_BETWEEN = 100  # full garbage collections, each of which takes as long as a chat; the others are of what the job has made
+
+
+def _jobs() -> dict[bytes, Callable[[Any], Any]]:
+    from . import chats  # not for the gateway, which imports this module
+
+    return {CHAT: chats.chat, CHECK: chats.check, DIVIDE: chats.divide}
 
 
 def _value(kind: bytes, job: bytes) -> bytes:
@@ -32,7 +38,7 @@ def _value(kind: bytes, job: bytes) -> bytes:
     if kind == PARSE:
         return pickle.dumps(body.parse(job))
     # "\ud800" is what JSON writes for half of a surrogate pair, too.
-    return json.dumps(_JOBS[kind](json.loads(job)), ensure_ascii=False).encode(errors="backslashreplace")
+    return json.dumps(_jobs()[kind](json.loads(job)), ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def _done(kind: bytes, job: bytes) -> tuple[bytes, bytes]:
@@ -67,8 +73,10 @@ def main(jobs: BinaryIO, answers: BinaryIO) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends `jobs`
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _jobs()
     gc.freeze()
     gc.disable()  # it would scan the millions of values of a body again and again
+    done = 0
     while head := jobs.read(HEAD.size):
         kind, size = HEAD.unpack(head)
         job = jobs.read(size)
@@ -77,7 +85,8 @@ def main(jobs: BinaryIO, answers: BinaryIO) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(HEAD.pack(letter, len(answer)) + answer)
         answers.flush()
-        gc.collect()
+        done += 1
+        gc.collect(0 if done % _JOBS_BETWEEN else 2)
 
 
 def run() -> Any:

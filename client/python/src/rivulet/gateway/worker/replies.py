@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from . import contents, response_template
 from .errors import Refused
-from .reply_parser import Event, ReplyParser, State
+from .progress import CALLS, REASONING, Passing, Progress, State, add_text, give_up, message_of, pass_on, untold
+from .reply_parser import Event, ReplyParser
 from .response_template import Field, ResponseTemplate
 
-REASONING = ("thinking", "reasoning", "reasoning_content")  # names of the same field in published templates
-_REASONING, _CALLS = "reasoning_content", "tool_calls"  # members of messages
+_MOST_KEPT = 256  # characters of a reply's beginning
+NAMES_OF_REASONING = ("thinking", "reasoning", "reasoning_content")  # names of the same field in published templates
 
 
 @dataclass(frozen=True)
@@ -28,67 +30,11 @@ class Reading:
 
     def loaded(self) -> ResponseTemplate:
         """Errors: Refused."""
-        template = response_template.load(self.template)
-        return template if self.calls else template.without(_CALLS)
-
-
-@dataclass
-class Progress:
-    """Of one reply. state: a State. begun: of the current field's text, some has been told; space: white space that is told if more text
-    follows. calls: number of calls. failed: the rest is content, as it is."""
-
-    state: dict[str, Any]
-    begun: bool = False
-    space: str = ""
-    calls: int = 0
-    failed: bool = False
-
-
-@dataclass(frozen=True)
-class Passing:
-    """What to do with text that has none of the characters `watch`: without this process, which would do the same. to: the member of a delta
-    that it is added to; holds: to none, it is to be given with the text behind it. ends: the reply may end with such a text."""
-
-    watch: str
-    to: str = ""
-    strips: bool = False
-    holds: bool = False
-    ends: bool = False
-
-
-def add_text(delta: dict[str, Any], to: str, text: str) -> None:
-    if text:
-        delta[to] = delta.get(to, "") + text
-        if to == _REASONING:
-            delta["reasoning"] = delta[to]  # vLLM's name
-
-
-def message_of(delta: dict[str, Any]) -> dict[str, Any]:
-    """The message of a reply that came in one delta."""
-    message = {"role": "assistant", "content": "", "refusal": None, **delta}
-    if _CALLS in delta:
-        message["content"] = message["content"] or None
-        message[_CALLS] = [{key: value for key, value in call.items() if key != "index"} for call in delta[_CALLS]]  # chunks have it
-    return message
-
-
-def pass_on(passing: Passing, progress: Progress, text: str, delta: dict[str, Any]) -> str:
-    """Adds to a delta what is to be told of a text. Returns the text that is to be given with the text behind it. REQUIRES: the text has no
-    character that is watched."""
-    if not text or passing.holds or (passing.strips and not progress.begun and text.isspace()):
-        return text
-    progress.state["opened"] = True
-    if passing.strips:
-        whole = progress.space + (text if progress.begun else text.lstrip())
-        text = whole.rstrip()
-        progress.space = whole[len(text) :]
-    progress.begun = True
-    add_text(delta, passing.to, text)
-    return ""
+        return response_template.load(self.template, "" if self.calls else CALLS)
 
 
 def _member(field: Field) -> str:
-    return _REASONING if field.name in REASONING else field.name
+    return REASONING if field.name in NAMES_OF_REASONING else field.name
 
 
 class _Division:
@@ -130,13 +76,13 @@ class _Division:
                 self._tell_value(field, event.value)
 
     def _tell_value(self, field: Field, value: Any) -> None:
-        if field.name == _CALLS:
+        if field.name == CALLS:
             for one in value if isinstance(value, list) else [value]:
                 self._tell_call(one)
             return
         member, text = _member(field), json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()  # JSON has no NaN, UTF-8 no halves of surrogate pairs: a ValueError
-        if member in ("content", _REASONING):
+        if member in ("content", REASONING):
             add_text(self.delta, member, value if isinstance(value, str) else text)
         elif field.repeats:
             self.delta.setdefault(member, []).append(value)
@@ -154,7 +100,7 @@ class _Division:
         (name + arguments).encode()  # UTF-8 has no halves of surrogate pairs: a ValueError
         number = self.progress.calls
         call = {"index": number, "id": f"{self._reading.id}{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        self.delta.setdefault(_CALLS, []).append(call)
+        self.delta.setdefault(CALLS, []).append(call)
         self.progress.calls += 1
 
     def _cast(self, name: str, key: str, value: Any) -> Any:
@@ -186,19 +132,12 @@ class _Division:
         return Passing("".join(sorted(watch)), _member(field), field.strips, ends=ends)
 
 
-def give_up(progress: Progress) -> str:
-    """The text that has not been told; from here on all text is content."""
-    state = progress.state
-    text = progress.space + state["opener"] + state["body"] + state["left"]
-    progress.failed, progress.space, progress.state = True, "", vars(State())
-    return str(text)
-
-
-def begin(reading: Reading, prompt: str) -> tuple[Progress, Passing | None]:
-    """The progress of a reply to the prompt, of which the reply's beginning may be a part; and as divide() returns it. Errors: Refused."""
-    template = reading.loaded()
-    division = _Division(reading, Progress(vars(State(template.implicit))))
-    division.feed(template.begun(prompt), "")
+@functools.lru_cache(maxsize=32)
+def _begun(template: str, calls: bool, text: str) -> str:
+    """As begin(), as JSON: nobody changes what is kept. text: the reply's beginning, mostly the same for all prompts. Errors: Refused."""
+    reading = Reading(template, {}, calls)
+    division = _Division(reading, Progress(vars(State(reading.loaded().implicit))))
+    division.feed(text, "")
     if division.error is not None:
         raise Refused("RESPONSE_TEMPLATE_INVALID", "model", f"the model's response template cannot read the prompt: {division.error['message']}")
     progress = division.progress
@@ -206,17 +145,27 @@ def begin(reading: Reading, prompt: str) -> tuple[Progress, Passing | None]:
     if not progress.state["left"].strip():  # white space of the prompt is no part of the reply
         progress.state["before"] += progress.state["left"]
         progress.state["left"] = ""
-    return progress, division.passing()
+    passing = division.passing()
+    return json.dumps([vars(progress), passing and vars(passing)])
+
+
+def begin(reading: Reading, prompt: str) -> tuple[Progress, Passing | None]:
+    """The progress of a reply to the prompt, of which the reply's beginning may be a part; and as divide() returns it. Errors: Refused."""
+    text = reading.loaded().begun(prompt)
+    found = (_begun if len(text) <= _MOST_KEPT else _begun.__wrapped__)(reading.template, reading.calls, text)
+    progress, passing = json.loads(found)
+    return Progress(**progress), passing and Passing(**passing)
 
 
 def divide(reading: Reading, progress: Progress, text: str, end: str) -> dict[str, Any]:
     """The next text of a reply. `delta`: members of a message (reasoning_content, content, tool_calls); `message`: if that is all;
-    `progress`; `passing`: None if all text is to be given to this process; `error`: code and message, if the text could not be divided: it is
-    content then. end: "", "end", or "cut" where the model would have gone on. Errors: Refused."""
+    `progress`; `untold`: what would be content if this process ended now; `passing`: None if all text is to be given to this process;
+    `error`: code and message, if the text could not be divided: it is content then. end: "", "end", or "cut" where the model would have gone
+    on. Errors: Refused."""
     division = _Division(reading, progress)
     division.feed(text, end)
     passing = division.passing()
     return {
         "delta": division.delta, "message": message_of(division.delta) if end else None, "progress": vars(division.progress),
-        "passing": passing and vars(passing), "error": division.error,
+        "untold": untold(division.progress), "passing": passing and vars(passing), "error": division.error,
     }  # fmt: skip

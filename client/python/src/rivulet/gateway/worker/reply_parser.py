@@ -4,28 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .progress import State
 from .response_template import Anchor, Field, ResponseTemplate
 
 _CONTEXT = 64  # characters before the text that is left, which a pattern may look behind
-
-
-@dataclass
-class State:
-    """Where a parser is. current: the field that the text is in; None: none, and text is dropped. opened: the field has begun. captures:
-    groups of its opener. opener, body: unless it streams, what began it, and its text so far. left: text that is not decided, behind
-    `before`, the end of what is. ended: fields that have."""
-
-    current: str | None = None
-    opened: bool = False
-    captures: dict[str, str] = field(default_factory=dict)
-    opener: str = ""
-    body: str = ""
-    before: str = ""
-    left: str = ""
-    ended: list[str] = field(default_factory=list)
 
 
 class Event(NamedTuple):

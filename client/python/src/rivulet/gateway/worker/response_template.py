@@ -158,10 +158,6 @@ class ResponseTemplate:
             end = match.end()
         return prompt[end:]
 
-    def without(self, name: str) -> ResponseTemplate:
-        fields = {key: field for key, field in self.fields.items() if key != name}
-        return ResponseTemplate(fields, self.start, None if self.implicit == name else self.implicit)
-
 
 def _loaded(spec: Any) -> ResponseTemplate:
     """Errors: ValueError."""
@@ -190,11 +186,13 @@ def _loaded(spec: Any) -> ResponseTemplate:
 
 
 @functools.lru_cache(maxsize=32)
-def load(text: str) -> ResponseTemplate:
-    """text: as JSON. Errors: Refused."""
+def load(text: str, without: str = "") -> ResponseTemplate:
+    """text: as JSON. without: the name of a field that is left out. Errors: Refused."""
     try:
-        return _loaded(json.loads(text))
+        found = _loaded(json.loads(text))
     except MemoryError:
         raise
     except Exception as error:  # any value may stand anywhere
         raise Refused("RESPONSE_TEMPLATE_INVALID", "model", f"the model's response template: {error}") from None
+    fields = {key: field for key, field in found.fields.items() if key != without}
+    return ResponseTemplate(fields, found.start, None if found.implicit == without else found.implicit)
