@@ -96,4 +96,13 @@ void SoftmaxPartCpu(const SoftmaxAttentionArgs& args, int64_t block, float* part
 void SoftmaxJoinCpu(const SoftmaxAttentionArgs& args, int query, int64_t first, int64_t end,
                     const float* parts, float* so_far);
 
+// What the cache holds for the positions of this call's tokens, before they are stored: KeepPlaces
+// copies it to `kept` [tokens, PlaceFloats], PutBackPlaces copies the places from token `first` on
+// back. They read of `args` the cache and its shape, position and tokens.
+constexpr size_t PlaceFloats(int key_dim, int value_dim) {
+  return size_t(key_dim) + size_t(value_dim);  // of 4 bytes, for every type
+}
+void KeepPlaces(const SoftmaxAttentionArgs& args, float* kept);
+void PutBackPlaces(const SoftmaxAttentionArgs& args, int first, const float* kept);
+
 }  // namespace rivulet::kernels

@@ -32,6 +32,13 @@ struct ContextSlots {
   int slots = 0;  // that are chosen where no number is given; 0: none fits
 };
 
+// Rows of one run that have drafts (RunRow::drafts).
+struct DraftLimits {
+  int most = 0;      // drafts of one row; 0: no row may have any
+  int rows = 0;      // that may have drafts
+  size_t bytes = 0;  // memory for these rows
+};
+
 struct BackendLimits {
   int num_slots = 0;        // sequences that fit: slots 1..num_slots
   int max_rows = 0;         // rows of one run
@@ -42,7 +49,8 @@ struct BackendLimits {
   // wait longer, and the prompts are hardly faster.
   int preferred_prefill_tokens = 256;
   bool late_masks = false;  // a RunRow::mask may become known while the run goes on
-  int head_rows = 0;        // rows whose head outputs are computed at a time; 0: all rows of a run
+  DraftLimits drafts = {};
+  int head_rows = 0;  // rows whose head outputs are computed at a time; 0: all rows of a run
   size_t bytes_per_slot = 0;      // state of one sequence, with room for `context` positions
   StateSize state = {};           // ... by number of tokens; {}: always bytes_per_slot
   int64_t context = 0;            // the number of positions that a slot holds; 0: no limit
@@ -104,12 +112,20 @@ struct RunRow {
   std::span<const int32_t>
       tokens;  // to feed in the first step; each in [0, vocab_size). At least 1, unless the
                // last row of the slot was one whose mask had no bits
+  // The last `drafts` of `tokens` are guesses of what this row will draw. The row draws after the
+  // token before them, and after each draft that equals the draw before it. The draws are those of
+  // a row without drafts, and so is the state that the slot holds then: of the tokens before the
+  // drafts and the drafts that were right. REQUIRES: within limits(), `sample`, Run::num_steps is
+  // 1, max_samples > drafts, no targets and no outputs.
+  int drafts = 0;
   bool sample = false;  // draw a token after the last of `tokens`, feed it, draw again, ...
   // Asked for after the products and before the draw. Where it has no bits, the row gets a record
   // without a token; its next row may have no `tokens`, and draws from the outputs that are there.
   // Null: every token may be drawn. REQUIRES: max_samples is 1, the head draws tokens, and without
   // BackendLimits::late_masks that it is known whether it has bits.
   const TokenMask* mask = nullptr;
+  // [drafts] or empty: the masks of the draws after the drafts, likewise.
+  std::span<const TokenMask* const> draft_masks;
   int max_samples = 0;  // ... at most this often (and at most Run::num_steps); >= 1 if `sample`
   bool count_as_output =
       false;  // `tokens` were sampled by this slot before: they count for penalties as output

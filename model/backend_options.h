@@ -15,6 +15,7 @@ namespace rivulet {
 
 inline constexpr int64_t kMostContext = int64_t{1} << 24;
 inline constexpr int kMostAutoSlots = 256;
+inline constexpr int kMostDrafts = 16;
 
 // The number of positions that each slot holds, for models that cache keys and values of all
 // positions; at most the model's own limit.
@@ -34,6 +35,8 @@ struct CpuBackendOptions {
   // it to slots.
   int64_t reserved_bytes = 0;
   WeightChoice weights = {};
+  int max_drafts = 0;          // DraftLimits::most, at most kMostDrafts
+  int speculating_rows = 4;    // DraftLimits::rows; each takes memory from the start
   bool count_experts = false;  // BackendLimits::expert_load, for models with experts
   // Performance.
   int threads = 0;        // 0: UsableCores() of model/base/thread_team.h

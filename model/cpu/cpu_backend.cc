@@ -17,6 +17,7 @@
 #include "model/base/thread_team.h"
 #include "model/cache_type.h"
 #include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_replay.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
 #include "model/cpu/memory_plan.h"
@@ -26,6 +27,14 @@
 
 namespace rivulet {
 namespace {
+
+Record NewRecord(int row, int64_t position) {
+  Record record;
+  record.row = row;
+  record.position = position;
+  record.logprob = std::nanf("");
+  return record;
+}
 
 class CpuBackend final : public Backend {
  public:
@@ -46,6 +55,9 @@ class CpuBackend final : public Backend {
         adjusted_(size_t(threads)) {
     for (int i = 0; i < threads && config_.experts() == nullptr; ++i) {
       solo_.push_back(network_->NewActivations(kSoloRows, 1));
+    }
+    for (int i = 0; i < limits_.drafts.rows; ++i) {
+      replays_.push_back(network_->NewReplay(1 + limits_.drafts.most, threads));
     }
   }
 
@@ -112,8 +124,15 @@ class CpuBackend final : public Backend {
       if (plan_.empty()) break;
       RunStep(run);
       Advance(run);
+      TakeBackRejected(run);
     }
     return absl::OkStatus();
+  }
+
+  size_t matrix_bytes() const {
+    size_t bytes = shared_->scratch.matrix_bytes;
+    for (const auto& own : solo_) bytes += own->scratch.matrix_bytes;
+    return bytes;
   }
 
   absl::StatusOr<bool> Poll(std::vector<Record>* records) override {
@@ -127,8 +146,10 @@ class CpuBackend final : public Backend {
   struct Progress {
     int samples = 0;
     bool ended = false;
-    int32_t next_token = 0;  // sampled, to be fed by the next step
-    int record = -1;         // of this step's sampled token, index into records_; -1: none
+    int32_t next_token = 0;       // sampled, to be fed by the next step
+    int record = -1;              // of this step's last draw, index into records_; -1: none
+    CpuReplay* replay = nullptr;  // of a row with drafts
+    int rejected = 0;             // drafts
   };
   // Bytes of the slot that its sequence has filled; bytes behind are zeros.
   size_t Used(Slot slot) const { return used_[size_t(slot)]; }
@@ -154,10 +175,12 @@ class CpuBackend final : public Backend {
   void RunStep(const Run& run);
   void Finish(const Run& run, const CpuPiece& piece, const CpuActivations& activations, int part,
               int parts, int thread);
-  void FinishOutput(const Run& run, int index, int offset, const float* outputs, int thread);
-  void Draw(const RunRow& row, const float* outputs, int thread, Record* record);
+  void FinishOutput(const Run& run, int index, int offset, const float* outputs);
+  void DrawRow(const Run& run, int index, const CpuActivations& activations, int thread);
+  void Draw(Slot slot, const TokenMask* mask, const float* outputs, int thread, Record* record);
   void DrawLate(const Run& run);
   void Advance(const Run& run);
+  void TakeBackRejected(const Run& run);
 
   const std::shared_ptr<const Model> model_;
   const ModelConfig& config_;
@@ -173,6 +196,7 @@ class CpuBackend final : public Backend {
   CpuStepPlan plan_;  // of the current step
   const std::unique_ptr<CpuActivations> shared_;
   std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
+  std::vector<std::unique_ptr<CpuReplay>> replays_;    // [limits_.drafts.rows]
   std::vector<std::vector<float>> adjusted_;           // [threads][2 vocab]
 
   // The current run and step; these are members so that a step allocates nothing.
@@ -185,8 +209,14 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
       run.num_steps > limits_.max_steps) {
     return absl::InternalError("run exceeds the backend's limits");
   }
+  int speculating = 0;
   for (const RunRow& row : run.rows) {
     RIVULET_RETURN_IF_ERROR(CheckSlot(row.slot));
+    const bool fits = row.drafts <= limits_.drafts.most && std::ssize(row.tokens) == 1 + row.drafts;
+    if (row.drafts != 0 && (!fits || !row.sample || row.max_samples <= row.drafts ||
+                            run.num_steps != 1 || ++speculating > limits_.drafts.rows)) {
+      return absl::InternalError("the drafts of a row exceed the backend's limits");
+    }
     const bool draws_late = row.sample && !kept_outputs_[size_t(row.slot)].empty();
     if ((row.tokens.empty() && !draws_late) ||
         (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
@@ -218,8 +248,11 @@ void CpuBackend::PlanStep(const Run& run, int step) {
                        int64_t position, int* num_records) {
     size_t& used = used_[size_t(row.slot)];
     used = std::max(used, limits_.state.At(position + std::ssize(tokens)));
-    plan_.Add(row, index, State(row.slot), tokens, position, row.sample, num_records);
+    CpuReplay* const replay = progress_[size_t(index)].replay;
+    if (replay != nullptr) replay->Begin(State(row.slot));
+    plan_.Add(row, index, State(row.slot), tokens, position, row.sample, replay, num_records);
   };
+  auto replay = replays_.begin();
   int num_records = int(records_.size());
   for (int i = 0; i < int(run.rows.size()); ++i) {
     const RunRow& row = run.rows[size_t(i)];
@@ -229,9 +262,13 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     if (row.tokens.empty()) continue;
     if (step == 0) {
       kept_outputs_[size_t(row.slot)].clear();
-      for (const int32_t token : row.tokens) sampler.Count(token, row.count_as_output);
+      const size_t certain = row.tokens.size() - size_t(row.drafts);
+      for (const int32_t token : row.tokens.first(certain)) {
+        sampler.Count(token, row.count_as_output);
+      }
+      if (row.drafts > 0) progress.replay = (replay++)->get();
       add(row, i, row.tokens, row.position, &num_records);
-      if (row.sample) progress.record = num_records - 1;
+      if (row.sample) progress.record = num_records - 1 - row.drafts;
     } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
       sampler.Count(progress.next_token, /*as_output=*/true);
       const int64_t position = row.position + int64_t(row.tokens.size()) + step - 1;
@@ -285,52 +322,72 @@ void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuActivati
     const int first_row = plan_.work[size_t(i)].output_row;
     const int rows = OutputRows({&segment, 1});
     for (int j = std::max(begin - first_row, 0); j < std::min(end - first_row, rows); ++j) {
-      const int offset = segment.all_outputs ? j : int(segment.tokens.size()) - 1;
-      FinishOutput(run, i, offset, activations.output(first_row + j), thread);
+      const int offset = int(segment.tokens.size()) - rows + j;
+      FinishOutput(run, i, offset, activations.output(first_row + j));
+      const CpuWork& work = plan_.work[size_t(i)];
+      if (work.sample && j == rows - 1 - work.drafts) DrawRow(run, i, activations, thread);
     }
   }
 }
 
-// Uses the outputs after one token, token `offset` of segment `index`: raw outputs, target, draw.
-void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float* outputs,
-                              int thread) {
+// Uses the outputs after one token, token `offset` of segment `index`: raw outputs, target.
+void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float* outputs) {
   const CpuSegment& segment = plan_.segments[size_t(index)];
   const CpuWork& work = plan_.work[size_t(index)];
   const RunRow& row = run.rows[size_t(work.row)];
   const int token = work.first_token + offset;
   for (const OutputRequest& request : row.outputs) {
-    if (segment.all_outputs && request.token_index == token) {
+    if (request.token_index == token) {
       std::memcpy(request.destination, outputs, size_t(config_.output_size()) * sizeof(float));
     }
   }
-  Record record;
-  record.row = work.row;
-  record.position = segment.position + offset + 1;
-  record.logprob = std::nanf("");
-  record.non_finite = !sampling_.Finite(outputs);
-  if (segment.all_outputs && !row.targets.empty()) {  // later steps score nothing
-    Record& scored = records_[size_t(work.record + offset)];
-    scored = record;
-    scored.token = row.targets[size_t(token)];
-    if (!record.non_finite) sampling_.Score(outputs, scored.token, &scored);
-  }
-  if (work.sample && offset == int(segment.tokens.size()) - 1) {
-    if (!record.non_finite) {
-      Draw(row, outputs, thread, &record);
-    }
-    records_[size_t(progress_[size_t(work.row)].record)] = std::move(record);
-  }
+  if (row.targets.empty()) return;
+  Record& scored = records_[size_t(work.record + offset)];
+  scored = NewRecord(work.row, segment.position + offset + 1);
+  scored.token = row.targets[size_t(token)];
+  scored.non_finite = !sampling_.Finite(outputs);
+  if (!scored.non_finite) sampling_.Score(outputs, scored.token, &scored);
 }
 
-// Draws, or keeps the outputs of a row whose mask has no bits.
-void CpuBackend::Draw(const RunRow& row, const float* outputs, int thread, Record* record) {
-  const std::span<const uint32_t> mask =
-      row.mask == nullptr ? std::span<const uint32_t>() : row.mask->Bits();
-  std::vector<float>& kept = kept_outputs_[size_t(row.slot)];
-  record->late = row.mask != nullptr && mask.empty();
+// The draws of segment `index`: after the last token that is no draft, and after each draft that
+// equals the draw before it. One thread makes them in order, because penalties count these drafts.
+void CpuBackend::DrawRow(const Run& run, int index, const CpuActivations& activations, int thread) {
+  const CpuSegment& segment = plan_.segments[size_t(index)];
+  const CpuWork& work = plan_.work[size_t(index)];
+  const RunRow& row = run.rows[size_t(work.row)];
+  Progress& progress = progress_[size_t(work.row)];
+  const int draws = 1 + work.drafts, first_output = work.output_row + segment.outputs - draws;
+  Record* const records = &records_[size_t(progress.record)];
+  const std::span<const int32_t> drafts = segment.tokens.last(size_t(work.drafts));
+  const int64_t end = segment.position + std::ssize(segment.tokens);
+  for (int i = 0; i < draws; ++i) {
+    const float* const outputs = activations.output(first_output + i);
+    const TokenMask* const mask = i == 0                    ? row.mask
+                                  : row.draft_masks.empty() ? nullptr
+                                                            : row.draft_masks[size_t(i - 1)];
+    Record& record = records[i] = NewRecord(work.row, end - work.drafts + i);
+    record.non_finite = !sampling_.Finite(outputs);
+    if (!record.non_finite) Draw(row.slot, mask, outputs, thread, &record);
+    const bool ends = record.non_finite || record.late || record.stopped;
+    if (ends || i == work.drafts || record.token != drafts[size_t(i)]) {
+      progress.rejected = work.drafts - i;
+      progress.record += i;
+      break;
+    }
+    samplers_[size_t(row.slot)].Count(record.token, /*as_output=*/true);
+  }
+  for (int i = draws - progress.rejected; i < draws; ++i) records[i].row = -1;  // not made
+}
+
+// Draws, or keeps the outputs if the mask has no bits.
+void CpuBackend::Draw(Slot slot, const TokenMask* mask, const float* outputs, int thread,
+                      Record* record) {
+  const std::span<const uint32_t> bits =
+      mask == nullptr ? std::span<const uint32_t>() : mask->Bits();
+  std::vector<float>& kept = kept_outputs_[size_t(slot)];
+  record->late = mask != nullptr && bits.empty();
   if (!record->late) {
-    sampling_.Sample(samplers_[size_t(row.slot)], outputs, mask, &adjusted_[size_t(thread)],
-                     record);
+    sampling_.Sample(samplers_[size_t(slot)], outputs, bits, &adjusted_[size_t(thread)], record);
     kept.clear();
   } else if (kept.empty()) {
     kept.assign(outputs, outputs + config_.output_size());
@@ -342,12 +399,9 @@ void CpuBackend::DrawLate(const Run& run) {
   for (size_t i = 0; i < run.rows.size(); ++i) {
     const RunRow& row = run.rows[i];
     if (!row.tokens.empty()) continue;
-    Record record;
-    record.row = int(i);
-    record.position = row.position;
-    record.logprob = std::nanf("");
+    Record record = NewRecord(int(i), row.position);
     const std::vector<float> outputs = std::move(kept_outputs_[size_t(row.slot)]);
-    Draw(row, outputs.data(), 0, &record);
+    Draw(row.slot, row.mask, outputs.data(), 0, &record);
     records_.push_back(std::move(record));
   }
 }
@@ -363,6 +417,24 @@ void CpuBackend::Advance(const Run& run) {
   }
 }
 
+// What rejected drafts have changed in the slots, and the records for draws that were not made.
+void CpuBackend::TakeBackRejected(const Run& run) {
+  const auto has_rejected = [](const Progress& progress) { return progress.rejected > 0; };
+  if (std::ranges::none_of(progress_, has_rejected)) return;
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    const RunRow& row = run.rows[i];
+    const int64_t end = row.position + std::ssize(row.tokens) - progress_[i].rejected;
+    if (has_rejected(progress_[i])) used_[size_t(row.slot)] = limits_.state.At(end);
+  }
+  team_.Run([&](int thread, SpinBarrier& barrier) {
+    for (size_t i = 0; i < run.rows.size(); ++i) {
+      const int right = int(run.rows[i].tokens.size()) - progress_[i].rejected;
+      if (has_rejected(progress_[i])) progress_[i].replay->Rewind(right, thread, barrier.threads());
+    }
+  });
+  std::erase_if(records_, [](const Record& record) { return record.row < 0; });
+}
+
 absl::Status CheckOptions(const CpuBackendOptions& options) {
   const auto check = [](absl::string_view field, int value, int low, int high) {
     if (value >= low && value <= high) return absl::OkStatus();
@@ -373,6 +445,8 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckContextChoice(options.max_context));
   RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("max_drafts", options.max_drafts, 0, kMostDrafts));
+  RIVULET_RETURN_IF_ERROR(check("speculating_rows", options.speculating_rows, 1, 1 << 20));
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
 }
 
@@ -393,6 +467,10 @@ std::string NumericsId(const WeightFacts& weights, const WeightChoice& asked, co
 }
 
 }  // namespace
+
+size_t CpuMatrixBytes(const Backend& backend) {
+  return static_cast<const CpuBackend&>(backend).matrix_bytes();
+}
 
 absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
@@ -429,6 +507,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
+  limits.drafts.most = options.max_drafts;
+  limits.drafts.rows = options.max_drafts > 0 ? options.speculating_rows : 0;
   limits.late_masks = true;
   if (const ExpertsConfig* experts = model->config().experts(); experts != nullptr) {
     limits.preferred_prefill_tokens = kExpertRows;

@@ -21,6 +21,10 @@ namespace rivulet {
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options);
 
+// Bytes of matrices that `backend`, which CreateCpuBackend made, has read for products of all rows
+// so far; a matrix counts once a pass. Products of experts are not counted. Thread: as Backend.
+size_t CpuMatrixBytes(const Backend& backend);
+
 // The limits that CreateCpuBackend would choose now. Sets only num_slots, slots_choice,
 // bytes_per_slot and weight_bytes (an estimate for kinds "linear" and "softmax"). Reads no weight,
 // so `model` may be from Model::Open. Errors: the errors of CreateCpuBackend that do not depend on

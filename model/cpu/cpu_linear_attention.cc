@@ -72,7 +72,7 @@ void MixLinear(const CpuPass& p, const LayerWeights& layer, int index) {
       args.next_s = !last_head         ? args.s + layout.s_floats_per_head()
                     : after == nullptr ? nullptr
                                        : after->state + layout.s_offset(index, 0);
-      kernels::LinearAttentionCpu(args);
+      p.Update(segment, index, h, args);
     }
     row += args.tokens;
   }

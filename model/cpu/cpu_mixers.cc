@@ -129,6 +129,11 @@ void Convolve(const CpuPass& p, const LayerWeights& layer, int index, int first,
     args.channels = channels;
     args.width = p.config.block().conv_width;
     args.silu = silu;
+    if (segment.replay != nullptr) {
+      segment.replay->Keep(
+          index, InputPart::kConv,
+          {args.state, args.width - 1, channels, args.tokens, args.x, args.x_stride});
+    }
     kernels::CausalConvCpu(args);
   });
 }
@@ -240,7 +245,7 @@ void MixGated(const CpuPass& p, const LayerWeights& layer, int index) {
     args.q = {q, ld};
     args.k = {k, ld};
     args.v = {in + p.columns.v + head * c.value_dim, ld};
-    kernels::RecurrenceCpu(args);
+    p.Update(segment, index, head, args);
     if (kind.norm_all_heads) return;
     NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
     if (!c.block().output_gate) return;
@@ -294,7 +299,7 @@ void MixDelta(const CpuPass& p, const LayerWeights& layer, int index) {
     args.k = {k, ld};
     args.v = {p.a.conv.row(row) + 2 * c.keys() + head * c.value_dim, ld};
     args.beta = {beta, size_t(p.a.in.ld)};
-    kernels::RecurrenceCpu(args);
+    p.Update(segment, index, head, args);
     NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
     if (!c.block().output_gate) return;
     const float* const gate = low_rank ? p.a.gate.row(row) : p.a.in.row(row) + p.columns.gate;
@@ -343,7 +348,7 @@ void MixMamba2Head(const CpuPass& p, const LayerWeights& layer, int index,
   args.q = {b + c.block().num_groups * c.key_dim, ld};
   args.k = {b, ld};
   args.v = {v, size_t(p.a.value.ld)};
-  kernels::RecurrenceCpu(args);
+  p.Update(segment, index, head, args);
   for (int t = 0; t < args.tokens; ++t) {
     for (int i = 0; i < c.value_dim; ++i) {
       args.y[size_t(t) * args.y_stride + size_t(i)] +=

@@ -225,8 +225,7 @@ int TokenRows(std::span<const CpuSegment> piece) {
 
 int OutputRows(std::span<const CpuSegment> piece) {
   size_t rows = 0;
-  for (const CpuSegment& s : piece)
-    rows += s.all_outputs ? s.tokens.size() : (s.last_output ? 1 : 0);
+  for (const CpuSegment& s : piece) rows += size_t(s.outputs);
   return int(rows);
 }
 
@@ -284,6 +283,7 @@ void CpuPass::Product(const MatrixWeights& m, const float* input, int ld_input, 
   const auto multiply = [&](const MatrixWeights& part) {
     kernels::GemmArgs args =
         ProductArgs(part, input, ld_input, y + part.first, ldy, count, epilogue);
+    if (thread == 0) a.scratch.matrix_bytes += kernels::PackedSize(args.w.type, args.w.k, args.w.n);
     if (is_quantized(part)) args.quantized_x = quantized_rows;
     kernels::GemmCpu(args);
   };
@@ -300,9 +300,9 @@ void CpuPass::KeepOutputRows() {
   };
   int row = 0, output = 0;
   for (const CpuSegment& segment : piece) {
-    const size_t last = segment.tokens.size() - 1;
-    for (size_t t = 0; t <= last; ++t, ++row) {
-      if (!segment.all_outputs && !(segment.last_output && t == last)) continue;
+    const auto tokens = int(segment.tokens.size());
+    for (int t = 0; t < tokens; ++t, ++row) {
+      if (t < tokens - segment.outputs) continue;
       if (output >= range.begin && output < range.end) {
         copy(a.kept_x, output, x, row);
         if (a.kept_o.data != nullptr) copy(a.kept_o, output, o, row);
@@ -438,6 +438,10 @@ absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Load(const Model& model,
 
 std::unique_ptr<CpuActivations> CpuNetwork::NewActivations(int max_rows, int threads) const {
   return std::make_unique<CpuActivations>(config_, *weights_, parts_, max_rows, threads);
+}
+
+std::unique_ptr<CpuReplay> CpuNetwork::NewReplay(int max_tokens, int threads) const {
+  return std::make_unique<CpuReplay>(config_, parts_, max_tokens, threads);
 }
 
 void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,

@@ -28,12 +28,14 @@
 
 namespace rivulet {
 
+class CpuReplay;
+
 struct CpuSegment {
   float* state = nullptr;           // the slot's state
   int64_t position = 0;             // of tokens[0]
   std::span<const int32_t> tokens;  // at least 1
-  bool all_outputs = false;         // head outputs after every token
-  bool last_output = false;         // head outputs after the last token
+  int outputs = 0;                  // head outputs after this many of the last tokens
+  CpuReplay* replay = nullptr;      // keeps what the pass changes; null: nothing does
 };
 
 // The number of token rows of a piece, and of token rows with head outputs.
@@ -68,6 +70,8 @@ struct CpuScratch {
   // For hybrids with fewer heads of keys than threads: SharedPartFloats for each head of a step
   // that has fewer heads than threads.
   AlignedBuffer parts;
+  // Bytes of matrices that products have read since the start, those of experts not counted.
+  size_t matrix_bytes = 0;
 };
 
 // The number of blocks of a head that threads share at a time, and the floats for them: the blocks'
@@ -128,6 +132,7 @@ class CpuNetwork {
   std::span<const float> initial_state() const { return weights_->initial_state; }
   // For pieces of at most `max_rows` token rows and at most `threads` threads.
   std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const;
+  std::unique_ptr<CpuReplay> NewReplay(int max_tokens, int threads) const;
 
   // Does the part of thread `thread` of `threads` in one pass over `piece`; all threads call it
   // with the same arguments and a barrier for `threads` threads (Solo: 0 of 1). Returns once the

@@ -7,9 +7,12 @@
 
 #include "kernels/activation.h"
 #include "kernels/gemm.h"
+#include "kernels/linear_attention.h"
+#include "kernels/recurrence.h"
 #include "kernels/softmax_attention.h"
 #include "model/config.h"
 #include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_replay.h"
 #include "model/loading/packed_weights.h"
 
 namespace rivulet {
@@ -21,6 +24,12 @@ struct IndexRange {
 // Share of `thread` in 0 .. n - 1, contiguous.
 inline IndexRange ShareOf(int n, int thread, int threads) {
   return {int(int64_t{n} * thread / threads), int(int64_t{n} * (thread + 1) / threads)};
+}
+
+inline void Compute(const kernels::RecurrenceArgs& args) { kernels::RecurrenceCpu(args); }
+inline void Compute(const kernels::LinearAttentionArgs& args) { kernels::LinearAttentionCpu(args); }
+inline void Compute(const kernels::SoftmaxAttentionArgs& args) {
+  kernels::SoftmaxAttentionCpu(args);
 }
 
 struct CpuPass {
@@ -117,6 +126,13 @@ struct CpuPass {
   // Parts of a layer's state.
   float* State(const CpuSegment& segment, int layer, size_t part) const {
     return segment.state + parts.recurrent_at[size_t(layer)] + part;
+  }
+  // Computes `args` of a layer's head: of a recurrence, or of attention. The segment's replay keeps
+  // what that changes.
+  template <class Args>
+  void Update(const CpuSegment& segment, int layer, int head, const Args& args) const {
+    if (segment.replay != nullptr) segment.replay->Keep(layer, head, args);
+    Compute(args);
   }
   float* S(const CpuSegment& segment, int layer, int head) const {
     return State(segment, layer, state.s) +

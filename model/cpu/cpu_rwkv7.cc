@@ -36,21 +36,28 @@ struct Columns {
   int k, v, a, g, v_mix;
 };
 
-void Shift(const CpuPass& p, const Rwkv7Layer& own, int index) {
+// Mixes the rows of h with the rows before, into a.mix.
+void Shift(const CpuPass& p, int index, InputPart part, const std::vector<float>& mix, int mixes) {
+  const size_t state = part == InputPart::kFfnShift ? p.state.ffn_shift : p.state.mixer_shift;
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::TokenShiftArgs args;
     args.x = p.a.h.row(row);
-    args.mix = own.mix.data();
+    args.mix = mix.data();
     args.y = p.a.mix.row(row);
-    args.state = p.State(segment, index, p.state.mixer_shift);
+    args.state = p.State(segment, index, state);
     args.x_stride = size_t(p.a.h.ld);
     args.y_stride = size_t(p.a.mix.ld);
     args.mix_stride = size_t(p.a.h.ld);
     args.tokens = int(segment.tokens.size());
-    args.mixes = 6;
+    args.mixes = mixes;
     args.n = p.config.hidden_size;
+    if (segment.replay != nullptr) {
+      segment.replay->Keep(index, part,
+                           {args.state, 1, args.n, args.tokens, args.x, args.x_stride});
+    }
     kernels::TokenShiftCpu(args);
   });
+  p.Wait();
 }
 
 // All products of the six mixes. Ends with a barrier.
@@ -188,7 +195,7 @@ void MixHead(const CpuPass& p, const LayerWeights& layer, const Columns& at, int
   args.s = p.S(segment, index, head);
   args.y = p.a.o.row(row) + first;
   args.y_stride = size_t(p.a.o.ld);
-  kernels::RecurrenceCpu(args);
+  p.Update(segment, index, head, args);
   FinishHead(p, own, at, row, head, count);
 }
 
@@ -196,8 +203,7 @@ void MixHead(const CpuPass& p, const LayerWeights& layer, const Columns& at, int
 
 void MixRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
   const Columns at(p.config, *layer.rwkv7);
-  Shift(p, *layer.rwkv7, index);
-  p.Wait();
+  Shift(p, index, InputPart::kMixerShift, layer.rwkv7->mix, 6);
   Project(p, layer, at, index > 0);
   p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
     MixHead(p, layer, at, index, segment, row, head);
@@ -207,20 +213,7 @@ void MixRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
 
 // h = key(h + (h_prev - h) x_k), squared if it is positive, else 0.
 void FeedRwkv7(const CpuPass& p, const LayerWeights& layer, int index) {
-  p.ForEachSegment([&](const CpuSegment& segment, int row) {
-    kernels::TokenShiftArgs args;
-    args.x = p.a.h.row(row);
-    args.mix = layer.rwkv7->ffn_mix.data();
-    args.y = p.a.mix.row(row);
-    args.state = p.State(segment, index, p.state.ffn_shift);
-    args.x_stride = size_t(p.a.h.ld);
-    args.y_stride = size_t(p.a.mix.ld);
-    args.tokens = int(segment.tokens.size());
-    args.mixes = 1;
-    args.n = p.config.hidden_size;
-    kernels::TokenShiftCpu(args);
-  });
-  p.Wait();
+  Shift(p, index, InputPart::kFfnShift, layer.rwkv7->ffn_mix, 1);
   p.Product(layer.up, p.a.mix.data, p.a.mix.ld, p.a.ffn.data, p.a.ffn.ld, p.rows);
   p.Wait();
   const IndexRange range = p.RowShare();

@@ -39,7 +39,7 @@ void MixSoftmax(const CpuPass& p, int index) {
     args.scale = 1 / std::sqrt(float(p.config.key_dim));
     args.y = p.a.o.row(row) + head * p.config.value_dim;
     args.y_stride = size_t(p.a.o.ld);
-    kernels::SoftmaxAttentionCpu(args);
+    p.Update(segment, index, head, args);
   });
 }
 
@@ -167,7 +167,7 @@ void MixSoftmaxHeads(const CpuPass& p, const LayerWeights& layer, int index) {
   p.ForEachOf(softmax.num_kv_heads, [&](const CpuSegment& segment, int row, int head) {
     const KeyHead of = {segment, row, head};
     PrepareHead(p, layer, of, queries);
-    kernels::SoftmaxAttentionCpu(HeadArgs(p, index, of));
+    p.Update(segment, index, head, HeadArgs(p, index, of));
     FinishQueries(p, of, head * queries, queries);
   });
   p.Wait();

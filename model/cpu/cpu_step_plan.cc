@@ -28,7 +28,7 @@ void CpuStepPlan::Clear() {
 }
 
 void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
-                      int64_t position, bool sample, int* num_records) {
+                      int64_t position, bool sample, CpuReplay* replay, int* num_records) {
   const auto most = size_t(shared_rows());
   for (size_t at = 0; at < tokens.size(); at += most) {
     const size_t count = std::min(tokens.size() - at, most);
@@ -37,14 +37,16 @@ void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<cons
     segment.state = state;
     segment.position = position + int64_t(at);
     segment.tokens = tokens.subspan(at, count);
-    segment.all_outputs = !row.targets.empty() || !row.outputs.empty();
-    segment.last_output = sample && last;
+    segment.replay = replay;
     CpuWork its;
     its.row = index;
     its.first_token = int(at);
     its.record = *num_records;
     its.sample = sample && last;
-    *num_records += (row.targets.empty() ? 0 : int(count)) + (its.sample ? 1 : 0);
+    its.drafts = its.sample ? row.drafts : 0;
+    const bool all = !row.targets.empty() || !row.outputs.empty();
+    segment.outputs = all ? int(count) : its.sample ? 1 + its.drafts : 0;
+    *num_records += (row.targets.empty() ? 0 : int(count)) + (its.sample ? 1 + its.drafts : 0);
     segments.push_back(segment);
     work.push_back(its);
   }

@@ -24,6 +24,7 @@ struct CpuWork {
   int row = 0;          // index into Run::rows
   int first_token = 0;  // index into RunRow::tokens of the segment's first
   int record = 0;       // the segment's first record, index into the run's records
+  int drafts = 0;       // the last tokens of the segment, if it samples
   int output_row = 0;   // first output row within its piece
   bool sample = false;  // draw after the segment's last token
 };
@@ -42,9 +43,10 @@ class CpuStepPlan {
   void Clear();
 
   // Adds tokens of row `index` in segments of at most shared_rows(). `num_records`: the number of
-  // records of the run; grows by one for each target and by one if `sample`.
+  // records of the run; grows by one for each target, and by one and the drafts if `sample`.
+  // `replay`: of a row with drafts.
   void Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
-           int64_t position, bool sample, int* num_records);
+           int64_t position, bool sample, CpuReplay* replay, int* num_records);
 
   // Cuts pieces once all segments are added, and decides how threads share them.
   // `multiply_adds`: of the model's matrix products for one token row. `short_weights`: weights of

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/thread_team.h"
+#include "model/cpu/cpu_replay.h"
 #include "model/slot_choice.h"
 
 namespace rivulet {
@@ -14,6 +16,18 @@ namespace rivulet {
 absl::Status CpuOutOfMemory(absl::string_view message) {
   return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
 }
+
+namespace {
+
+// Of all rows that may have drafts.
+size_t ReplayBytes(const CpuBackendOptions& options, const ModelConfig& config) {
+  if (options.max_drafts == 0) return 0;
+  const int threads = options.threads > 0 ? options.threads : UsableCores();
+  return size_t(options.speculating_rows) *
+         CpuReplay::Bytes(config, config.state(), 1 + options.max_drafts, threads);
+}
+
+}  // namespace
 
 absl::StatusOr<int64_t> ChooseCpuContext(const CpuBackendOptions& options,
                                          const ModelConfig& config, int64_t left_bytes,
@@ -32,8 +46,10 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
                            const HostMemory& memory, BackendLimits* limits) {
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
   const size_t weight_bytes = limits->weight_bytes;
+  const size_t replay_bytes = limits->drafts.bytes = ReplayBytes(options, config);
   const int64_t left =
-      std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available);
+      std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available) -
+      int64_t(replay_bytes);
   limits->state = config.state().size();
   RIVULET_ASSIGN_OR_RETURN(limits->context, ChooseCpuContext(options, config, left, whole));
   limits->contexts = SlotsByContext({left, limits->state, LongestContext(config), whole});
@@ -43,16 +59,22 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
   limits->num_slots = choice.num_slots;
   limits->slots_choice = std::move(choice.words);
   const auto total = size_t(memory.total);
-  const double needed = double(weight_bytes) + double(slot_bytes) * (choice.num_slots + 1.0);
+  const size_t others = weight_bytes + replay_bytes;
+  const double needed = double(others) + double(slot_bytes) * (choice.num_slots + 1.0);
   if (needed <= double(total)) return absl::OkStatus();
-  const size_t fit = total > weight_bytes ? (total - weight_bytes) / slot_bytes : 0;
+  const size_t fit = total > others ? (total - others) / slot_bytes : 0;
   const std::string context =
       limits->context == 0
           ? ""
           : absl::StrCat(", each with room for a context of ", limits->context, " tokens,");
-  return CpuOutOfMemory(absl::StrCat("weights of ", weight_bytes, " bytes and ", choice.num_slots,
-                                     " slots of ", slot_bytes, " bytes", context, " exceed ", whole,
-                                     "; ", fit, " slots would fit"));
+  const std::string drafts = replay_bytes == 0
+                                 ? ""
+                                 : absl::StrCat(replay_bytes, " bytes for ",
+                                                options.speculating_rows, " rows with drafts, ");
+  return CpuOutOfMemory(absl::StrCat("weights of ", weight_bytes,
+                                     drafts.empty() ? " bytes and " : " bytes, ", drafts,
+                                     choice.num_slots, " slots of ", slot_bytes, " bytes", context,
+                                     " exceed ", whole, "; ", fit, " slots would fit"));
 }
 
 }  // namespace rivulet

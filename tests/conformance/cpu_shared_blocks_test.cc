@@ -72,7 +72,7 @@ class SharedBlocksTest : public ::testing::TestWithParam<std::tuple<const char*,
       for (const int64_t count : fed) tokens.push_back(TokenAt(count + step));
       std::vector<CpuSegment> piece;
       for (size_t i = 0; i < fed.size(); ++i) {
-        piece.push_back({(*states)[i].data(), fed[i] + step, {&tokens[i], 1}, false, true});
+        piece.push_back({(*states)[i].data(), fed[i] + step, {&tokens[i], 1}, 1});
       }
       Pass(piece, activations.get(), threads);
       for (size_t i = 0; i < fed.size(); ++i) {
