@@ -145,6 +145,7 @@ class ProcessGrammar final : public ConstraintGrammar,
     return status_;
   }
   std::unique_ptr<ConstraintMatcher> NewMatcher(const MatcherSpec& spec) override;
+  std::unique_ptr<ConstraintMatcher> Fork(uint32_t from);
 
   // For the thread of Grammars.
   void Start(std::unique_ptr<Process> process) {
@@ -198,6 +199,9 @@ class ProcessGrammar final : public ConstraintGrammar,
   const std::string tenant;
 
  private:
+  // A new matcher, which `head` and `body` describe.
+  std::unique_ptr<ConstraintMatcher> OpenLocked(ToGrammar head, absl::string_view body)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendLocked(const ToGrammar& head, absl::string_view body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::string packet(reinterpret_cast<const char*>(&head), sizeof(head));
@@ -250,6 +254,8 @@ class ProcessMatcher final : public ConstraintMatcher {
     if (!status.ok()) Set({.kind = ConstraintStep::Kind::kFailed, .status = status});
   }
 
+  std::unique_ptr<ConstraintMatcher> Fork() const override { return grammar_->Fork(number_); }
+
   // The answer; by the thread of Grammars.
   void Set(ConstraintStep step) {
     step_ = std::move(step);
@@ -264,9 +270,6 @@ class ProcessMatcher final : public ConstraintMatcher {
 };
 
 std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec& spec) {
-  const MutexLock lock(&mutex_);
-  auto matcher = std::make_unique<ProcessMatcher>(shared_from_this(), ++last_matcher_);
-  matchers_.emplace(last_matcher_, matcher.get());
   std::string body(reinterpret_cast<const char*>(spec.end_tokens.data()),
                    spec.end_tokens.size() * sizeof(int32_t));
   const auto append = [&body](absl::string_view text) {
@@ -276,11 +279,25 @@ std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec&
   };
   append(spec.before);
   for (const std::string& text : spec.after) append(text);
-  SendLocked({.kind = ToGrammar::Kind::kOpen,
-              .flag = spec.forced,
-              .count = static_cast<uint16_t>(spec.end_tokens.size()),
-              .matcher = last_matcher_},
-             body);
+  const MutexLock lock(&mutex_);
+  return OpenLocked({.kind = ToGrammar::Kind::kOpen,
+                     .flag = spec.forced,
+                     .count = static_cast<uint16_t>(spec.end_tokens.size())},
+                    body);
+}
+
+std::unique_ptr<ConstraintMatcher> ProcessGrammar::Fork(uint32_t from) {
+  const MutexLock lock(&mutex_);
+  return OpenLocked({.kind = ToGrammar::Kind::kFork},
+                    {reinterpret_cast<const char*>(&from), sizeof(from)});
+}
+
+std::unique_ptr<ConstraintMatcher> ProcessGrammar::OpenLocked(ToGrammar head,
+                                                              absl::string_view body) {
+  head.matcher = ++last_matcher_;
+  auto matcher = std::make_unique<ProcessMatcher>(shared_from_this(), last_matcher_);
+  matchers_.emplace(last_matcher_, matcher.get());
+  SendLocked(head, body);
   return matcher;
 }
 

@@ -38,6 +38,7 @@ struct ToGrammar {
     kOpen,  // a matcher. `flag`: tell forced tokens. `count` end tokens; then, each with its
             // length, the text before the matcher's, and the texts of Constraint::after
     kPush,  // `count` tokens that were written. `flag`: then tell the step
+    kFork,  // a matcher, a copy of the one whose number (uint32_t) follows
     kClose,
   };
   Kind kind = Kind::kOpen;

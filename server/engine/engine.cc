@@ -62,7 +62,7 @@ class EngineImpl final : public SteppedEngine {
         backend_(std::move(backend)),
         limits_(backend_->limits()),
         view_{&config_, tokenizer, ModelFingerprint(StampOf(model_.get(), limits_)),
-              limits_.late_masks},
+              limits_.late_masks, limits_.drafts.most},
         queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,

@@ -63,7 +63,8 @@ struct EngineLoad {
   double tokens_per_second = 0;      // sampled and fed, over about the last second
   int64_t tokens_total = 0;          // sampled or forced by a constraint, since start
   int64_t forced_total = 0;          // those that a constraint forced
-  int64_t ended_at_limit = 0;    // samples whose sequence could have no more tokens, since start
+  int64_t ended_at_limit = 0;  // samples whose sequence could have no more tokens, since start
+  int64_t drafted_total = 0, accepted_total = 0;  // drafts that were checked; the right ones
   int64_t fed_total = 0;         // prompt, appended and scored tokens that were fed, likewise
   int client_sessions = 0;       // open ones
   StateStore::Totals states;     // of all that is kept between runs

@@ -26,6 +26,7 @@ struct ModelView {
   const TextTokenizer* tokenizer = nullptr;  // null: no text
   uint64_t fingerprint = 0;                  // ModelFingerprint (reply_fingerprint.h)
   bool late_masks = false;                   // BackendLimits::late_masks
+  int max_drafts = 0;                        // DraftLimits::most
 };
 
 // Which states of sessions are published for other replicas.

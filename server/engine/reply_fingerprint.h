@@ -26,6 +26,7 @@ inline constexpr absl::string_view kNotInFingerprint[] = {
     "start_tokens",                       // no longer in `prompt` where they do not belong
     "want_logprobs", "num_top_logprobs",  // sent beside the tokens
     "reasoning",                          // only counts tokens
+    "speculation",                        // only saves time
     "resume",                             // the part of the reply that the client has
 };
 

@@ -112,6 +112,17 @@ struct Reasoning {
   bool operator==(const Reasoning&) const = default;
 };
 
+// Whether the next tokens of a sample are guessed and checked in one pass. It changes no token and
+// no number of a reply (model/backend.h, RunRow::drafts), only its speed.
+inline constexpr size_t kMostPrediction = size_t{1} << 17;
+struct Speculation {
+  // The most drafts in a pass, 0 to kMostDrafts; nullopt: as many as pay (policy/speculation.h).
+  std::optional<int> drafts;
+  std::vector<int32_t> prediction =
+      {};  // what the reply will repeat in part; kMostPrediction tokens
+  bool operator==(const Speculation&) const = default;
+};
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
   std::string tenant;               // whose shares it uses; with a session its tenant
@@ -141,12 +152,13 @@ struct GenerateSpec {
   int64_t min_tokens = 0;
   bool skip_special_tokens = false;    // control tokens have no text; needs a tokenizer
   std::optional<Reasoning> reasoning;  // absent: Usage::reasoning_tokens is 0
+  Speculation speculation;
 };
 // The fields are in the order in which ReplyFingerprint hashes them; a new field goes last.
 RIVULET_FIELDS(GenerateSpec, tenant, key, priority, session, session_seed, cache, prompt,
                start_tokens, sampling, num_samples, max_tokens, stop_ids, ignore_eos,
                include_stop_string, stop_strings, want_logprobs, num_top_logprobs, resume, deadline,
-               constraint, min_tokens, skip_special_tokens, reasoning)
+               constraint, min_tokens, skip_special_tokens, reasoning, speculation)
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {
@@ -183,6 +195,8 @@ struct Usage {
   int64_t cached_prompt_tokens = 0;  // prompt tokens that a kept state had seen: not fed
   int64_t completion_tokens = 0;     // over all samples, resumed tokens included
   int64_t reasoning_tokens = 0;      // of completion_tokens
+  // Drafts that passes checked, and those that were right. They depend on the load.
+  int64_t drafted_tokens = 0, accepted_tokens = 0;
   absl::Duration queue_time = absl::ZeroDuration();        // admission - arrival
   absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
   absl::Duration total_time = absl::ZeroDuration();

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "model/backend_options.h"
 #include "model/base/error.h"
 #include "model/sampler.h"
 
@@ -119,6 +120,18 @@ absl::Status CheckReplyText(const GenerateSpec& spec, const ModelView& model) {
                                      " to ", kMaxReasoningBytes, "."));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckSpeculation(const Speculation& speculation, const ModelConfig& config) {
+  RIVULET_RETURN_IF_ERROR(CheckRange(speculation.drafts.value_or(0), 0, kMostDrafts,
+                                     "DRAFTS_OUT_OF_RANGE", "speculation.drafts"));
+  const size_t tokens = speculation.prediction.size();
+  if (tokens > kMostPrediction) {
+    return InvalidField("PREDICTION_TOO_LONG", "speculation.prediction",
+                        absl::StrCat("speculation.prediction holds ", tokens,
+                                     " tokens; allowed: at most ", kMostPrediction, "."));
+  }
+  return CheckTokens(speculation.prediction, 0, config.vocab_size, "speculation.tokens");
 }
 
 absl::Status CheckMinTokens(const GenerateSpec& spec, const ModelView& model,
@@ -248,6 +261,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
   RIVULET_RETURN_IF_ERROR(CheckConstraint(spec, model, options));
   RIVULET_RETURN_IF_ERROR(CheckMinTokens(spec, model, options));
   RIVULET_RETURN_IF_ERROR(CheckReplyText(spec, model));
+  RIVULET_RETURN_IF_ERROR(CheckSpeculation(spec.speculation, *model.config));
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));

@@ -170,6 +170,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.max_context.tokens = choice.max_context;
     options.weights = weights;
     options.threads = threads;
+    options.max_drafts = choice.max_drafts;
     backend = CreateCpuBackend(std::move(model), options);
   }
   if (backend.ok()) return *std::move(backend);

@@ -24,6 +24,7 @@ struct Choice {
   bool overlap = true;                                    // --overlap=on|off, of CUDA
   int many_rows = CudaBackendOptions().many_rows;         // --many-rows=N, of CUDA
   int device = 0;                                         // --device=N
+  int max_drafts = 0;                                     // of the CPU; set by the program
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;       // --matrix-tflop-per-s=X: the limit of products, measured
   std::string models;                  // --models=DIR: the bundled models

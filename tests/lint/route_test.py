@@ -12,6 +12,7 @@ FOLDERS = ("engine", "engine/loop", "engine/policy", "engine/replicas", "engine/
 BESIDE = {
     "engine/clock": "times", "engine/engine_parts": "tests", "engine/load": "GetLoad", "engine/loop/host_memory": "start",
     "engine/session_command": "sessions", "engine/session_calls": "sessions", "engine/sequences/live_session_command": "sessions",
+    "engine/policy/speculation": "drafts", "engine/sequences/drafter": "drafts", "engine/sequences/lookup_index": "drafts",
     "engine/sequences/sample_constraint": "constraints", "engine/sequences/end_mask": "min_tokens",
     "engine/sequences/reasoning_counter": "reasoning", "engine/sequences/score_sequence": "Score, Append", "grpc/generate/engine_call": "unary calls",
     "grpc/calls/reflection_guard": "reflection", "grpc/calls/unknown_methods": "unknown methods",

@@ -118,6 +118,9 @@ void Actions::Generate(bool in_session) {
     absl::StrAppend(&asked->what, " resumed", spec.session ? Of(*spec.session) : "", " with ",
                     spec.resume->tokens[0].size(), " tokens");
   }
+  if (spec.speculation.drafts != 0 && asked->refusal.empty()) {
+    Predict(*asked, &spec);
+  }
   const bool eager = !choices_->OneIn(4);
   asked->asleep = !eager && choices_->OneIn(3);
   auto reader = std::make_unique<Reader>(eager, std::move(had));
@@ -141,6 +144,27 @@ void Actions::Generate(bool in_session) {
   }
   Accepted(asked,
            submitted.ok() ? absl::StatusOr<RequestId>((*submitted)->id()) : submitted.status());
+}
+
+void Actions::Predict(const Asked& asked, GenerateSpec* spec) {
+  const World& world = engine_->world();
+  if (world.fake.limits.drafts.most == 0 || (spec->session && asked.client == nullptr)) return;
+  const Truth truth(world);
+  SessionState from;
+  GenerateSpec drawn = *spec;
+  if (spec->session) {
+    from = asked.client->maybe[0];
+    int64_t appended = 0;
+    if (!truth.Extend(*spec->session, spec->prompt, &from, &appended).empty()) return;
+    if (spec->session_seed) drawn.sampling.seed = asked.client->seed;
+  } else {
+    for (const int32_t token : spec->prompt) from.Append(token, false);
+  }
+  const int wrong = choices_->Between(1, 12);  // of how many tokens one
+  for (int32_t token : truth.Draw(from, drawn, 0).tokens) {
+    if (choices_->OneIn(wrong)) token = choices_->Below(world.letters);
+    spec->speculation.prediction.push_back(token);
+  }
 }
 
 // Penalties see which tokens were given, and sequence_hash does not: with them a client must know

@@ -44,6 +44,8 @@ class Actions {
 
  private:
   void Generate(bool in_session);
+  // A prediction of the reply that is right in places: drafts from it are right or wrong.
+  void Predict(const Asked& asked, GenerateSpec* spec);
   bool CanResume(const Asked& asked, const GenerateSpec& spec) const;
   // Makes `spec` the continuation of a lost reply; returns the samples that the client has of it.
   std::vector<SeenSample> Resume(const Client* client, GenerateSpec* spec);

@@ -40,7 +40,8 @@ void Checks::CheckReader(Asked* asked) {
     journal_->Broken("I8: ", asked->what, " waits for its reader for more than ",
                      absl::FormatDuration(timeout));
   }
-  const int64_t burst = world_.fake.limits.max_steps + 2;
+  const BackendLimits& limits = world_.fake.limits;
+  const int64_t burst = std::max(limits.max_steps, 1 + limits.drafts.most) + 2;
   constexpr int64_t kTokenBytes = 4 + 1 + 4;  // the id, a character, a logprob
   const int64_t most =
       world_.options.max_pending_bytes + (burst * asked->places + asked->held_back) * kTokenBytes;

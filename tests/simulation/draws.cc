@@ -136,6 +136,10 @@ GenerateSpec Draws::Generate() {
   if (!spec.constraint && spec.max_tokens > 0 && choices_->OneIn(3)) {
     spec.min_tokens = choices_->Between(1, static_cast<int>(spec.max_tokens));
   }
+  if (world_.fake.limits.drafts.most > 0) {
+    const int drafts = choices_->Between(-3, 6);
+    if (drafts >= 0) spec.speculation.drafts = drafts;
+  }
   spec.want_logprobs = choices_->OneIn(4);
   spec.priority = AnyPriority();
   spec.deadline = Deadline();

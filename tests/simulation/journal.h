@@ -34,7 +34,9 @@ class Journal {
     Note("BROKEN: ", what...);
     if (broken_.empty()) broken_ = absl::StrCat(Text(what)...);
   }
-  void Count(const std::string& what) { ++counts_[what]; }
+  void Count(const std::string& what, int64_t times = 1) {
+    if (times > 0) counts_[what] += times;
+  }
   // Replaces a count.
   void SetCount(const std::string& what, int64_t count) {
     if (count > 0) {

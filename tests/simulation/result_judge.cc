@@ -49,6 +49,12 @@ void ResultJudge::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const
     for (const auto& sample : spec.resume->tokens) resumed += std::ssize(sample);
   }
   tokens_seen_ += tokens - resumed;
+  journal_->Count("draft accepted", usage.accepted_tokens);
+  journal_->Count("draft rejected", usage.drafted_tokens - usage.accepted_tokens);
+  const bool drafts = spec.speculation.drafts != 0;
+  if (usage.accepted_tokens > usage.drafted_tokens || (!drafts && usage.drafted_tokens > 0)) {
+    journal_->Broken("I9: ", usage.drafted_tokens, " drafts of ", asked.what);
+  }
   if (usage.completion_tokens != tokens ||
       usage.prompt_tokens != static_cast<int64_t>(spec.prompt.size())) {
     journal_->Broken("I9: the usage of ", asked.what, " is not what was seen");

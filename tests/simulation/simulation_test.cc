@@ -58,6 +58,8 @@ constexpr const char* kMustHappen[] = {"BACKEND_FAILED",
                                        "rewind",
                                        "snapshot",
                                        "cache hit",
+                                       "draft accepted",
+                                       "draft rejected",
                                        "disk read",
                                        "disk fault",
                                        "parked",
@@ -154,7 +156,7 @@ TEST_P(SimulationMutantTest, IsNoticed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backend, SimulationMutantTest,
-                         ::testing::Range(1, static_cast<int>(Mutant::kHidesFailure) + 1),
+                         ::testing::Range(1, static_cast<int>(Mutant::kLosesDraw) + 1),
                          [](const auto& test) {
                            return MutantName(static_cast<Mutant>(test.param));
                          });

@@ -8,16 +8,32 @@ namespace rivulet {
 
 std::string MutantName(Mutant mutant) {
   static constexpr const char* kNames[] = {
-      "None",           "SkipsZeroing",   "SwapsRows",       "PaddingAdvances", "LosesRecords",
-      "DoublesRecords", "EndsEarly",      "CopiesNeighbour", "WritesDamage",    "ReadsStale",
-      "KeepsSampler",   "ForgetsHistory", "HidesFailure"};
+      "None",         "SkipsZeroing",   "SwapsRows",    "PaddingAdvances",
+      "LosesRecords", "DoublesRecords", "EndsEarly",    "CopiesNeighbour",
+      "WritesDamage", "ReadsStale",     "KeepsSampler", "ForgetsHistory",
+      "HidesFailure", "AcceptsDraft",   "CountsDraft",  "KeepsDraftState",
+      "LosesDraw"};
   return kNames[static_cast<size_t>(mutant)];
 }
+
+namespace {
+
+FakeBackendOptions With(FakeBackendOptions options, Mutant mutant) {
+  if (mutant >= Mutant::kAcceptsDraft) {
+    options.draft_fault = static_cast<FakeBackendOptions::DraftFault>(
+        1 + static_cast<int>(mutant) - static_cast<int>(Mutant::kAcceptsDraft));
+  }
+  return options;
+}
+
+}  // namespace
 
 WatchedBackend::WatchedBackend(const ModelConfig& config, const FakeBackendOptions& options,
                                std::shared_ptr<FakeProbe> probe, Mutant mutant,
                                std::function<void()> on_call)
-    : fake_(config, options, std::move(probe)), mutant_(mutant), on_call_(std::move(on_call)) {}
+    : fake_(config, With(options, mutant), std::move(probe)),
+      mutant_(mutant),
+      on_call_(std::move(on_call)) {}
 
 bool WatchedBackend::Strikes(Mutant mutant, int every) {
   return mutant_ == mutant && ++occasions_ % every == 0;

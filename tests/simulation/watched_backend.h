@@ -30,6 +30,10 @@ enum class Mutant : uint8_t {
   kKeepsSampler,     // SetSampler leaves the seed of the slot's last user
   kForgetsHistory,   // SetSampler drops the counts of tokens fed before
   kHidesFailure,     // Submit and Poll say OK after a device error
+  kAcceptsDraft,     // a wrong draft is taken as right
+  kCountsDraft,      // penalties count a wrong draft
+  kKeepsDraftState,  // the state after a wrong draft stays
+  kLosesDraw,        // the draw after the right drafts is not reported
 };
 std::string MutantName(Mutant mutant);
 

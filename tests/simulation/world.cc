@@ -34,6 +34,10 @@ void DrawBackend(Choices* choices, World* world) {
   limits.max_tokens = choices->Between(4, 40);
   limits.max_steps = choices->Between(1, 5);
   limits.preferred_steps = choices->Between(1, limits.max_steps);
+  if (choices->OneIn(2)) {
+    limits.drafts.most = choices->Between(1, 5);
+    limits.drafts.rows = choices->Between(1, limits.num_slots);
+  }
   limits.bytes_per_slot = world->config.state_layout().bytes_per_slot();
   if (choices->OneIn(2)) {
     const int block = choices->Between(1, 5);

@@ -304,6 +304,15 @@ absl::Status FakeBackend::CheckRow(const RunRow& row) {
   if (context > 0 && fed > context) {
     return fail(absl::StrCat("feeds ", fed, " tokens into a slot with room for ", context));
   }
+  const BackendLimits& limits = options_.limits;
+  const auto drafts = static_cast<size_t>(row.drafts);
+  if (row.drafts < 0 || row.drafts > limits.drafts.most) return fail("number of drafts");
+  if (drafts > 0 && (row.tokens.size() != 1 + drafts || !row.sample || run_.num_steps > 1 ||
+                     row.max_samples <= row.drafts || !row.targets.empty() ||
+                     !row.outputs.empty() || !slot.history.count)) {
+    return fail("a row that has drafts");
+  }
+  if (!row.draft_masks.empty() && row.draft_masks.size() != drafts) return fail("draft masks");
   if (row.sample && (row.max_samples < 1 || !slot.has_sampler)) return fail("cannot sample");
   if (!row.targets.empty() && row.targets.size() != row.tokens.size()) return fail("targets");
   for (int32_t target : row.targets) {
@@ -332,8 +341,12 @@ absl::Status FakeBackend::Submit(const Run& run) {
   log.num_steps = run.num_steps;
   std::set<Slot> seen;
   size_t tokens = 0;
+  int speculating = 0;
   for (const RunRow& row : run.rows) {
     if (absl::Status status = CheckRow(row); !status.ok()) return status;
+    if (row.drafts > 0 && ++speculating > limits.drafts.rows) {
+      return Violation("too many rows have drafts");
+    }
     if (!seen.insert(row.slot).second) return Violation("a slot has two rows");
     tokens += row.tokens.size();
     log.rows.push_back({row.slot, static_cast<int>(row.tokens.size()), row.position, row.sample,
@@ -351,7 +364,7 @@ absl::Status FakeBackend::Submit(const Run& run) {
     for (size_t i = 0; i < run.rows.size(); ++i) {
       if (left_[i] == 0) continue;
       state(run.rows[i].slot).history.Feed(last_[i], true);
-      Draw(static_cast<int>(i));
+      Draw(static_cast<int>(i), run.rows[i].mask);
     }
   }
   outstanding_ = true;
@@ -369,7 +382,7 @@ absl::Status FakeBackend::Submit(const Run& run) {
 void FakeBackend::FirstStep(int index, const RunRow& row) {
   FakeHistory& history = state(row.slot).history;
   if (!row.tokens.empty()) state(row.slot).late = false;
-  for (size_t t = 0; t < row.tokens.size(); ++t) {
+  for (size_t t = 0; t + static_cast<size_t>(row.drafts) < row.tokens.size(); ++t) {
     history.Feed(row.tokens[t], row.count_as_output);
     for (const OutputRequest& output : row.outputs) {
       if (output.token_index != static_cast<int>(t)) continue;
@@ -390,18 +403,40 @@ void FakeBackend::FirstStep(int index, const RunRow& row) {
     records_.push_back(std::move(record));
   }
   if (!row.sample) return;
-  left_[static_cast<size_t>(index)] = row.mask == nullptr ? row.max_samples : 1;
-  Draw(index);
+  const bool once = row.mask != nullptr || row.drafts > 0;
+  left_[static_cast<size_t>(index)] = once ? 1 : row.max_samples;
+  Draw(index, row.mask);
+  DrawDrafts(index, row);
 }
 
-void FakeBackend::Draw(int index) {
+void FakeBackend::DrawDrafts(int index, const RunRow& row) {
+  using Fault = FakeBackendOptions::DraftFault;
+  FakeHistory& history = state(row.slot).history;
+  const auto drafts = static_cast<size_t>(row.drafts);
+  for (size_t i = 0; i < drafts; ++i) {
+    const Record& drawn = records_.back();
+    const int32_t draft = row.tokens[1 + i];
+    if (drawn.late || drawn.stopped || drawn.non_finite) return;
+    if (drawn.token != draft) {
+      if (options_.draft_fault == Fault::kCountsIt) history.Count({draft, false, 1});
+      if (options_.draft_fault == Fault::kKeepsState) history.hash = Mix(history.hash);
+      if (options_.draft_fault == Fault::kLosesDraw && i > 0) records_.pop_back();
+      if (options_.draft_fault != Fault::kAcceptsIt) return;
+    }
+    history.Feed(draft, true);
+    left_[static_cast<size_t>(index)] = 1;
+    Draw(index, row.draft_masks.empty() ? nullptr : row.draft_masks[i]);
+  }
+}
+
+void FakeBackend::Draw(int index, const TokenMask* mask) {
   const auto i = static_cast<size_t>(index);
   SlotState& slot = state(run_.rows[i].slot);
   Record record;
   record.row = index;
   record.position = slot.history.count;
   record.token = FakeDraw(config_, options_.script, slot.history, slot.sampler);
-  if (const TokenMask* const mask = run_.rows[i].mask) {
+  if (mask != nullptr) {
     const std::span<const uint32_t> bits = mask->Bits();
     record.late = slot.late = bits.empty();
     if (record.late) {

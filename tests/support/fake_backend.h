@@ -68,6 +68,15 @@ struct FakeBackendOptions {
   int64_t non_finite_draw_position =
       -1;             // the draw after this number of fed tokens finds no finite outputs
   FakeScript script;  // null: the hash
+  // What it does wrong with a draft that is not the token it draws.
+  enum class DraftFault : uint8_t {
+    kNone,
+    kAcceptsIt,
+    kCountsIt,    // for penalties
+    kKeepsState,  // after it
+    kLosesDraw,   // that shows it
+  };
+  DraftFault draft_fault = DraftFault::kNone;
 };
 
 // Of a token that was drawn, the first one from it on, around the vocabulary, that `mask` allows.
@@ -153,7 +162,8 @@ class FakeBackend final : public Backend {
   absl::Status CheckSlot(Slot slot);
   absl::Status CheckRow(const RunRow& row);
   void FirstStep(int index, const RunRow& row);
-  void Draw(int index);
+  void Draw(int index, const TokenMask* mask);
+  void DrawDrafts(int index, const RunRow& row);
   SlotState& state(Slot slot) { return slots_[static_cast<size_t>(slot)]; }
 
   const ModelConfig config_;

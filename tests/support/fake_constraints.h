@@ -47,6 +47,11 @@ class FakeConstraints final : public ConstraintCompiler {
         : owner_(*owner), texts_(std::move(texts)), spec_(std::move(spec)) {}
 
     const ConstraintStep* step() const override { return owner_.Known(&looks_) ? &step_ : nullptr; }
+    std::unique_ptr<ConstraintMatcher> Fork() const override {
+      auto fork = std::make_unique<Matcher>(&owner_, texts_, spec_);
+      fork->written_ = written_;
+      return fork;
+    }
 
    private:
     void DoPush(std::span<const int32_t> tokens) override {

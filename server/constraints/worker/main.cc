@@ -164,6 +164,10 @@ class Serving {
         Open(head, &reader);
       } else if (head.kind == ToGrammar::Kind::kPush) {
         Push(head, &reader);
+      } else if (head.kind == ToGrammar::Kind::kFork) {
+        LimitTime(kMaskMillis);
+        matchers_[head.matcher] = matchers_.at(reader.Take<uint32_t>())->Fork();
+        LimitTime(0);
       } else {
         matchers_.erase(head.matcher);
       }

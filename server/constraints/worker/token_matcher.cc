@@ -47,6 +47,12 @@ TokenMatcher::TokenMatcher(const Vocabulary* vocabulary, const xgrammar::Compile
   }
 }
 
+std::unique_ptr<TokenMatcher> TokenMatcher::Fork() const {
+  std::unique_ptr<TokenMatcher> fork(new TokenMatcher(*this));
+  fork->matcher_ = matcher_.Fork();  // a copy of the handle has the same text
+  return fork;
+}
+
 bool TokenMatcher::Accept(int32_t token) {
   if (token < 0 || static_cast<size_t>(token) >= vocabulary_.texts.size()) return false;
   if (!free_) return matcher_.AcceptToken(token);

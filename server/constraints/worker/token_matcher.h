@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,9 @@ class TokenMatcher {
   TokenMatcher(const Vocabulary* vocabulary, const xgrammar::CompiledGrammar& grammar,
                MatcherStart start);
 
+  // A matcher of the same text.
+  std::unique_ptr<TokenMatcher> Fork() const;
+
   // False: the token cannot follow, and the matcher is of no use any more.
   bool Accept(int32_t token);
 
@@ -49,6 +53,7 @@ class TokenMatcher {
   bool MayEnd(bool json, int* tries);
 
  private:
+  TokenMatcher(const TokenMatcher&) = default;
   // Where in `text`, which follows tail_, one of start_.after ends first; nullopt: none does.
   std::optional<size_t> EndOfAfter(std::string_view text) const;
   bool AcceptsRest(std::string_view text);

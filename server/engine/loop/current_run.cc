@@ -29,6 +29,7 @@ bool CurrentRun::Plan(std::span<Sequence* const> holders, absl::Time now, bool w
   if (runnable_.empty()) return false;
   ++number_;
   scheduler_.PlanRun(views_, number_, waiting, &plan_);
+  PlanDrafts();
   FillRows();
   return true;
 }
@@ -50,14 +51,28 @@ void CurrentRun::Collect(std::span<Sequence* const> holders, absl::Time now) {
   }
 }
 
+void CurrentRun::PlanDrafts() {
+  draft_views_.clear();
+  for (const PlannedRow& planned : plan_.rows) {
+    const SequenceView& view = views_[static_cast<size_t>(planned.sequence)];
+    if (view.prefill_tokens > 0) break;
+    draft_views_.push_back(view.drafts);
+  }
+  if (plan_.num_steps > 1 || draft_views_.size() < plan_.rows.size()) draft_views_.clear();
+  rivulet::PlanDrafts(draft_views_, costs_, backend_->limits(), number_, &drafts_);
+  drafts_.resize(plan_.rows.size());
+}
+
 void CurrentRun::FillRows() {
   size_t total = 0;
-  for (const PlannedRow& planned : plan_.rows) total += static_cast<size_t>(planned.tokens);
+  for (size_t i = 0; i < plan_.rows.size(); ++i) {
+    total += static_cast<size_t>(plan_.rows[i].tokens + drafts_[i]);
+  }
   tokens_.clear();
   tokens_.reserve(total);
   row_sequences_.clear();
   next_done_ = 0;
-  fed_ = 0;
+  fed_ = drafted_ = 0;
   run_.num_steps = plan_.num_steps;
   run_.rows.assign(plan_.rows.size(), RunRow());
   for (size_t i = 0; i < plan_.rows.size(); ++i) {
@@ -66,9 +81,10 @@ void CurrentRun::FillRows() {
     sequence->row = static_cast<int>(i);
     sequence->last_served = number_;
     row_sequences_.push_back(sequence);
-    sequence->FillRow(planned.tokens, plan_.num_steps, &tokens_, &run_.rows[i]);
+    sequence->FillRow(planned.tokens, drafts_[i], plan_.num_steps, &tokens_, &run_.rows[i]);
     const bool given = views_[static_cast<size_t>(planned.sequence)].prefill_tokens > 0;
     if (given) fed_ += planned.tokens;
+    drafted_ += run_.rows[i].drafts;
   }
 }
 
@@ -88,11 +104,13 @@ absl::StatusOr<bool> CurrentRun::Poll() {
 std::span<Sequence* const> CurrentRun::GiveRecords() {
   NotePhase(LoopPhase::kRecords);
   idle_polls_ = 0;
-  sampled_ = 0;
+  sampled_ = accepted_ = 0;
   given_.clear();
   for (Record& record : records_) {
     const size_t row = static_cast<size_t>(record.row);
     if (run_.rows[row].sample && !record.late) ++sampled_;
+    // Behind the first draw, each one follows a right draft.
+    if (run_.rows[row].drafts > 0 && record.position > run_.rows[row].position + 1) ++accepted_;
     Sequence* sequence = row_sequences_[row];
     if (sequence == nullptr) continue;
     sequence->OnRecord(&record);
@@ -101,6 +119,11 @@ std::span<Sequence* const> CurrentRun::GiveRecords() {
   }
   for (Sequence* sequence : given_) sequence->got_records = false;
   return given_;
+}
+
+void CurrentRun::NoteTime(absl::Duration time) {
+  if (draft_views_.empty()) return;
+  costs_.Note(static_cast<int>(tokens_.size()), absl::ToDoubleSeconds(time));
 }
 
 void CurrentRun::BackOff() {

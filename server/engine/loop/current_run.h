@@ -38,12 +38,17 @@ class CurrentRun {
   absl::Status Submit();
   // Fetches the records that have arrived. True: the run is complete.
   absl::StatusOr<bool> Poll();
+  // The run is complete, and took so long.
+  void NoteTime(absl::Duration time);
   bool has_records() const { return !records_.empty(); }
   // Gives each sequence the records that the last Poll fetched for it. Returns the sequences that
   // got records, in the order of their first record; valid until the next call.
   std::span<Sequence* const> GiveRecords();
   // The number of sampled tokens that the last GiveRecords handled.
   int64_t sampled() const { return sampled_; }
+  // Drafts of the run, and right ones among them, as the last GiveRecords found.
+  int64_t drafted() const { return drafted_; }
+  int64_t accepted() const { return accepted_; }
   // Waits a little before the next Poll, and longer after many Polls without records.
   void BackOff();
 
@@ -55,6 +60,7 @@ class CurrentRun {
 
  private:
   void Collect(std::span<Sequence* const> holders, absl::Time now);
+  void PlanDrafts();
   void FillRows();
 
   Backend* const backend_;
@@ -63,6 +69,10 @@ class CurrentRun {
   std::vector<Sequence*> runnable_;
   std::vector<SequenceView> views_;  // of runnable_
   RunPlan plan_;
+  // Of the planned rows, where every row decodes and the run has one step.
+  std::vector<DraftView> draft_views_;
+  std::vector<int> drafts_;
+  PassCosts costs_;
   Run run_;
   TokenBuffer tokens_;                    // what run_.rows point into
   std::vector<Sequence*> row_sequences_;  // [rows]; null once ended or taken
@@ -70,7 +80,7 @@ class CurrentRun {
   std::vector<Record> records_;
   std::vector<Sequence*> given_;  // that got records
   int idle_polls_ = 0;
-  int64_t fed_ = 0, sampled_ = 0;
+  int64_t fed_ = 0, sampled_ = 0, drafted_ = 0, accepted_ = 0;
 };
 
 }  // namespace rivulet

@@ -487,6 +487,7 @@ absl::Status Loop::TakeBackSlots() {
 absl::StatusOr<bool> Loop::RunOnce() {
   if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
   load_.fed_total += run_.fed();
+  load_.drafted_total += run_.drafted();
   const absl::Duration begin = clock_.Steady();
   meters_->BeginRun(clock_());
   RIVULET_RETURN_IF_ERROR(run_.Submit());
@@ -498,9 +499,10 @@ absl::StatusOr<bool> Loop::RunOnce() {
     run_.BackOff();
   }
   meters_->EndRun(clock_(), run_.rows());
+  const absl::Duration time = clock_.Steady() - begin;
+  run_.NoteTime(time);
   // A run mostly of prompt tokens shows the cost of feeding a session's tokens again.
-  if (sharing_ != nullptr && run_.fed() > run_.rows())
-    sharing_->states.NoteRun(run_.fed(), clock_.Steady() - begin);
+  if (sharing_ != nullptr && run_.fed() > run_.rows()) sharing_->states.NoteRun(run_.fed(), time);
   NotePhase(LoopPhase::kEnd);
   RIVULET_RETURN_IF_ERROR(AfterRun());
   return true;
@@ -510,6 +512,7 @@ void Loop::HandleRecords() {
   now_ = clock_();
   const std::span<Sequence* const> given = run_.GiveRecords();
   load_.tokens_total += run_.sampled();
+  load_.accepted_total += run_.accepted();
   for (Sequence* sequence : given) Flush(sequence);
   slots_.ForgetEnded();
 }

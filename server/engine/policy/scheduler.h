@@ -27,6 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "model/backend.h"
+#include "server/engine/policy/speculation.h"
 #include "server/engine/request.h"
 
 namespace rivulet {
@@ -43,6 +44,7 @@ struct SequenceView {
   int64_t steps_left = std::numeric_limits<int64_t>::max();
   bool constrained = false;  // a constraint chooses its tokens
   bool forced = false;       // the tokens to feed are those that its constraint forced
+  DraftView drafts = {};     // of one that decodes
 };
 
 struct ScheduleOptions {

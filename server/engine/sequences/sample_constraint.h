@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// SampleConstraint: the constraint of a sample between its rows: the mask of the next row, and
-// whether the row must wait for it.
+// SampleConstraint: the constraint of a sample between its rows: the masks of the next row, and
+// whether the row must wait for them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "server/constraints/compiler.h"
 
@@ -26,12 +30,39 @@ class SampleConstraint {
     return matcher_ != nullptr && (late_ || !late_masks_) && matcher_->step() == nullptr;
   }
 
+  // Whether the next row may have drafts, of which `first` is the first.
+  bool MayDraft(int32_t first) const {
+    if (matcher_ == nullptr) return true;
+    if (late_ || !late_masks_) return false;
+    const std::span<const uint32_t> bits = matcher_->Bits();
+    return bits.empty() ? matcher_->step() == nullptr
+                        : (bits[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
+  }
+  // The mask of the draw after `draft`, which follows the drafts before.
+  const TokenMask* AddDraft(int32_t draft) {
+    Draft& added = drafts_.emplace_back();
+    added.token = draft;
+    added.after = (drafts_.size() > 1 ? *drafts_[drafts_.size() - 2].after : *matcher_).Fork();
+    added.after->Push({&draft, 1});
+    return added.after.get();
+  }
+  // Before each row.
+  void DropDrafts() {
+    drafts_.clear();
+    next_draft_ = 0;
+  }
+
   // A row drew `token`.
   void OnDrawn(int32_t token) {
     late_ = false;
     if (matcher_ == nullptr) return;
-    matcher_->Push({&token, 1});
     due_ = true;
+    if (next_draft_ < drafts_.size() && drafts_[next_draft_].token == token) {
+      std::swap(matcher_, drafts_[next_draft_++].after);  // the row has the masks until it is done
+      return;
+    }
+    matcher_->Push({&token, 1});
+    next_draft_ = drafts_.size();
   }
   void OnLate() { late_ = due_ = true; }
   // What may follow what was written, once; null: not known yet, or told before. The caller writes
@@ -47,7 +78,14 @@ class SampleConstraint {
   void OnFeed() { late_ = false; }
 
  private:
+  struct Draft {
+    int32_t token = 0;
+    std::unique_ptr<ConstraintMatcher> after;  // of the text that ends with it
+  };
+
   std::unique_ptr<ConstraintMatcher> matcher_;
+  std::vector<Draft> drafts_;  // of the outstanding run
+  size_t next_draft_ = 0;      // the drafts before it were drawn
   bool late_masks_;
   bool due_ = false;  // the step was not told yet
   bool late_ = false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -233,12 +234,23 @@ int64_t PrefillEnd(const Generation& request) {
 
 }  // namespace
 
+int32_t BeforeDraw::token(int64_t i) const {
+  const auto index = static_cast<size_t>(i), size = request.feed.size();
+  return index < size ? request.feed[index] : more[index - size];
+}
+
+bool BeforeDraw::is_output(int64_t i) const {
+  if (i >= static_cast<int64_t>(request.feed.size())) return true;
+  return !request.feed_output.empty() && request.feed_output[static_cast<size_t>(i)];
+}
+
 SampleSequence::SampleSequence(Generation* owner, int index)
     : Sequence(owner),
       generate_(owner),
       index_(index),
       prefill_end_(PrefillEnd(*owner)),
       position_(owner->start.fed),
+      before_{*owner},
       matcher_(&owner->stop_strings),
       constraint_(nullptr, false) {
   out_.sample_index = index;
@@ -247,10 +259,14 @@ SampleSequence::SampleSequence(Generation* owner, int index)
     const std::optional<Reasoning>& reasoning = owner->spec.reasoning;
     if (reasoning) reasoning_.emplace(reasoning->begin, &owner->reasoning_end);
   }
-  const bool whole_prompt = prefill_end_ == feed_end();
+  const bool whole_prompt = prefill_end_ == before_.end();
   if (owner->spec.resume) Resume(owner->spec.resume->tokens[static_cast<size_t>(index)]);
-  constraint_ = SampleConstraint(owner->NewMatcher(resumed_), owner->model.late_masks);
-  if (whole_prompt) prefill_end_ = feed_end();
+  constraint_ = SampleConstraint(owner->NewMatcher(before_.more), owner->model.late_masks);
+  if (owner->model.max_drafts > 0 && owner->spec.speculation.drafts != 0) {
+    drafter_.emplace(owner->spec.speculation);
+    for (const int32_t token : before_.more) drafter_->OnDrawn(token);
+  }
+  if (whole_prompt) prefill_end_ = before_.end();
   if (prefill_end_ == 0) {
     StartDecoding();
   } else if (index > 0) {
@@ -267,42 +283,28 @@ void SampleSequence::Resume(std::span<const int32_t> received) {
     const bool matches = !generate_->stop_strings.empty() && ends.Push(text).match >= 0;
     if (matches || drawn_ + 1 == generate_->max_new) return;
     ++drawn_;
-    resumed_.push_back(token);
+    before_.more.push_back(token);
     Keep({token, text, 0, {}});
   }
 }
 
 void SampleSequence::StartDecoding() {
   position_ = generate_->start.fed + prefill_end_;
-  if (!resumed_.empty()) {
+  if (!before_.more.empty()) {
     phase_ = Phase::kPrefill;
     cursor_ = prefill_end_;
-    prefill_end_ = feed_end();
+    prefill_end_ = before_.end();
     return;
   }
   phase_ = Phase::kDecode;
-  next_token_ = generate_->feed.back();
-  next_is_output_ = FedAsOutput(static_cast<int64_t>(generate_->feed.size()) - 1);
+  next_.token = generate_->feed.back();
+  next_.is_output = before_.is_output(static_cast<int64_t>(generate_->feed.size()) - 1);
 }
 
 const Sequence* SampleSequence::copies_from() const {
   const bool waits = phase_ == Phase::kWaitForFork;
   const bool from_state = generate_->start.state != nullptr;
   return index_ > 0 && from_state && !waits ? generate_->sequences[0].get() : nullptr;
-}
-
-int64_t SampleSequence::feed_end() const {
-  return static_cast<int64_t>(generate_->feed.size() + resumed_.size());
-}
-
-int32_t SampleSequence::FedToken(int64_t i) const {
-  const auto index = static_cast<size_t>(i), size = generate_->feed.size();
-  return index < size ? generate_->feed[index] : resumed_[index - size];
-}
-
-bool SampleSequence::FedAsOutput(int64_t i) const {
-  if (i >= static_cast<int64_t>(generate_->feed.size())) return true;
-  return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
 }
 
 SequenceView SampleSequence::View() const {
@@ -315,7 +317,7 @@ SequenceView SampleSequence::View() const {
     if (generate_->spec.sampling.has_penalties()) {
       // Penalties count prompt and output apart, and a row's tokens are all of one kind.
       for (end = cursor_ + 1; end < last; ++end) {
-        if (FedAsOutput(end) != FedAsOutput(cursor_)) break;
+        if (before_.is_output(end) != before_.is_output(cursor_)) break;
       }
     }
     view.prefill_tokens = end - cursor_;
@@ -326,7 +328,35 @@ SequenceView SampleSequence::View() const {
   view.single_step = !generate_->stop_strings.empty() || view.constrained ||
                      generate_->EndMaskAfter(drawn_) != nullptr;
   view.steps_left = generate_->max_new - drawn_;
+  if (drafter_) view.drafts = drafter_->View(DraftRoom());
   return view;
+}
+
+int64_t SampleSequence::DraftRoom() const {
+  return std::min({int64_t{generate_->model.max_drafts}, generate_->max_new - drawn_ - 1,
+                   generate_->keep.DistanceToNextPoint(position_) - 1});
+}
+
+void SampleSequence::AddDrafts(int most, TokenBuffer* buffer, RunRow* run_row) {
+  const size_t begin = buffer->size();
+  drafter_->AddDrafts(most, buffer);
+  // A draft that completes a stop string is drawn, and ends the sample: nothing is fed behind it.
+  StopMatcher ends = matcher_;
+  for (size_t i = begin; i < buffer->size(); ++i) {
+    const int32_t draft = (*buffer)[i];
+    const int64_t before = drawn_ + static_cast<int64_t>(i - begin);
+    const bool matches = !generate_->stop_strings.empty() && before >= generate_->spec.min_tokens &&
+                         ends.Push(generate_->TextOf(draft)).match >= 0;
+    if (matches || (i == begin && !constraint_.MayDraft(draft))) {
+      buffer->resize(i);
+      break;
+    }
+    drafter_->masks.push_back(constraint_ ? constraint_.AddDraft(draft)
+                                          : generate_->EndMaskAfter(before + 1));
+  }
+  run_row->drafts = drafter_->drafts();
+  run_row->draft_masks = drafter_->masks;
+  generate_->usage.drafted_tokens += run_row->drafts;
 }
 
 // The counts of all tokens fed to the slot.
@@ -337,11 +367,11 @@ std::vector<TokenCount> SampleSequence::History() const {
   // The next tokens to feed are not in the slot yet: from the prompt, or the last drawn token.
   int64_t fed_prompt = cursor_;
   if (phase_ == Phase::kDecode) {
-    const bool has_drawn = drawn_ > static_cast<int64_t>(resumed_.size());
-    fed_prompt = feed_end() - (has_drawn ? 0 : 1);
+    const bool has_drawn = drawn_ > static_cast<int64_t>(before_.more.size());
+    fed_prompt = before_.end() - (has_drawn ? 0 : 1);
   }
   for (int64_t i = 0; i < fed_prompt; ++i) {
-    counts.Add(FedToken(i), FedAsOutput(i));
+    counts.Add(before_.token(i), before_.is_output(i));
   }
   for (size_t i = 0; i + 1 < drawn_tokens_.size(); ++i) counts.Add(drawn_tokens_[i], true);
   return counts.All();
@@ -363,27 +393,31 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   return sampler;
 }
 
-void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
+void SampleSequence::FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
+                             RunRow* run_row) {
   const size_t begin = buffer->size();
+  constraint_.DropDrafts();
+  if (drafter_) drafter_->BeginRow(generate_->given());
   if (constraint_.late()) {
     tokens = 0;
     run_row->sample = true;
   } else if (phase_ == Phase::kDecode) {
-    buffer->push_back(next_token_);
-    run_row->count_as_output = next_is_output_;
+    buffer->push_back(next_.token);
+    run_row->count_as_output = next_.is_output;
     run_row->sample = true;
+    if (drafts > 0) AddDrafts(drafts, buffer, run_row);
   } else {
-    run_row->count_as_output = FedAsOutput(cursor_);
-    for (int i = 0; i < tokens; ++i) buffer->push_back(FedToken(cursor_++));
-    run_row->sample = cursor_ == feed_end();
+    run_row->count_as_output = before_.is_output(cursor_);
+    for (int i = 0; i < tokens; ++i) buffer->push_back(before_.token(cursor_++));
+    run_row->sample = cursor_ == before_.end();
   }
   run_row->slot = slot;
   run_row->position = position_;
-  run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
+  run_row->tokens = std::span<const int32_t>(buffer->data() + begin, buffer->size() - begin);
   if (run_row->sample) {
     run_row->mask = constraint_ ? constraint_.mask() : generate_->EndMaskAfter(drawn_);
-    run_row->max_samples =
-        static_cast<int>(std::min<int64_t>(num_steps, generate_->max_new - drawn_));
+    run_row->max_samples = static_cast<int>(
+        std::min<int64_t>(num_steps + run_row->drafts, generate_->max_new - drawn_));
   }
   position_ += tokens;
   drawn_in_run_ = 0;
@@ -391,17 +425,21 @@ void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, Run
 
 void SampleSequence::OnRecord(Record* record) {
   if (finished) return;
-  if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
+  if (drawn_in_run_++ > 0) {  // the token drawn before it was fed within the run
+    ++position_;
+    if (drafter_ && drafter_->drafts() > 0) ++generate_->usage.accepted_tokens;
+  }
   phase_ = Phase::kDecode;
   if (record->late && constraint_) return constraint_.OnLate();
   Write(record);
-  if (!finished) constraint_.OnDrawn(next_token_);
+  if (!finished) constraint_.OnDrawn(next_.token);
 }
 
 void SampleSequence::Write(Record* record) {
-  next_token_ = record->token;
-  next_is_output_ = true;
+  next_.token = record->token;
+  next_.is_output = true;
   ++drawn_;
+  if (drafter_) drafter_->OnDrawn(record->token);
   if (generate_->spec.sampling.has_penalties()) drawn_tokens_.push_back(record->token);
   const bool bad_token = record->token < 0 || record->token >= generate_->model.config->vocab_size;
   if (record->non_finite || bad_token) {
@@ -439,7 +477,7 @@ bool SampleSequence::TakeKnown(int64_t* forced) {
 
 void SampleSequence::WriteForced(std::span<const int32_t> forced) {
   std::vector<int32_t> unfed;
-  if (!constraint_.late()) unfed.push_back(next_token_);
+  if (!constraint_.late()) unfed.push_back(next_.token);
   for (const int32_t token : forced) {
     Record record;
     record.token = token;
@@ -449,11 +487,11 @@ void SampleSequence::WriteForced(std::span<const int32_t> forced) {
   }
   // Penalties count the tokens in their order.
   const std::vector<int32_t>& given = drawn_tokens_.empty() ? unfed : drawn_tokens_;
-  resumed_.insert(resumed_.end(), given.begin(), given.end());
+  before_.more.insert(before_.more.end(), given.begin(), given.end());
   drawn_tokens_.clear();
   constraint_.OnFeed();
   phase_ = Phase::kForced;
-  prefill_end_ = feed_end();
+  prefill_end_ = before_.end();
   cursor_ = prefill_end_ - std::ssize(unfed);
 }
 
@@ -537,7 +575,11 @@ bool SampleSequence::Flush() {
 }
 
 Sequence::Next SampleSequence::OnRunDone() {
-  if (prefills() && cursor_ == feed_end() && !finished) {
+  if (drafter_ && drafter_->drafts() > 0) {
+    const int right = drawn_in_run_ - 1;  // where a mask was late, the next draft was not judged
+    drafter_->Note(constraint_.late() ? right : drafter_->drafts(), right);
+  }
+  if (prefills() && cursor_ == before_.end() && !finished) {
     finished = true;
     status = absl::InternalError("the backend drew no token in a run that ended the prompt");
   }

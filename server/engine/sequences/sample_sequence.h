@@ -22,6 +22,7 @@
 #include "server/constraints/compiler.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
+#include "server/engine/sequences/drafter.h"
 #include "server/engine/sequences/end_mask.h"
 #include "server/engine/sequences/live_request.h"
 #include "server/engine/sequences/reasoning_counter.h"
@@ -71,6 +72,11 @@ class Generation final : public LiveRequest {
   int64_t bos() const { return model.config->has_bos() ? 1 : 0; }
   // Tokens that are fed before the first token is drawn, tokens that `start` has seen included.
   int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
+  // The tokens before the first draw, without the bos.
+  std::span<const int32_t> given() const {
+    return session == nullptr ? std::span<const int32_t>(spec.prompt)
+                              : sequence_tokens().first(static_cast<size_t>(prompt_end_));
+  }
   std::optional<SessionProgress> Progress() const;
   // The bytes of a token in a reply's text.
   absl::string_view TextOf(int32_t token) const;
@@ -88,6 +94,17 @@ class Generation final : public LiveRequest {
   std::shared_ptr<ConstraintGrammar> compiled_;  // null: no constraint, or not asked for yet
 };
 
+// The tokens that are fed before a draw as a prompt is: `feed` of the request, then those that the
+// client has of the reply, and forced ones.
+struct BeforeDraw {
+  const Generation& request;
+  std::vector<int32_t> more = {};  // behind `feed`
+
+  int64_t end() const { return static_cast<int64_t>(request.feed.size() + more.size()); }
+  int32_t token(int64_t i) const;
+  bool is_output(int64_t i) const;  // it was drawn before
+};
+
 class SampleSequence final : public Sequence {
  public:
   SampleSequence(Generation* owner, int index);
@@ -95,7 +112,8 @@ class SampleSequence final : public Sequence {
   bool runnable() const override { return phase_ != Phase::kWaitForFork && !constraint_.waits(); }
   SequenceView View() const override;
   std::optional<SlotSampler> Sampler() const override;
-  void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
+  void FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
+               RunRow* run_row) override;
   void OnRecord(Record* record) override;
   bool TakeKnown(int64_t* forced) override;
   bool keeps_slot() const override { return constraint_.late(); }
@@ -120,10 +138,10 @@ class SampleSequence final : public Sequence {
   void Resume(std::span<const int32_t> received);
   // The prompt without its last token is in the slot.
   void StartDecoding();
-  // Number of tokens fed before the first draw: `feed` of the request, then resumed_.
-  int64_t feed_end() const;
-  int32_t FedToken(int64_t i) const;
-  bool FedAsOutput(int64_t i) const;
+  // The most drafts that may stand behind the next token to feed.
+  int64_t DraftRoom() const;
+  // Appends up to `most` drafts to `buffer` and describes them in `run_row`.
+  void AddDrafts(int most, TokenBuffer* buffer, RunRow* run_row);
   std::vector<TokenCount> History() const;
   // Takes in a token that was drawn, or was the only one allowed.
   void Write(Record* record);
@@ -139,24 +157,26 @@ class SampleSequence final : public Sequence {
   const int index_;
   // kForced: it feeds forced tokens, as kPrefill feeds a prompt.
   enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode, kForced } phase_ = Phase::kPrefill;
-  int64_t prefill_end_;          // prefill feeds the tokens before it
-  int64_t cursor_ = 0;           // the next token to feed
-  int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
-  int32_t next_token_ = 0;       // decode: the next token to feed,
-  bool next_is_output_ = false;  // and whether it was drawn, by this request or an earlier one
+  int64_t prefill_end_;   // prefill feeds the tokens before it
+  int64_t cursor_ = 0;    // the next token to feed
+  int64_t position_ = 0;  // tokens fed to the slot, once the outstanding run is complete
+  struct {
+    int32_t token = 0;
+    bool is_output = false;  // it was drawn, by this request or an earlier one
+  } next_;                   // decode: the next token to feed
   int drawn_in_run_ = 0;
-  // Tokens behind `feed` that are fed as a prompt is: those that the client has, and forced ones.
-  std::vector<int32_t> resumed_;
+  BeforeDraw before_;
   int64_t skipped_ = 0;                // tokens to come that the client already has
-  int64_t drawn_ = 0;                  // resumed_ included
-  std::vector<int32_t> drawn_tokens_;  // without resumed_; filled only for penalties
+  int64_t drawn_ = 0;                  // before_.more included
+  std::vector<int32_t> drawn_tokens_;  // without those; filled only for penalties
   int64_t delivered_ = 0;              // resumed tokens included
   StopMatcher matcher_;
   std::vector<HeldToken> held_;         // kept from the reply by matcher_
   std::optional<TextDecoder> decoder_;  // where the model has a tokenizer
   std::optional<ReasoningCounter> reasoning_;
   SampleConstraint constraint_;
-  ReplyDelta out_;  // to go to the reply with the next Flush
+  std::optional<Drafter> drafter_;  // absent: nothing is guessed
+  ReplyDelta out_;                  // to go to the reply with the next Flush
 };
 
 }  // namespace rivulet

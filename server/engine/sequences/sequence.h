@@ -78,8 +78,10 @@ class Sequence {
   virtual SequenceView View() const = 0;
   // Null: this sequence never samples.
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
-  // Fills `row` to feed `tokens` tokens. `buffer` has room for them without reallocation.
-  virtual void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) = 0;
+  // Fills `row` to feed `tokens` tokens, and up to `drafts` drafts. `buffer` has room for them
+  // without reallocation.
+  virtual void FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
+                       RunRow* run_row) = 0;
   // The state that its slot begins with; `state` null: the empty state, or the state of
   // copies_from.
   virtual Checkpoint start() const { return {}; }

@@ -94,6 +94,30 @@ class GrammarsTest : public ::testing::Test {
 using Kind = Constraint::Kind;
 using StepKind = ConstraintStep::Kind;
 
+TEST_F(GrammarsTest, AForkGoesItsOwnWay) {
+  const auto grammar = Compile(Kind::kRegex, "(abc|abd|axyz)+");
+  ASSERT_EQ(Await(*grammar), absl::OkStatus());
+  // Also before the text begins.
+  for (const std::vector<std::string>& after : {std::vector<std::string>{}, {"</think>"}}) {
+    const MatcherSpec spec = {.end_tokens = {kEnd}, .after = after};
+    const auto matcher = grammar->NewMatcher(spec);
+    const std::string begin = after.empty() ? "a" : "so</thi";
+    Next(matcher.get(), begin);
+    const std::vector<std::string> ends = after.empty()
+                                              ? std::vector<std::string>{"b", "x", "bca"}
+                                              : std::vector<std::string>{"nk>a", "s", "nk>abda"};
+    std::vector<std::unique_ptr<ConstraintMatcher>> forks;
+    for (size_t i = 0; i < ends.size(); ++i) forks.push_back(matcher->Fork());
+    const auto fork_of_fork = forks[0]->Fork();
+    for (size_t i = 0; i < ends.size(); ++i) {
+      const auto fresh = grammar->NewMatcher(spec);
+      EXPECT_EQ(Next(forks[i].get(), ends[i]).mask, Next(fresh.get(), begin + ends[i]).mask);
+    }
+    EXPECT_EQ(Next(fork_of_fork.get(), ends[2]).mask, forks[2]->step()->mask);
+    EXPECT_EQ(Next(matcher.get(), ends[0]).mask, forks[0]->step()->mask);
+  }
+}
+
 TEST_F(GrammarsTest, EveryRowOfTheTableIsEnforced) {
   struct Row {
     std::string schema;

@@ -156,6 +156,20 @@ TEST_F(ValidateTest, MinTokens) {
   refused(1, "draws from mixtures");
 }
 
+TEST_F(ValidateTest, Speculation) {
+  GenerateSpec spec = Prompt({1}, 5);
+  for (const int bad : {-1, 17}) {
+    spec.speculation.drafts = bad;
+    ExpectRefused(spec, kInvalid, "DRAFTS_OUT_OF_RANGE", "speculation.drafts",
+                  absl::StrCat(bad, "; allowed: 0 to 16"));
+  }
+  spec.speculation = {16, {1, config_.vocab_size}};
+  ExpectRefused(spec, kInvalid, "TOKEN_OUT_OF_RANGE", "speculation.tokens[1]", "is 30");
+  spec.speculation.prediction.assign(131'073, 1);
+  ExpectRefused(spec, kInvalid, "PREDICTION_TOO_LONG", "speculation.prediction",
+                "131073 tokens; allowed: at most 131072");
+}
+
 TEST_F(ValidateTest, OptionsOfTheTextNeedATokenizer) {
   tokenizer_.reset();
   GenerateSpec spec = Prompt({1}, 5);

@@ -26,7 +26,8 @@ class StubSequence final : public Sequence {
     return view;
   }
   std::optional<SlotSampler> Sampler() const override { return sampler; }
-  void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override {
+  void FillRow(int tokens, int /*drafts*/, int num_steps, TokenBuffer* buffer,
+               RunRow* run_row) override {
     const size_t begin = buffer->size();
     for (int i = 0; i < tokens; ++i) buffer->push_back(token);
     run_row->slot = slot;

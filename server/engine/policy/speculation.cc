@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/policy/speculation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace rivulet {
+namespace {
+
+constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125;
+constexpr double kMostSlowdown = 1.1;  // of other rows
+constexpr uint64_t kProbeEvery = 16, kPlainEvery = 128;
+
+// Gives one more draft to the row that gains most by it; -1: no row can use one.
+int BestRow(std::span<const DraftView> rows, std::span<const int> drafts, int speculating_rows) {
+  const auto speculating = std::ranges::count_if(drafts, [](int count) { return count > 0; });
+  int best = -1;
+  double most = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].adaptive || drafts[i] >= rows[i].most) continue;
+    if (drafts[i] == 0 && speculating >= speculating_rows) continue;
+    const double gain = std::pow(rows[i].rate, drafts[i] + 1);
+    if (best >= 0 && gain <= most) continue;
+    best = static_cast<int>(i);
+    most = gain;
+  }
+  return best;
+}
+
+}  // namespace
+
+void DraftAcceptance::Note(int drafted, int right) {
+  for (int i = 0; i < std::min(drafted, right + 1); ++i) {
+    was_right_ = i < right;
+    rate_ += kAcceptanceWeight * ((was_right_ ? 1.0 : 0.0) - rate_);
+  }
+}
+
+void PassCosts::Note(int rows, double seconds) {
+  if (rows < 1 || rows > kMostRows) return;
+  if (means_.size() <= static_cast<size_t>(rows)) means_.resize(static_cast<size_t>(rows) + 1, -1);
+  double& mean = means_[static_cast<size_t>(rows)];
+  mean = mean < 0 ? seconds : mean + kCostWeight * (seconds - mean);
+}
+
+std::optional<double> PassCosts::At(int rows) const {
+  int above = rows, below = rows;
+  while (above < std::ssize(means_) && !Measured(above)) ++above;
+  if (!Measured(above)) return std::nullopt;
+  while (below > 0 && !Measured(below)) --below;
+  const double high = means_[static_cast<size_t>(above)];
+  if (below == above || below == 0) return high;
+  const double low = means_[static_cast<size_t>(below)];
+  return low + (high - low) * (rows - below) / (above - below);
+}
+
+void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
+                const BackendLimits& limits, uint64_t run, std::vector<int>* drafts) {
+  drafts->assign(rows.size(), 0);
+  int fed = static_cast<int>(rows.size());
+  if (!costs.Measured(fed)) return;
+  const double most_seconds = kMostSlowdown * *costs.At(fed);
+  // One more draft leaves the pass within its limits.
+  const auto fits = [&] {
+    const std::optional<double> seconds = costs.At(fed + 1);
+    return fed < limits.max_tokens && (rows.size() == 1 || !seconds || *seconds <= most_seconds);
+  };
+  int speculating = 0;
+  for (size_t i = 0; i < rows.size() && speculating < limits.drafts.rows; ++i) {
+    int& count = (*drafts)[i];
+    for (; !rows[i].adaptive && count < rows[i].most && fits(); ++fed) ++count;
+    if (count > 0) ++speculating;
+  }
+  double tokens = static_cast<double>(rows.size());
+  for (bool probes = run % kPlainEvery == 0; !probes && fits();) {
+    const int best = BestRow(rows, *drafts, limits.drafts.rows);
+    if (best < 0) return;
+    const DraftView& row = rows[static_cast<size_t>(best)];
+    int& count = (*drafts)[static_cast<size_t>(best)];
+    const double gain = std::pow(row.rate, count + 1);
+    const std::optional<double> before = costs.At(fed), after = costs.At(fed + 1);
+    const bool known = before && after;
+    const bool pays = !known || (tokens + gain) * *before >= tokens * *after;
+    // After a right draft the row is tried again at once.
+    if (!pays && run % kProbeEvery != 0 && !(count == 0 && row.was_right)) return;
+    probes = !pays || !known;
+    tokens += gain;
+    ++count;
+    ++fed;
+  }
+}
+
+}  // namespace rivulet

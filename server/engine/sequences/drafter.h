@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drafter: guesses of the tokens that a sample draws next, and how often they were right lately.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/backend.h"
+#include "server/engine/policy/speculation.h"
+#include "server/engine/request.h"
+#include "server/engine/sequences/lookup_index.h"
+
+namespace rivulet {
+
+// Thread: one.
+class Drafter {
+ public:
+  explicit Drafter(const Speculation& asked) : asked_(asked), index_(asked.prediction) {}
+
+  // Before each row. Takes in more of `given`, the tokens before the first draw: a piece that takes
+  // little time. `given` is the same in each call, and there is no guess before the call that takes
+  // in its end.
+  void BeginRow(std::span<const int32_t> given);
+  void OnDrawn(int32_t token);
+
+  // What it can use, if at most `most` drafts are of use.
+  DraftView View(int64_t most) const;
+  // Appends up to `most` guesses.
+  void AddDrafts(int most, std::vector<int32_t>* drafts) const { index_.AddDrafts(most, drafts); }
+  // A pass has judged `drafted` drafts, of which the first `right` were right.
+  void Note(int drafted, int right) { acceptance_.Note(drafted, right); }
+
+  // The masks of the draws after the row's drafts, one for each.
+  std::vector<const TokenMask*> masks;
+  int drafts() const { return static_cast<int>(masks.size()); }
+
+ private:
+  void Learn(std::span<const int32_t> given);
+
+  static constexpr size_t kPiece = 4096;
+
+  const Speculation& asked_;
+  LookupIndex index_;
+  size_t learned_ = 0;          // given tokens
+  bool complete_ = false;       // all given tokens are learned
+  std::vector<int32_t> drawn_;  // until then
+  DraftAcceptance acceptance_;
+};
+
+}  // namespace rivulet
