@@ -65,7 +65,7 @@ int64_t ReservedBytes(const ServedModels& models) {
   for (const ModelHold& model : models.all()) {
     if (model.description().summary().backend() != "cpu") continue;
     const BackendLimits& limits = model.engine()->limits();
-    bytes += static_cast<int64_t>(limits.weight_bytes) +
+    bytes += static_cast<int64_t>(limits.weight_bytes + limits.drafts.bytes) +
              static_cast<int64_t>(limits.bytes_per_slot) * limits.num_slots;
   }
   return bytes;

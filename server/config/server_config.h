@@ -37,6 +37,9 @@ struct ServerConfig {
   std::optional<int> slots;          // per model: sequences that hold a state; nullopt: auto
   ContextChoice max_context;         // tokens of a sequence with softmax attention
   std::string kv_cache = "f32";      // f32, f16, bf16 (CPU)
+  std::string speculation = "auto";  // drafts of the next tokens (CPU): auto, off
+  int max_drafts = 8;                // of a sample in one step
+  int speculating_rows = 4;          // per model: samples with drafts in one step
   int max_queue = 1024;              // per model: samples and scores that may wait for a slot
   int max_tenant_queue = 0;          // of one tenant, beside the part kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // tokens of one request, over all its samples

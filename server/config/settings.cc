@@ -183,6 +183,25 @@ std::vector<Setting> ServingSettings() {
   };
 }
 
+static_assert(kMostDrafts == 16);  // which the list in docs/settings.md takes from here
+
+// Settings of drafts.
+std::vector<Setting> DraftSettings() {
+  using C = ServerConfig;
+  return {
+      Choice("speculation",
+             "Drafts of the next tokens, on the CPU: auto (as many as pay, unless a request says "
+             "how many) or off. The tokens are the same",
+             &C::speculation, {"auto", "off"}),
+      Number("max-drafts", "Maximum number of drafts of a sample in one step", &C::max_drafts, 1,
+             16),
+      Number("speculating-rows",
+             "Per model: maximum number of samples with drafts in one step. Each reserves memory: "
+             "the fixed part of a slot, and some more for each draft",
+             &C::speculating_rows, 1, 1024),
+  };
+}
+
 // Settings of tracing.
 std::vector<Setting> TracingSettings() {
   using C = ServerConfig;
@@ -320,13 +339,10 @@ std::vector<Setting> OperatingSettings() {
 const std::vector<Setting>& Settings() {
   static const auto* settings = [] {
     const std::pair<const char*, std::vector<Setting>> groups[] = {
-        {"Serving", ServingSettings()},
-        {"Operating", OperatingSettings()},
-        {"Connection", ConnectionSettings()},
-        {"Tracing", TracingSettings()},
-        {"Security", SecuritySettings()},
-        {"State", StateSettings()},
-        {"Session store", SessionStoreSettings()},
+        {"Serving", ServingSettings()},     {"Drafts", DraftSettings()},
+        {"Operating", OperatingSettings()}, {"Connection", ConnectionSettings()},
+        {"Tracing", TracingSettings()},     {"Security", SecuritySettings()},
+        {"State", StateSettings()},         {"Session store", SessionStoreSettings()},
     };
     auto* all = new std::vector<Setting>();
     for (const auto& [title, members] : groups) {

@@ -213,6 +213,9 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Set("rivulet_samples_parked", {model}, load.parked);
   page->Set("rivulet_samples_preempted", {model}, load.preempted);
   page->Count("rivulet_preemptions_total", {model}, load.preempted_total);
+  page->Count("rivulet_drafts_total", {model, "accepted"}, load.accepted_total);
+  page->Count("rivulet_drafts_total", {model, "rejected"},
+              load.drafted_total - load.accepted_total);
   page->Count("rivulet_replies_cut_total", {model}, load.unread_replies_ended);
   AddStates(load.states, model, page);
   AddReplication(load.replication, model, page);

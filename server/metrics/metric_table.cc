@@ -115,6 +115,8 @@ constexpr MetricInfo kMetrics[] = {
      "Samples that gave up their slots to another tenant and wait to continue."},
     {"rivulet_preemptions_total", kCounter, "model",
      "Samples that gave up their slots to another tenant."},
+    {"rivulet_drafts_total", kCounter, "model,result",
+     "Drafts, which are guesses of next tokens, that were right (accepted) or wrong (rejected)."},
     {"rivulet_replies_cut_total", kCounter, "model",
      "Replies that were ended because nobody read them."},
     {"rivulet_errors_total", kCounter, "code,reason",

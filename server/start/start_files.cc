@@ -122,6 +122,8 @@ absl::StatusOr<CpuBackendOptions> CpuOptionsOf(const ServerConfig& config, absl:
   RIVULET_ASSIGN_OR_RETURN(options.weights, WeightsOf(config, name));
   options.threads = config.threads;
   options.count_experts = config.expert_metrics;
+  options.max_drafts = config.speculation == "off" ? 0 : config.max_drafts;
+  options.speculating_rows = config.speculating_rows;
   return options;
 }
 

@@ -186,6 +186,24 @@ absl::Status ReadStop(JsonReader* body, v1::StopConditions* stop) {
                  [stop](const JsonValue& v) { stop->set_ignore_eos(v.boolean); });
 }
 
+absl::Status ReadSpeculation(JsonReader* body, v1::GenerateRequest* request) {
+  constexpr char kName[] = "rivulet_speculation";
+  const JsonValue* const value = body->Find(kName);
+  const auto is = [&](absl::string_view text) {
+    return value->kind == Kind::kString && value->text == text;
+  };
+  if (value == nullptr || is("auto")) return absl::OkStatus();
+  int drafts = 0;
+  if (value->kind == Kind::kInteger) {
+    RIVULET_RETURN_IF_ERROR(body->Int(kName, 0, 16, &drafts));
+  } else if (!is("off")) {
+    return body->Invalid(kName, "is ", Describe(*value),
+                         "; allowed: \"auto\", \"off\" or an integer from 0 to 16");
+  }
+  request->mutable_speculation()->set_drafts(drafts);
+  return absl::OkStatus();
+}
+
 // Of a short line: the log-probabilities as numbers.
 absl::Status ReadLogprobs(JsonReader* body, bool openai, v1::LogprobOptions* logprobs) {
   if (openai) {
@@ -309,6 +327,7 @@ absl::Status ReadGenerate(JsonReader* body, bool is_chat, BatchLine* line,
   RIVULET_RETURN_IF_ERROR(ReadStop(body, request->mutable_stop()));
   RIVULET_RETURN_IF_ERROR(ReadMaxTokens(body, is_chat, request));
   RIVULET_RETURN_IF_ERROR(ReadConstraint(body, request));
+  RIVULET_RETURN_IF_ERROR(ReadSpeculation(body, request));
   RIVULET_RETURN_IF_ERROR(ReadLogprobs(body, line->openai, request->mutable_logprobs()));
   RIVULET_RETURN_IF_ERROR(IfThere(body, "add_special_tokens", Kind::kBool, [&](const JsonValue& v) {
     request->set_add_special_tokens(v.boolean);

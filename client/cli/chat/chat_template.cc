@@ -179,6 +179,9 @@ absl::StatusOr<ReplyParts> ChatTemplate::Apply(const ordered_json& body, absl::s
     request->mutable_reasoning()->set_begin(reasoning["begin"].get<std::string>());
     request->mutable_reasoning()->set_end(reasoning["end"].get<std::string>());
   }
+  if (std::string text = made["prediction"].get<std::string>(); !text.empty()) {
+    request->mutable_speculation()->set_text(std::move(text));
+  }
   if (made["reading"].is_null()) return ReplyParts();
   request->clear_skip_special_tokens();  // they may tell the parts of the reply apart
   return ReplyParts(made, id, process_);

@@ -263,6 +263,7 @@ absl::Status Conversation::Generate(const std::vector<int32_t>& tokens, Try* one
       [&](const v1::GenerateReply& part) {
         generated.insert(generated.end(), part.tokens().begin(), part.tokens().end());
         ended = part.has_finish();
+        if (part.has_usage()) answer.usage = part.usage();
         answer.cut = ended && part.finish().reason() == v1::FINISH_REASON_LENGTH;
         one->Take(part.text(), answer.cut ? End::kCut : ended ? End::kEnd : End::kNot);
         return true;

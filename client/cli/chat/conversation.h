@@ -33,6 +33,7 @@ struct Answer {
   int64_t prompt_tokens = 0;  // of the whole conversation before the answer
   int64_t given_tokens = 0;   // prompt_tokens that the session did not hold
   int64_t tokens = 0;         // generated
+  v1::Usage usage;            // of the server, unless the answer was stopped
   double seconds = 0;
   bool cut = false;       // it ended at max_tokens
   bool stopped = false;   // by `stop`

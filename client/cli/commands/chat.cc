@@ -27,6 +27,7 @@
 #include "client/cli/input/request_fields.h"
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/output_file.h"
+#include "client/cli/output/part_json.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "nlohmann/json.hpp"
@@ -252,9 +253,9 @@ absl::Status Chat::Ask(const std::optional<std::string>& question) {
   if (current().num_waiting() > 0) Say("/result TEXT gives the model the result of a call");
   if (answer->cut) Say(absl::StrCat("cut at --max-tokens after ", answer->tokens, " tokens"));
   if (options_.stats) {
-    Say(absl::StrFormat("%d of %d prompt tokens were new, %d tokens in %.2f s",
+    Say(absl::StrFormat("%d of %d prompt tokens were new, %d tokens in %.2f s%s",
                         answer->given_tokens, answer->prompt_tokens, answer->tokens,
-                        answer->seconds));
+                        answer->seconds, DraftsSummary(answer->usage)));
   }
   return absl::OkStatus();
 }
@@ -364,6 +365,7 @@ v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelRepl
   request.set_model(model.summary().name());
   SetSampling(options.sampling, request.mutable_sampling());
   if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
+  if (options.drafts.has_value()) request.mutable_speculation()->set_drafts(*options.drafts);
   for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
   return request;
 }

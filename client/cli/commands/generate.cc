@@ -49,6 +49,7 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   if (absl::Status status = SetConstraint(options.constraint, &request); !status.ok()) {
     return status;
   }
+  if (options.drafts.has_value()) request.mutable_speculation()->set_drafts(*options.drafts);
   if (options.logprobs) {
     request.mutable_logprobs()->set_enabled(true);
     request.mutable_logprobs()->set_top_n(options.top_logprobs);
@@ -223,7 +224,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
     absl::StrAppend(&summary, ", ", usage.cached_prompt_tokens(), " of ", usage.prompt_tokens(),
                     " prompt tokens cached");
   }
-  absl::StrAppend(&summary, ", seed ", seed);
+  absl::StrAppend(&summary, DraftsSummary(usage), ", seed ", seed);
   if (position.has_value()) absl::StrAppend(&summary, ", position ", *position);
   if (durability.has_value()) absl::StrAppend(&summary, ", ", DurabilitySummary(*durability));
   return summary;

@@ -49,6 +49,8 @@ std::string ModelJson(const v1::ModelLoad& load) {
                {"parked", load.parked()},
                {"preempted", load.preempted()},
                {"preempted_total", load.preempted_total()},
+               {"drafted_total", load.drafted_total()},
+               {"accepted_total", load.accepted_total()},
                {"refused_total", load.refused_total()},
                {"cut_total", load.cut_total()},
                {"draining", load.draining()}});

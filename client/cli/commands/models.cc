@@ -82,7 +82,8 @@ std::string ModelJson(const v1::GetModelReply& model) {
                     {"max_num_samples", model.limits().max_num_samples()},
                     {"slots", model.limits().slots()},
                     {"max_score_outputs", model.limits().max_score_outputs()},
-                    {"max_message_bytes", model.limits().max_message_bytes()}};
+                    {"max_message_bytes", model.limits().max_message_bytes()},
+                    {"max_drafts", model.limits().max_drafts()}};
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -14,6 +14,7 @@ void AddChat(CLI::App* app, ChatOptions* options) {
   AddStop(app, &options->stop,
           "End an answer when it would contain this text; repeatable; default: what the "
           "template writes between an answer and the next question");
+  AddSpeculate(app, &options->drafts);
   app->add_flag("--show-prompt", options->show_prompt,
                 "Print the prompt that the template makes before each answer");
   app->add_flag("--stats", options->stats, "Print counts and time after each answer");

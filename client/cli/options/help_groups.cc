@@ -35,7 +35,7 @@ const std::vector<HelpGroup>& HelpGroups() {
       {"Output",
        {"--json", "--logprobs", "--top-logprobs", "--out", "--columns", "--picture", "--outputs",
         "--count", "--show-prompt", "--stats", "--unordered", "--progress"}},
-      {"Call", {"--tenant", "--priority", "--deadline", "--no-resume"}},
+      {"Call", {"--tenant", "--priority", "--deadline", "--no-resume", "--speculate"}},
       {"Load",
        {"--kind", "--rate", "--concurrency", "--think-ms", "--arrivals", "--max-in-flight",
         "--requests", "--duration", "--warmup", "--warmup-requests", "--connections"}},

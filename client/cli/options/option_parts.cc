@@ -236,6 +236,18 @@ void AddCount(CLI::App* app, const char* name, std::optional<int64_t>* count, co
             [=](const std::string& text) { return absl::SimpleAtoi(text, &count->emplace()); });
 }
 
+void AddSpeculate(CLI::App* app, std::optional<int32_t>* drafts) {
+  AddParsed(app, "--speculate",
+            "Maximum number of drafts in a step, which change only the speed: auto (default), off "
+            "or 0 to 16",
+            "auto, off or an integer from 0 to 16", [drafts](const std::string& text) {
+              drafts->reset();
+              if (text == "auto") return true;
+              return absl::SimpleAtoi(text == "off" ? "0" : text, &drafts->emplace()) &&
+                     **drafts >= 0 && **drafts <= 16;
+            });
+}
+
 void AddStop(CLI::App* app, std::vector<std::string>* stop, const char* help) {
   Utf8(app->add_option("--stop", *stop, help))->expected(1)->take_all();
 }

@@ -97,6 +97,7 @@ void AddSampling(CLI::App* app, SamplingOptions* sampling,
                  const char* seed_help = "Equal seeds give equal tokens; default: a random seed");
 // A number of tokens, whose range the server checks.
 void AddCount(CLI::App* app, const char* name, std::optional<int64_t>* count, const char* help);
+void AddSpeculate(CLI::App* app, std::optional<int32_t>* drafts);
 void AddStop(CLI::App* app, std::vector<std::string>* stop, const char* help);
 
 // The parsers of commands.

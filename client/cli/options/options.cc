@@ -51,8 +51,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
   AddCache(app, &options->cache);
   AddPriority(app, &options->priority);
   AddSampling(app, &options->sampling);
-  app->add_option("--num-samples", options->num_samples,
-                  "Number of continuations of the prompt; default 1");
+  app->add_option("--num-samples", options->num_samples, "Number of continuations; default 1");
   AddCount(app, "--max-tokens", &options->max_tokens,
            "Maximum number of tokens of each continuation");
   AddCount(app, "--min-tokens", &options->min_tokens,
@@ -62,6 +61,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options) {
          "End when one of these token ids is sampled: 1,2,3");
   app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
   AddConstraint(app, &options->constraint);
+  AddSpeculate(app, &options->drafts);
   CLI::Option* const json =
       app->add_flag("--json", options->json, "Print each part of the reply as a line of JSON");
   CLI::Option* const logprobs =

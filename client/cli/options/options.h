@@ -96,6 +96,7 @@ struct GenerateOptions : PromptOptions {
   bool ignore_eos = false;
   std::optional<int64_t> min_tokens;
   ConstraintOptions constraint;
+  std::optional<int32_t> drafts;  // most in a step; absent: as many as pay
   bool logprobs = false;
   int32_t top_logprobs = 0;
   bool json = false;
@@ -113,6 +114,7 @@ struct ChatOptions {
   SamplingOptions sampling;
   std::optional<int64_t> max_tokens;  // of an answer
   std::vector<std::string> stop;      // empty: from the template
+  std::optional<int32_t> drafts;      // as in GenerateOptions
   bool show_prompt = false;
   bool stats = false;
 };

@@ -53,7 +53,9 @@ std::string PartJson(const v1::GenerateReply& part) {
     const v1::Usage& usage = part.usage();
     absl::StrAppend(&line, ",\"usage\":{\"prompt_tokens\":", usage.prompt_tokens(),
                     ",\"cached_prompt_tokens\":", usage.cached_prompt_tokens(),
-                    ",\"completion_tokens\":", usage.completion_tokens());
+                    ",\"completion_tokens\":", usage.completion_tokens(),
+                    ",\"drafted_tokens\":", usage.drafted_tokens(),
+                    ",\"accepted_tokens\":", usage.accepted_tokens());
     AppendSeconds("queue_seconds", usage.queue_time(), &line);
     AppendSeconds("first_token_seconds", usage.first_token_time(), &line);
     AppendSeconds("total_seconds", usage.total_time(), &line);
@@ -70,6 +72,12 @@ std::string PartJson(const v1::GenerateReply& part) {
   }
   line.append("}\n");
   return line;
+}
+
+std::string DraftsSummary(const v1::Usage& usage) {
+  if (usage.drafted_tokens() == 0) return "";
+  return absl::StrCat(", ", usage.accepted_tokens(), " of ", usage.drafted_tokens(),
+                      " drafts accepted");
 }
 
 }  // namespace rivulet

@@ -85,6 +85,11 @@ export interface SamplingOptions extends TextOptions {
   minTokens?: number;
   /** Control tokens have no text, also for `stop`. */
   skipSpecialTokens?: boolean;
+  /**
+   * How drafts speed up the reply; its tokens stay the same. A number is the maximum number of
+   * drafts in a step, 0 to 16, 'off' is 0, 'auto' (also if absent) as many as pay.
+   */
+  speculation?: Drafts | Speculation;
   /** The log-probability of every token, in nats. */
   logprobs?: boolean;
   /** Also the n most likely tokens at every position, 0 to 20; needs logprobs. */
@@ -96,6 +101,19 @@ export interface SamplingOptions extends TextOptions {
   priority?: Priority;
   /** Continues a reply that has begun if its call is lost; absent: true. */
   resume?: boolean;
+}
+
+/** As SamplingOptions.speculation. */
+export type Drafts = 'auto' | 'off' | number;
+
+/** How drafts speed up a reply: guesses of the next tokens, which one step of the model checks. */
+export interface Speculation {
+  drafts?: Drafts;
+  /**
+   * A text or token ids that the reply will repeat in part, such as the file that the reply edits.
+   * At most 131,072 tokens.
+   */
+  prediction?: string | readonly number[];
 }
 
 /**

@@ -65,6 +65,10 @@ export interface Usage {
   completionTokens: number;
   /** The part of promptTokens that was not processed, because a kept state included it. */
   cachedPromptTokens: number;
+  /** Drafts that were checked. They depend on other requests and on the machine. */
+  draftedTokens: number;
+  /** The right ones among them. */
+  acceptedTokens: number;
   /** To the first slot. */
   queueMs: number;
   /** To the first generated token. */
@@ -220,6 +224,8 @@ export function usage(message: UsageMessage): Usage {
     promptTokens: toNumber(message.promptTokens),
     completionTokens: toNumber(message.completionTokens),
     cachedPromptTokens: toNumber(message.cachedPromptTokens),
+    draftedTokens: toNumber(message.draftedTokens),
+    acceptedTokens: toNumber(message.acceptedTokens),
     queueMs: durationMs(message.queueTime),
     firstTokenMs: durationMs(message.firstTokenTime),
     totalMs: durationMs(message.totalTime),

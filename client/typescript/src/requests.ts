@@ -11,6 +11,7 @@ import {
   PromptCache as PromptCacheMessage,
   SamplingParams,
   ScoreRequest,
+  Speculation as SpeculationMessage,
   StopConditions,
   TokenizeRequest,
   type TokenSequence,
@@ -20,6 +21,7 @@ import type {
   AppendOptions,
   Constraint,
   DetokenizeOptions,
+  Drafts,
   GenerateOptions,
   Priority,
   Prompt,
@@ -27,6 +29,7 @@ import type {
   SamplingOptions,
   ScoreOptions,
   SessionGenerateOptions,
+  Speculation,
   TextOptions,
   TokenizeOptions,
 } from './options';
@@ -54,6 +57,7 @@ const SAMPLING = [
   'ignoreEos',
   'minTokens',
   'skipSpecialTokens',
+  'speculation',
   'logprobs',
   'topLogprobs',
   'constraint',
@@ -62,16 +66,17 @@ const SAMPLING = [
   'resume',
 ];
 
-type Content =
-  | { $case: 'text'; value: string }
-  | { $case: 'tokens'; value: TokenSequence }
-  | { $case: 'imageValues'; value: Uint8Array };
+type Sequence = { $case: 'text'; value: string } | { $case: 'tokens'; value: TokenSequence };
+type Content = Sequence | { $case: 'imageValues'; value: Uint8Array };
+
+function sequence(name: string, value: string | readonly number[] | Int32Array): Sequence {
+  if (typeof value === 'string') return { $case: 'text', value: check.text(name, value) };
+  return { $case: 'tokens', value: { ids: check.list(name, value, check.int32) } };
+}
 
 /** The oneof of a prompt. */
 function content(name: string, value: Prompt): Content {
-  if (typeof value === 'string') return { $case: 'text', value: check.text(name, value) };
-  if (value instanceof Uint8Array) return { $case: 'imageValues', value };
-  return { $case: 'tokens', value: { ids: check.list(name, value, check.int32) } };
+  return value instanceof Uint8Array ? { $case: 'imageValues', value } : sequence(name, value);
 }
 
 /** The result of `convert` for an option that is given. */
@@ -146,6 +151,23 @@ function constraint(asked: Constraint | undefined): ConstraintMessage | undefine
   return message;
 }
 
+function drafts(name: string, value: Drafts): number | undefined {
+  if (typeof value !== 'string') return check.int32(name, value);
+  if (value !== 'auto' && value !== 'off')
+    throw new RangeError(`${name}: must be 'auto', 'off' or an integer; got ${String(value)}`);
+  return value === 'off' ? 0 : undefined;
+}
+
+function speculation(value: Drafts | Speculation | undefined): SpeculationMessage | undefined {
+  if (value === undefined) return undefined;
+  if (typeof value !== 'object') return { drafts: drafts('speculation', value), prediction: undefined };
+  const given = check.options('speculation', value, ['drafts', 'prediction']);
+  return {
+    drafts: optional('speculation.drafts', given.drafts, drafts),
+    prediction: optional('speculation.prediction', given.prediction, sequence),
+  };
+}
+
 function logitBias(value: Readonly<Record<number, number>> | undefined): Record<number, number> {
   if (typeof (value ?? {}) !== 'object')
     throw new TypeError('logitBias: must be an object of token ids and biases');
@@ -183,6 +205,7 @@ function sampled(options: SamplingOptions): GenerateRequest {
   });
   request.skipSpecialTokens =
     optional('skipSpecialTokens', options.skipSpecialTokens, check.boolean) ?? false;
+  request.speculation = speculation(options.speculation);
   request.logprobs = {
     enabled: optional('logprobs', options.logprobs, check.boolean) ?? false,
     topN: optional('topLogprobs', options.topLogprobs, check.int32) ?? 0,

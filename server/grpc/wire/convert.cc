@@ -263,6 +263,20 @@ absl::Status AddResume(const v1::GenerateRequest& request, GenerateSpec* spec) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<Speculation> ToSpeculation(const v1::Speculation& wire, const Model& model,
+                                          const TextBudget::Stopped& stopped) {
+  Speculation speculation;
+  if (wire.has_drafts()) speculation.drafts = wire.drafts();
+  if (wire.has_tokens()) speculation.prediction = Ids(wire.tokens());
+  if (wire.has_text()) {
+    RIVULET_ASSIGN_OR_RETURN(GivenTokens given,
+                             TokensOfText(wire.text(), model, "speculation.text",
+                                          {.add_special_tokens = false}, /*position=*/1, stopped));
+    speculation.prediction = std::move(given.ids);
+  }
+  return speculation;
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model,
@@ -306,6 +320,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.num_top_logprobs = request.logprobs().top_n();
   spec.cache = ToCacheSpec(request.cache());
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
+  RIVULET_ASSIGN_OR_RETURN(spec.speculation, ToSpeculation(request.speculation(), model, stopped));
   if (request.has_resume()) RIVULET_RETURN_IF_ERROR(AddResume(request, &spec));
   if (request.has_constraint()) {
     if (stopped != nullptr) RIVULET_RETURN_IF_ERROR(stopped());
@@ -379,6 +394,8 @@ void ToWire(const Usage& usage, v1::Usage* wire) {
   wire->set_completion_tokens(usage.completion_tokens);
   wire->set_cached_prompt_tokens(usage.cached_prompt_tokens);
   wire->set_reasoning_tokens(usage.reasoning_tokens);
+  wire->set_drafted_tokens(usage.drafted_tokens);
+  wire->set_accepted_tokens(usage.accepted_tokens);
   ToWire(usage.queue_time, wire->mutable_queue_time());
   ToWire(usage.first_token_time, wire->mutable_first_token_time());
   ToWire(usage.total_time, wire->mutable_total_time());
@@ -420,6 +437,8 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   wire->set_parked(load.parked);
   wire->set_preempted(load.preempted);
   wire->set_preempted_total(load.preempted_total);
+  wire->set_drafted_total(load.drafted_total);
+  wire->set_accepted_total(load.accepted_total);
   wire->set_refused_total(load.refused);
   wire->set_cut_total(load.unread_replies_ended);
 }
@@ -444,6 +463,7 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   limits->set_max_num_samples(static_cast<int32_t>(MaxNumSamples(engine.limits(), options)));
   limits->set_slots(engine.limits().num_slots);
   limits->set_max_score_outputs(MaxScoreOutputs(engine.options(), engine.model().config()));
+  limits->set_max_drafts(engine.limits().drafts.most);
   reply.set_numerics_id(engine.limits().numerics_id);
   reply.set_plan(engine.limits().plan);
   reply.set_products(engine.limits().products);

@@ -52,15 +52,16 @@ absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& mo
 // the text would be.
 absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view field);
 
-// The bytes of a request to convert, those of a constraint among them; each id counts as four
-// bytes.
+// The bytes of a request to convert, those of a constraint and of a prediction among them; each id
+// counts as four bytes.
 template <typename Request>
 int64_t TextBytes(const Request& request) {
   return request.has_text() ? static_cast<int64_t>(request.text().size()) : 0;
 }
 inline int64_t TextBytes(const v1::GenerateRequest& request) {
   const size_t constraint = request.has_constraint() ? request.constraint().ByteSizeLong() : 0;
-  return static_cast<int64_t>(request.text().size() + constraint);
+  const size_t prediction = request.speculation().text().size();
+  return static_cast<int64_t>(request.text().size() + constraint + prediction);
 }
 inline int64_t TextBytes(const v1::TokenizeRequest& request) {
   return static_cast<int64_t>(request.text().size());

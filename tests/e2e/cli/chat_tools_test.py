@@ -48,7 +48,7 @@ class Model(ScriptedServer):
             text, reason = text[:-3], "FINISH_REASON_LENGTH"
         for at in range(0, len(text), 7):
             yield {"first_position": at, "tokens": [1] * len(text[at : at + 7]), "text": text[at : at + 7], **({} if at else {"seed": 5})}
-        yield {"finish": {"reason": reason}, "usage": {"completion_tokens": len(text), "reasoning_tokens": 3}}
+        yield {"finish": {"reason": reason}, "usage": {"completion_tokens": len(text), "reasoning_tokens": 3, "drafted_tokens": 9, "accepted_tokens": 7}}
 
     def generate(self, request, context):
         for fields in self.parts():
@@ -67,7 +67,7 @@ class ChatToolsTest(CommandTest):
         (self.folder / "tools.json").write_text(json.dumps(TOOLS))
 
     def chat(self, server, *lines):
-        command = ("chat", "--target", server.target, "--seed", "5")
+        command = ("chat", "--target", server.target, "--seed", "5", "--stats", "--speculate", "off")
         return self.succeeds(rivulet(*command, stdin="".join(f"{line}\n" for line in lines)))
 
     def test_a_call_is_printed_and_its_result_is_given_back(self):
@@ -93,6 +93,7 @@ class ChatToolsTest(CommandTest):
             result = self.chat(server, "So?", f"/tools {self.folder}/tools.json", "And?")
         self.assertEqual(result.out, "Yes.\n<tool_call>\n<function=add>\n")
         self.assertIn("Hm.\n", result.err)
+        self.assertRegex(result.err, r"tokens in [\d.]+ s, 7 of 9 drafts accepted\n")
         self.assertIn("tool_calls: the reply was cut off within it", result.err)
 
     def test_what_is_wrong_names_the_file(self):
@@ -105,7 +106,7 @@ class ChatToolsTest(CommandTest):
                 self.fails(rivulet("chat", "--target", server.target, stdin=f"{line}\n"), 2, *mentions)
 
     def test_batch_divides_replies(self):
-        ask = {"messages": [{"role": "user", "content": "Add."}], "tools": TOOLS}
+        ask = {"messages": [{"role": "user", "content": "Add."}], "tools": TOOLS, "rivulet_speculation": 3, "prediction": {"type": "content", "content": "p"}}
         lines = [
             {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {**ask, "chat_template_kwargs": {"enable_thinking": True}}}, ask,
             {**ask, "tools": []}, {**ask, "tool_choice": "all"}, ask,
@@ -114,6 +115,7 @@ class ChatToolsTest(CommandTest):
         with Model(f"Hm.\n</think>\n\n{call(1, 2)}", call(3, 4), call(5, 6), "<tool_call>\n<function=add>...") as server:
             self.succeeds(rivulet("batch", self.folder / "in.jsonl", self.folder / "out.jsonl", "--target", server.target, "--at-once", "1"))
             reasoning, short = server.asks[0].reasoning, server.asks[1]
+            self.assertEqual(short.speculation, inference_pb2.Speculation(drafts=3, text="p"))
         self.assertEqual(reasoning, inference_pb2.Reasoning(end="</think>"))
         self.assertIn('"add"', short.text)
         openai, called, plain, refused, cut = (json.loads(line) for line in (self.folder / "out.jsonl").read_text().splitlines())

@@ -214,6 +214,10 @@ class CallTests(OneServer):
             ({"ignore_eos": 1}, TypeError, "^ignore_eos: must .*; got 1"),
             ({"reasoning": "</think>"}, TypeError, "^reasoning: must be a rivulet.Reasoning; got '</think>'"),
             ({"reasoning": rivulet.Reasoning("", 3)}, TypeError, "^reasoning.end: must .*; got 3"),
+            ({"speculation": "fast"}, ValueError, "^speculation: must be \"auto\", \"off\" or an integer; got 'fast'"),
+            ({"speculation": 1.5}, TypeError, r"^speculation: must .*; got 1\.5"),
+            ({"speculation": rivulet.Speculation(2**31)}, ValueError, "^speculation.drafts: must .*; got 2147483648"),
+            ({"speculation": rivulet.Speculation(prediction=3)}, TypeError, "^speculation.prediction: must .*; got 3"),
             ({"logprobs": 5}, TypeError, "^logprobs: must .*; got 5"),
             ({"timeout": 0}, ValueError, "^timeout: must .*; got 0"),
             ({"timeout": float("inf")}, ValueError, "^timeout: must .*; got inf"),
@@ -272,7 +276,7 @@ class OptionTests(OneServer):
             "model": "m", "max_tokens": 7, "num_samples": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.25, "min_p": 0.125,
             "repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.75, "logit_bias": {3: 1.5, -4: -2}, "seed": 2**64 - 1,
             "stop": ["a", "b"], "stop_token_ids": np.array([4, 5]), "include_stop_string": True, "ignore_eos": True, "logprobs": True,
-            "min_tokens": 6, "skip_special_tokens": True, "reasoning": rivulet.Reasoning("<t>", "</t>"), "top_logprobs": 2, "cache": rivulet.PromptCache("s", [9, 2]), "priority": "low", "add_special_tokens": False,
+            "min_tokens": 6, "skip_special_tokens": True, "reasoning": rivulet.Reasoning("<t>", "</t>"), "speculation": rivulet.Speculation(0, "p"), "top_logprobs": 2, "cache": rivulet.PromptCache("s", [9, 2]), "priority": "low", "add_special_tokens": False,
             "parse_special_tokens": True, "constraint": rivulet.Constraint({"type": "null"}, begin_position=3, after=["<b>", "c"]),
         }  # fmt: skip
         own = {"resume", *rivulet.CallOptions.__annotations__}  # of the client
@@ -282,7 +286,7 @@ class OptionTests(OneServer):
         expected = inference_pb2.GenerateRequest(
             text="x", sampling={name: options[name] for name in sampling}, **{name: options[name] for name in alike},
             stop={"strings": ["a", "b"], "token_ids": [4, 5], "include_string": True, "ignore_eos": True, "min_tokens": 6},
-            reasoning={"begin": "<t>", "end": "</t>"},
+            reasoning={"begin": "<t>", "end": "</t>"}, speculation={"drafts": 0, "text": "p"},
             logprobs={"enabled": True, "top_n": 2}, cache={"enabled": True, "salt": "s", "positions": [9, 2]}, priority="PRIORITY_LOW",
             constraint={"json_schema": '{"type": "null"}', "begin_position": 3, "after": ["<b>", "c"]},
         )  # fmt: skip
@@ -291,6 +295,14 @@ class OptionTests(OneServer):
         self.assertEqual((list(one.stop.strings), one.cache.enabled, one.priority), (["end"], True, inference_pb2.PRIORITY_HIGH))
         given = {field.name for field, _ in self.sent(lambda c: c.generate(bytes([7])).collect()).ListFields()}
         self.assertLessEqual(given, {"image_values", "sampling", "stop", "logprobs"})
+
+    def test_drafts_are_as_many_as_pay_or_at_most_a_number(self):
+        message = inference_pb2.Speculation
+        for given, expected in (
+            ("off", message(drafts=0)), (16, message(drafts=16)), ("auto", message()), (rivulet.Speculation(), message()),
+            (rivulet.Speculation("off"), message(drafts=0)), (rivulet.Speculation(None, np.array([4, 5])), message(tokens={"ids": [4, 5]})),
+        ):  # fmt: skip
+            self.assertEqual(self.sent(lambda c: c.generate([1], speculation=given).collect()).speculation, expected)
 
     def test_a_priority_is_one_of_three_or_its_name(self):
         for priority in ("low", "normal", "high", *rivulet.Priority):

@@ -48,7 +48,8 @@ def merged(found):
             continue
         heads.add((value["id"], value["created"], value["object"], value["model"]))
         if not value["choices"]:
-            value["usage"]["prompt_tokens_details"] = None  # what is cached depends on what was asked before
+            for changing in ("prompt_tokens_details", "completion_tokens_details"):  # cached tokens and drafts depend on other requests
+                value["usage"][changing] = None
             others.append((value["usage"], value.get("session")))
         for one in value["choices"]:
             _join(choices.setdefault(one.pop("index"), {}), one)

@@ -349,6 +349,7 @@ class CompletionTest(GatewayTest):
             ({**good, "max_tokens": True}, 400, "INVALID_PARAMETER", "max_tokens"),
             ({**good, "logprobs": 21}, 400, "INVALID_PARAMETER", "logprobs"),
             ({**good, "logprobs": True}, 400, "INVALID_PARAMETER", "logprobs"),
+            ({**good, "rivulet_speculation": 17}, 400, "DRAFTS_OUT_OF_RANGE", "rivulet_speculation"),
             ({**good, "suffix": "b"}, 400, "UNSUPPORTED_PARAMETER", "suffix"),
             ({**good, "best_of": 2}, 400, "UNSUPPORTED_PARAMETER", "best_of"),
             ({**good, "beams": 2}, 400, "UNSUPPORTED_PARAMETER", "beams"),

@@ -14,12 +14,13 @@ import zlib
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 from gateway import PATIENCE, Gateway, events
 
+import grpc
 import httpx
 import jsonschema
 import openai
 
 from command import SOURCE_DIR, ZOO, Server
-from fake_server import FakeServer, part
+from fake_server import FakeServer, failing, part
 from rivulet.v1 import inference_pb2
 
 APPS = SOURCE_DIR / "build/apps/bin/python"
@@ -44,8 +45,8 @@ class Model:
     """What the scripted server says: the texts one after another, each in parts of random size. name: of the model, whose description the
     gateway keeps."""
 
-    def __init__(self, server, *texts, finish="FINISH_REASON_STOP_TOKEN", response=RESPONSE, template=TEMPLATE, reasoning=0, at_once=False):
-        self.texts, self.finish, self.reasoning, self.source = list(texts), finish, reasoning, random.Random(1)
+    def __init__(self, server, *texts, finish="FINISH_REASON_STOP_TOKEN", response=RESPONSE, template=TEMPLATE, at_once=False, **usage):
+        self.texts, self.finish, self.usage, self.source = list(texts), finish, {"prompt_tokens": 5, **usage}, random.Random(1)
         self.name = "m" if (response, template) == (RESPONSE, TEMPLATE) else f"m{zlib.crc32(repr((response, template)).encode())}"
         server.generate = self.generate_at_once if at_once else self.generate
         model = inference_pb2.GetModelReply(
@@ -57,7 +58,7 @@ class Model:
     def generate_at_once(self, context):
         text = self.texts.pop(0)
         yield part(seed=1, fingerprint=7, tokens=range(len(text)), text=text, finish={"reason": self.finish})
-        yield part(usage={"prompt_tokens": 5, "completion_tokens": len(text), "reasoning_tokens": self.reasoning})
+        yield part(usage={**self.usage, "completion_tokens": len(text)})
 
     def generate(self, context):
         text, at = self.texts.pop(0), 0
@@ -67,7 +68,7 @@ class Model:
             yield part(first_position=at, tokens=range(at, min(at + size, len(text))), text=text[at : at + size], **first)
             at, first = at + size, {}
         yield part(first_position=len(text), finish={"reason": self.finish}, **first)
-        yield part(usage={"prompt_tokens": 5, "completion_tokens": len(text), "reasoning_tokens": self.reasoning})
+        yield part(usage={**self.usage, "completion_tokens": len(text)})
 
 
 def collected(events):
@@ -102,7 +103,7 @@ class ToolsTest(unittest.TestCase):
         return self.server.asked()[-1].request
 
     def test_a_message_has_the_parts(self):
-        Model(self.server, TWO_CALLS, reasoning=4)
+        Model(self.server, TWO_CALLS, reasoning_tokens=4, drafted_tokens=9, accepted_tokens=7)
         reply = self.chat(tools=TOOLS, extra_body={"chat_template_kwargs": {"enable_thinking": True}})
         [choice] = reply.choices
         self.assertEqual((choice.message.content, choice.finish_reason), ("Let me look.", "tool_calls"))
@@ -110,7 +111,8 @@ class ToolsTest(unittest.TestCase):
         calls = [(one.type, one.function.name, json.loads(one.function.arguments)) for one in choice.message.tool_calls]
         self.assertEqual(calls, [("function", "get_weather", {"city": "Paris", "days": 2}), ("function", "get_weather", {"city": "Žilina"})])
         self.assertEqual(len({one.id for one in choice.message.tool_calls}), 2)
-        self.assertEqual(reply.usage.completion_tokens_details.reasoning_tokens, 4)
+        details = reply.usage.completion_tokens_details
+        self.assertEqual((details.reasoning_tokens, details.accepted_prediction_tokens, details.rejected_prediction_tokens), (4, 7, 2))
         self.assertEqual(self.asked().reasoning, inference_pb2.Reasoning(end="</think>"))
         self.assertFalse(self.asked().HasField("constraint"))
         self.assertTrue(self.asked().text.endswith("<|im_start|>assistant\n<think>\n"))
@@ -208,6 +210,25 @@ class ToolsTest(unittest.TestCase):
         self.assertTrue(self.asked().text.endswith("\n</think>\n\nWhat of the  "), self.asked().text)
         self.assertEqual(reply.choices[0].message.content, " night?")
 
+    def test_drafts_and_what_they_are_taken_from(self):
+        message = inference_pb2.Speculation
+        parts = {"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+        for options, expected in (
+            ({"rivulet_speculation": "off"}, message(drafts=0)), ({"rivulet_speculation": 3}, message(drafts=3)), ({}, message()),
+            ({"prediction": parts}, message(text="ab")), ({"prediction": {"type": "content", "content": "c"}, "rivulet_speculation": "off"}, message(drafts=0, text="c")),
+        ):  # fmt: skip
+            Model(self.server, "")
+            self.chat(extra_body=options)
+            self.assertEqual(self.asked().speculation, expected)
+        Model(self.server, "")
+        self.openai.completions.create(model="m", prompt="a", extra_body={"rivulet_speculation": 2})
+        self.assertEqual(self.asked().speculation, message(drafts=2))
+        for field, param in (("speculation.drafts", "rivulet_speculation"), ("speculation.prediction", "prediction"), ("speculation.text", "prediction")):
+            self.server.generate = lambda context: failing(context, grpc.StatusCode.INVALID_ARGUMENT, "R", field, message=f"{field} is wrong")
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.chat()
+            self.assertEqual((caught.exception.param, caught.exception.body["message"]), (param, f"{param} is wrong"))
+
     def test_refusals(self):
         def named(**function):
             return [{"type": "function", "function": {"name": "f", **function}}]
@@ -231,6 +252,11 @@ class ToolsTest(unittest.TestCase):
              "messages[0].tool_calls[0].function.arguments", "INVALID_PARAMETER", "[1]"),
             (RESPONSE, {"messages": [{"role": "user", "content": None}]}, "messages[0].content", "INVALID_PARAMETER", "null"),
             (RESPONSE, {"extra_body": {"chat_template_kwargs": {"enable_thnking": True}}}, "chat_template_kwargs.enable_thnking", "UNSUPPORTED_PARAMETER", "does not read it"),
+            (RESPONSE, {"prediction": {"type": "content", "content": 3}}, "prediction.content", "INVALID_PARAMETER", "got 3"),
+            (RESPONSE, {"prediction": {"type": "tokens", "content": "a"}}, "prediction.type", "UNSUPPORTED_PARAMETER", '"tokens"'),
+            (RESPONSE, {"prediction": {"type": "content", "content": "a", "text": "a"}}, "prediction.text", "UNSUPPORTED_PARAMETER", "not supported"),
+            (RESPONSE, {"extra_body": {"rivulet_speculation": "fast"}}, "rivulet_speculation", "INVALID_PARAMETER", "'fast'"),
+            (RESPONSE, {"extra_body": {"rivulet_speculation": True, "prediction": {"type": "content", "content": "a"}}}, "rivulet_speculation", "INVALID_PARAMETER", "True"),
             (RESPONSE, {"extra_body": {"continue_final_message": True, "add_generation_prompt": True}}, "continue_final_message", "INVALID_PARAMETER", "beside"),
         ):  # fmt: skip
             model = Model(self.server, "", response=response)

@@ -25,7 +25,7 @@ from rivulet.core.images import Snapshot
 from rivulet.core.multiplex import MultiplexPart
 from rivulet.core.requests import (
     CallOptions, Constraint, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, Reasoning, SamplingOptions,
-    ScoreOptions, SessionGenerateOptions,
+    ScoreOptions, SessionGenerateOptions, Speculation,
 )  # fmt: skip
 from rivulet.errors import (
     Aborted, AlreadyExists, Cancelled, Code, DataLoss, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
@@ -50,7 +50,7 @@ __all__ = [
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "Reasoning", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
-    "Score", "ScoreOptions", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "SpecialToken", "Text", "TextContent", "TlsOptions",
+    "Score", "ScoreOptions", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "SpecialToken", "Speculation", "Text", "TextContent", "TlsOptions",
     "TokenContent", "Tokens", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",
 ]  # fmt: skip

@@ -93,7 +93,8 @@ class SpecialToken:
 @dataclass(frozen=True)
 class Limits:
     """Limits on one request. slots: sequences that are computed at once. max_message_bytes: maximum size of a request message; after
-    this result, the client refuses a larger request before it sends it (InvalidArgument, MESSAGE_TOO_LARGE). 0: an older server."""
+    this result, the client refuses a larger request before it sends it (InvalidArgument, MESSAGE_TOO_LARGE). 0: an older server. max_drafts: maximum
+    number of drafts of a sample in one step (Speculation); 0: the server makes none."""
 
     max_tokens: int
     default_max_tokens: int
@@ -101,6 +102,7 @@ class Limits:
     slots: int
     max_score_outputs: int
     max_message_bytes: int
+    max_drafts: int
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class ModelLoad:
       tenants that hold slots or wait. parked: samples that gave up their slots because their client did not read, and
       have no slots yet. preempted: samples that were preempted for another tenant's requests, and wait;
       preempted_total: number of preemptions.
+    drafted_total, accepted_total: drafts that were checked, and the right ones among them (Speculation).
     tokens_per_second: over about the last second. draining: the model refuses new requests.
     sessions: open sessions; session_state_bytes: memory of all kept states, of sessions and of cached prompts.
     states_in_memory, states_on_disk: kept states in memory; kept states only in files. state_disk_bytes: bytes of all
@@ -176,6 +179,8 @@ class ModelLoad:
     parked: int
     preempted: int
     preempted_total: int
+    drafted_total: int
+    accepted_total: int
     refused_total: int
     cut_total: int
 
@@ -220,7 +225,8 @@ def model(message: inference_pb2.GetModelReply) -> Model:
     elif message.content.HasField("text"):
         content = TextContent(**fields(message.content.text, "alphabet", "tokenizer", "tokenizer_size"))
     limits = Limits(
-        **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs", "max_message_bytes")
+        **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs", "max_message_bytes",
+                 "max_drafts")
     )
     config = json.loads(message.config_json)
     special = tuple(SpecialToken(optional(token, "id"), token.content, tuple(token.roles)) for token in message.special_tokens)

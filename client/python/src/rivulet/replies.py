@@ -60,7 +60,8 @@ class Usage:
     """Token counts and times of a reply. The implied bos is not counted; `completion_tokens` is over all samples. Times
     are seconds from the request's arrival to its first slot, to its first generated token, and to its end.
     `cached_prompt_tokens`: prompt tokens that were not processed because a kept state included them (PromptCache).
-    `reasoning_tokens`: those of completion_tokens that the option `reasoning` is about."""
+    `reasoning_tokens`: those of completion_tokens that the option `reasoning` is about. `drafted_tokens`, `accepted_tokens`:
+    drafts that were checked, and the right ones among them (Speculation); they depend on other requests and on the machine."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -69,6 +70,8 @@ class Usage:
     total_seconds: float
     cached_prompt_tokens: int = 0
     reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,8 @@ class SessionInfo:
 def usage(message: inference_pb2.Usage) -> Usage:
     return Usage(
         message.prompt_tokens, message.completion_tokens, seconds(message.queue_time), seconds(message.first_token_time),
-        seconds(message.total_time), message.cached_prompt_tokens, message.reasoning_tokens,
+        seconds(message.total_time), message.cached_prompt_tokens, message.reasoning_tokens, message.drafted_tokens,
+        message.accepted_tokens,
     )  # fmt: skip
 
 

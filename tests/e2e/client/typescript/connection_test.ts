@@ -102,6 +102,28 @@ test('metadata of client and call, tenant, token and the name of the client are 
   );
 });
 
+test('drafts are as many as pay or at most a number', async () => {
+  const sent: Message[] = [];
+  function* generate(request: Message): Generator<Message> {
+    sent.push(request.speculation);
+    yield { seed: '3', tokens: [1], finish: {}, usage: { draftedTokens: '9', acceptedTokens: '7' } };
+  }
+  await withFake({ Generate: generate }, async (client) => {
+    for (const speculation of ['off', 3, 'auto', { drafts: 0, prediction: 'a' }, { prediction: [4] }] as const) {
+      const { usage } = await client.generate('', { speculation, ...PATIENCE }).collect();
+      assert.deepEqual([usage.draftedTokens, usage.acceptedTokens], [9, 7]);
+    }
+  });
+  const drafts = ({ drafts, text, tokens }: Message): Message => [drafts, text ?? tokens?.ids];
+  assert.deepEqual(sent.map(drafts), [
+    [0, undefined],
+    [3, undefined],
+    [undefined, undefined],
+    [0, 'a'],
+    [undefined, [4]],
+  ]);
+});
+
 test('bad arguments are named before anything is sent', async () => {
   const bad: [string, () => unknown][] = [
     ['target: must be HOST:PORT', () => new RivuletClient('localhost')],
@@ -137,6 +159,9 @@ test('bad arguments are named before anything is sent', async () => {
     ['priority: must be low, normal or high; got urgent', asked({ priority: 'urgent' })],
     ['logitBias[x]: must be an integer', asked({ logitBias: { x: 1 } })],
     ["cache: there is no option 'salz'", asked({ cache: { salz: '' } })],
+    ["speculation: must be 'auto', 'off' or an integer; got fast", asked({ speculation: 'fast' })],
+    ['speculation: must be an integer; got 1.5', asked({ speculation: 1.5 })],
+    ['speculation.prediction[0]: must be an integer', asked({ speculation: { prediction: ['a'] } })],
     ['timeoutMs: must be milliseconds above 0; got 0', asked({ timeoutMs: 0 })],
     ['signal: must be an AbortSignal', asked({ signal: {} })],
     ['resume: must be true or false; got 1', asked({ resume: 1 })],

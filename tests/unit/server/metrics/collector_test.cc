@@ -164,6 +164,8 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   load.parked = 11;
   load.preempted = 12;
   load.preempted_total = 13;
+  load.drafted_total = 45;
+  load.accepted_total = 31;
   load.unread_replies_ended = 14;
   load.draining = true;
   load.states = {.memory_bytes = 15,
@@ -205,6 +207,8 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   expect("samples_parked" + model, 11);
   expect("samples_preempted" + model, 12);
   expect("preemptions_total" + model, 13);
+  expect("drafts_total" + model + " result=accepted", 31);
+  expect("drafts_total" + model + " result=rejected", 14);
   expect("replies_cut_total" + model, 14);
   expect("model_draining" + model, 1);
   expect("state_bytes" + model + " tier=memory", 15);

@@ -78,6 +78,9 @@ TEST(MemoryFitTest, TheDefaultsStartOn8GibWithBothHybridsOfTheBenchmarks) {
     // Half of what weights leave is for what is not in slots: kept states and cached prompts.
     const int64_t kept = int64_t{defaults.session_state_mib} << 20;
     EXPECT_LE(shape.weight_bytes + kTaken + (limits.num_slots + 1) * slot + kept, memory.total);
+    // What four rows with drafts take, is not in slots either.
+    EXPECT_GE(limits.drafts.bytes, 4 * limits.state.fixed);
+    EXPECT_LE(limits.drafts.bytes, 8 * limits.state.fixed);
     EXPECT_TRUE(CheckHostMemory(defaults, limits).ok());
     EXPECT_TRUE(CheckKeptMemory(defaults, limits).ok());
     EXPECT_GE(StateMemoryOf(0, limits).begun, 2 * limits.num_slots);

@@ -92,7 +92,7 @@ class AsyncClient:
           array of uint8, [n]). May be empty for a model with a bos.
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, min_tokens,
-          skip_special_tokens, reasoning, logprobs, top_logprobs,
+          skip_special_tokens, reasoning, speculation, logprobs, top_logprobs,
           cache, priority, add_special_tokens, parse_special_tokens, resume, timeout, metadata: see rivulet.GenerateOptions.
         Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncGenerateStream.
         """

@@ -139,7 +139,7 @@ class AsyncSession(SessionCore):
 
         options: position, mark; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, min_tokens,
-          skip_special_tokens, reasoning, logprobs, top_logprobs,
+          skip_special_tokens, reasoning, speculation, logprobs, top_logprobs,
           cache, priority, resume, timeout, metadata: see rivulet.SessionGenerateOptions.
         Errors: TypeError, ValueError (arguments); while iterating the errors of AsyncSessionStream.
         """

@@ -101,6 +101,19 @@ class Reasoning:
     end: str
 
 
+@dataclass(frozen=True)
+class Speculation:
+    """How a reply is sped up by drafts: guesses of the next tokens, which one step of the model checks together. Drafts change only the
+    time of a reply, not its tokens.
+
+    drafts: the maximum number of drafts in a step, 0 to 16; "off": 0; "auto" or None: as many as pay
+    prediction: a text or token ids that the reply will repeat in part, such as the file that the reply edits; at most 131,072 tokens
+    """
+
+    drafts: int | Literal["auto", "off"] | None = None
+    prediction: str | Sequence[int] | NDArray[np.integer[Any]] = ""
+
+
 class CallOptions(TypedDict, total=False):
     """Options of every call.
 
@@ -159,6 +172,7 @@ class SamplingOptions(CallOptions, total=False):
     min_tokens: the minimum number of tokens per sample, 0 to max_tokens; a stop string is found only behind them
     skip_special_tokens: control tokens have no text, also for `stop`
     reasoning: count the tokens of this part of each reply (Usage.reasoning_tokens)
+    speculation: how drafts speed up the reply: a Speculation, or its `drafts` alone
     logprobs: the log-probability of every token
     top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
     constraint: what the text must be: a Constraint, a JSON schema, or a class of pydantic (see Generation.parsed)
@@ -187,6 +201,7 @@ class SamplingOptions(CallOptions, total=False):
     min_tokens: int | None
     skip_special_tokens: bool
     reasoning: Reasoning | None
+    speculation: Speculation | Literal["auto", "off"] | int | None
     logprobs: bool
     top_logprobs: int
     constraint: Constraint | Mapping[str, Any] | type | None
@@ -437,6 +452,23 @@ def _set_reasoning(given: Any, message: inference_pb2.GenerateRequest) -> None:
     message.reasoning.end = text("reasoning.end", given.end)
 
 
+def _set_speculation(given: Any, message: inference_pb2.GenerateRequest) -> None:
+    """Errors: TypeError, ValueError."""
+    name, made = ("speculation.drafts", given) if isinstance(given, Speculation) else ("speculation", Speculation(given))
+    drafts, prediction = made.drafts, made.prediction
+    if isinstance(drafts, str):
+        if drafts not in ("auto", "off"):
+            raise ValueError(f'{name}: must be "auto", "off" or an integer; got {drafts!r}')
+        drafts = 0 if drafts == "off" else None
+    if drafts is not None:
+        message.speculation.drafts = int32(name, drafts)
+    if isinstance(prediction, str):
+        if prediction:
+            message.speculation.text = text("speculation.prediction", prediction)
+    elif ids := integers("speculation.prediction", prediction):
+        message.speculation.tokens.ids.extend(ids)
+
+
 def _texts(name: str, values: Any, allowed: str = "a sequence of str") -> list[str]:
     """Errors: TypeError, ValueError."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
@@ -500,6 +532,7 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     request.stop.min_tokens = int64("min_tokens", given.get("min_tokens", 0))
     request.skip_special_tokens = boolean("skip_special_tokens", given.get("skip_special_tokens", False))
     _set_reasoning(given.get("reasoning"), request)
+    _set_speculation(given.get("speculation"), request)
     request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
     _set_constraint(given.get("constraint"), request)

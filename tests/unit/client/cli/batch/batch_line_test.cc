@@ -35,7 +35,8 @@ TEST(BatchLineTest, ReadsEveryFieldOfAShortLine) {
       R"("repetition_penalty":1.5,"frequency_penalty":-2,"presence_penalty":2,"logit_bias":{"7":-1},)"
       R"("seed":18446744073709551615,"stop":["x","y"],"stop_token_ids":[9],"ignore_eos":true,)"
       R"("max_tokens":11,"n":2,"logprobs":true,"top_logprobs":4,"add_special_tokens":false,)"
-      R"("parse_special_tokens":false,"return_token_ids":true,"stream":false,"user":"u"})");
+      R"("parse_special_tokens":false,"rivulet_speculation":"off","return_token_ids":true,)"
+      R"("stream":false,"user":"u"})");
   EXPECT_FALSE(line.openai);
   EXPECT_EQ(line.custom_id, "a");
   EXPECT_TRUE(line.tokens_wanted);
@@ -46,7 +47,7 @@ TEST(BatchLineTest, ReadsEveryFieldOfAShortLine) {
       "repetition_penalty: 1.5 frequency_penalty: -2 presence_penalty: 2 logit_bias { key: 7 "
       "value: -1 } seed: 18446744073709551615 } stop { token_ids: 9 strings: \"x\" strings: \"y\" "
       "ignore_eos: true } max_tokens: 11 num_samples: 2 logprobs { enabled: true top_n: 4 } "
-      "add_special_tokens: false parse_special_tokens: false");
+      "add_special_tokens: false parse_special_tokens: false speculation { drafts: 0 }");
 }
 
 TEST(BatchLineTest, ReadsOpenAisForm) {
@@ -84,6 +85,13 @@ TEST(BatchLineTest, TakesWhatTheGatewayTakesWithoutEffectOrWithOneValue) {
       R"("store":false,"parallel_tool_calls":true,"prediction":{"type":"content"}}})";
   EXPECT_EQ(std::get<ChatRequest>(Parsed(chat).request).conversation.size(), 9)
       << "the worker of chats checks them";
+  const auto speculation = [](const char* given) {
+    const BatchLine line =
+        Parsed(absl::StrCat(R"({"prompt":"a","rivulet_speculation":)", given, "}"));
+    return std::get<v1::GenerateRequest>(line.request).speculation();
+  };
+  EXPECT_EQ(speculation("16").drafts(), 16);
+  EXPECT_FALSE(speculation("\"auto\"").has_drafts());
 }
 
 TEST(BatchLineTest, ReadsALongText) {
@@ -147,6 +155,10 @@ TEST(BatchLineTest, SaysWhatIsWrongAndWhere) {
       {R"({"prompt":"a","logit_bias":{"x":1}})", "INVALID_PARAMETER", "logit_bias", "\"x\""},
       {R"({"prompt":"a","top_logprobs":2})", "INVALID_PARAMETER", "top_logprobs",
        "logprobs = true"},
+      {R"({"prompt":"a","rivulet_speculation":"on"})", "INVALID_PARAMETER", "rivulet_speculation",
+       "is \"on\"; allowed: \"auto\", \"off\" or an integer from 0 to 16"},
+      {R"({"prompt":"a","rivulet_speculation":17})", "INVALID_PARAMETER", "rivulet_speculation",
+       "17"},
       {R"({"prompt":"a","stream":true})", "UNSUPPORTED_PARAMETER", "stream", "true"},
       {R"({"prompt":"a","tempature":1})", "UNSUPPORTED_PARAMETER", "tempature",
        "did you mean temperature?"},

@@ -51,6 +51,7 @@ TEST(BatchResultTest, AnswersAChatAsOpenAiDoes) {
   line.custom_id = "a";
   line.request = ChatRequest();
   reply.usage.set_reasoning_tokens(2);
+  reply.usage.set_drafted_tokens(8);  // differs from run to run
   reply.Divide(ReplyParts());
   EXPECT_EQ(GenerateResult(1, line, {.created = 5, .model = "m", .is_text = true}, reply),
             R"({"line":1,"id":"batch_req_1","custom_id":"a","response":{"status_code":200,)"
@@ -79,6 +80,7 @@ TEST(BatchResultTest, AMessageNamesTheFieldOfTheLine) {
     return nlohmann::json::parse(result)["error"]["message"].get<std::string>();
   };
   EXPECT_EQ(message("sampling.temperature", "sampling.temperature is -1"), "temperature is -1");
+  EXPECT_EQ(message("speculation.text", "speculation.text: at byte 3"), "prediction: at byte 3");
   EXPECT_EQ(message("num_samples", "num_samples is 0; num_samples"), "n is 0; num_samples");
   EXPECT_EQ(message("prompt.text", "prompt.text: at byte 3"), "prompt: at byte 3");
   EXPECT_EQ(message("num_samples", "num_samples_x is 0"), "num_samples_x is 0");

@@ -119,7 +119,7 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
             "--presence-penalty -1 --logit-bias 3:-1.5 5:0 --logit-bias 4:2 "
             "--seed 18446744073709551615 --num-samples 3 --max-tokens 10 --min-tokens 4 --stop a,b "
             "--stop c --stop-token 1,2 --json --logprobs --top-logprobs 5 --deadline 1.5 "
-            "--no-resume"));
+            "--no-resume --speculate 16"));
   EXPECT_EQ(options.target.target, "localhost:50051");
   EXPECT_EQ(options.target.model_name, "m");
   EXPECT_EQ(options.prompt, "ROMEO:");
@@ -133,12 +133,24 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
   EXPECT_EQ(options.num_samples, 3);
   EXPECT_EQ(options.max_tokens, 10);
   EXPECT_EQ(options.min_tokens, 4);
+  EXPECT_EQ(options.drafts, 16);
   EXPECT_THAT(options.stop, ElementsAre("a,b", "c"));
   EXPECT_THAT(options.stop_tokens, ElementsAre(1, 2));
   EXPECT_TRUE(options.json && options.logprobs);
   EXPECT_EQ(options.top_logprobs, 5);
   EXPECT_DOUBLE_EQ(*options.deadline_seconds, 1.5);
   EXPECT_FALSE(options.resume);
+}
+
+TEST(OptionsTest, DraftsAreOffOrANumberOrLeftToTheServer) {
+  EXPECT_EQ(Parsed<GenerateOptions>(Words("generate --model d --speculate off")).drafts, 0);
+  EXPECT_EQ(Parsed<ChatOptions>(Words("chat --model d --speculate 3")).drafts, 3);
+  EXPECT_FALSE(Parsed<ChatOptions>(Words("chat --model d --speculate auto")).drafts.has_value());
+  for (const char* const bad : {"17", "-1", "on", "1.5", ""}) {
+    EXPECT_EQ(Refusal({"generate", "--model", "d", "--speculate", bad}),
+              absl::StrCat("--speculate must be auto, off or an integer from 0 to 16; got \"", bad,
+                           "\""));
+  }
 }
 
 TEST(OptionsTest, TellsAnEmptyPromptFromNone) {

@@ -31,6 +31,8 @@ TEST(PartJsonTest, HoldsEveryField) {
   part.mutable_finish()->set_stop_token_id(9);
   part.mutable_usage()->set_prompt_tokens(3);
   part.mutable_usage()->set_cached_prompt_tokens(2);
+  part.mutable_usage()->set_drafted_tokens(8);
+  part.mutable_usage()->set_accepted_tokens(3);
   part.mutable_usage()->mutable_total_time()->set_nanos(500'000'000);
   EXPECT_EQ(PartJson(part),
             "{\"sample_index\":0,\"first_position\":0,\"tokens\":[5],\"seed\":18446744073709551615,"
@@ -38,8 +40,10 @@ TEST(PartJsonTest, HoldsEveryField) {
             "\"top_logprobs\":[{\"token_ids\":[5,6],\"logprobs\":[-0.1,null]}],"
             "\"finish\":{\"reason\":\"stop_token\",\"stop_token_id\":9},"
             "\"usage\":{\"prompt_tokens\":3,\"cached_prompt_tokens\":2,\"completion_tokens\":0,"
-            "\"queue_seconds\":0,"
+            "\"drafted_tokens\":8,\"accepted_tokens\":3,\"queue_seconds\":0,"
             "\"first_token_seconds\":0,\"total_seconds\":0.5}}\n");
+  EXPECT_EQ(DraftsSummary(part.usage()), ", 3 of 8 drafts accepted");
+  EXPECT_EQ(DraftsSummary({}), "");
 }
 
 TEST(PartJsonTest, ASessionsPlaceAndDurabilityAreTold) {

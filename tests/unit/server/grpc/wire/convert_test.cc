@@ -97,6 +97,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
          stop { token_ids: 5 strings: "end" include_string: true ignore_eos: true min_tokens: 4 }
          max_tokens: 1099511627776 num_samples: 6 logprobs { enabled: true top_n: 2 }
          priority: PRIORITY_HIGH skip_special_tokens: true reasoning { begin: "<" end: ">" }
+         speculation { drafts: 0 tokens { ids: [ 6, 7 ] } }
          resume { fingerprint: 18446744073709551615 samples {} samples { ids: 8 } })",
       &request));
   GenerateSpec want;
@@ -107,6 +108,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   want.include_stop_string = want.ignore_eos = want.want_logprobs = want.skip_special_tokens = true;
   want.min_tokens = 4;
   want.reasoning = {"<", ">"};
+  want.speculation = {0, {6, 7}};
   want.max_tokens = int64_t{1} << 40;
   want.num_samples = 6;
   want.num_top_logprobs = 2;
@@ -174,6 +176,8 @@ TEST_F(ConvertTest, EveryFieldOfTheLoadArrives) {
   load.parked = 26;
   load.preempted = 29;
   load.preempted_total = 30;
+  load.drafted_total = 31;
+  load.accepted_total = 32;
   load.refused = 27;
   load.unread_replies_ended = 28;
   v1::ModelLoad wire;
@@ -200,6 +204,10 @@ TEST_F(ConvertTest, TextAndImageValuesBecomeTokens) {
   auto spec = ToGenerateSpec(request, *text_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(testing::TextOf(*text_->tokenizer(), spec->prompt), "ab");
+  request.mutable_speculation()->set_text("ab");
+  EXPECT_EQ(ToGenerateSpec(request, *text_)->speculation.prediction, spec->prompt);
+  ExpectField(ToGenerateSpec(request, *image_).status(), "TEXT_NOT_SUPPORTED", "prompt.text");
+  request.clear_speculation();
   request.set_image_values(std::string("\x00\x7f\xff", 3));
   spec = ToGenerateSpec(request, *image_);
   ASSERT_TRUE(spec.ok()) << spec.status();
@@ -331,11 +339,15 @@ TEST_F(ConvertTest, DurationsKeepMicroseconds) {
   Usage usage;
   usage.prompt_tokens = 3;
   usage.reasoning_tokens = 7;
+  usage.drafted_tokens = 9;
+  usage.accepted_tokens = 8;
   usage.total_time = absl::Microseconds(2500001);
   v1::Usage wire;
   ToWire(usage, &wire);
   EXPECT_EQ(wire.prompt_tokens(), 3);
   EXPECT_EQ(wire.reasoning_tokens(), 7);
+  EXPECT_EQ(wire.drafted_tokens(), 9);
+  EXPECT_EQ(wire.accepted_tokens(), 8);
   EXPECT_EQ(wire.total_time().seconds(), 2);
   EXPECT_EQ(wire.total_time().nanos(), 500001000);
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rivulet import Constraint, FinishReason, Model, Part, Reasoning, Sample, TextContent, TopLogprobs
+from rivulet import Constraint, FinishReason, Model, Part, Reasoning, Sample, Speculation, TextContent, TopLogprobs
 from rivulet.core.requests import forms_of
 from rivulet.gateway.routes import sampling
 from rivulet.gateway.routes.reply_objects import Piece, Reply, finish_reason, ids_of, logprob
@@ -133,6 +133,8 @@ def _apply(call: Call, made: dict[str, Any], options: dict[str, Any]) -> None:
         options.setdefault("stop", [made["turn_end"]])
     if made["reasoning"] is not None:
         options["reasoning"] = Reasoning(**made["reasoning"])
+    if made["prediction"]:
+        options["speculation"] = Speculation(options.get("speculation"), made["prediction"])
     if made["reading"] is not None:
         options.pop("skip_special_tokens", None)  # they may tell the parts of the reply apart
 

@@ -46,7 +46,7 @@ def durability_of(durability: Durability | None) -> dict[str, Any]:
 
 def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
     """The usage over all prompts of a request. Errors: Internal."""
-    prompt = completion = cached = reasoning = 0
+    prompt = completion = cached = reasoning = drafted = accepted = 0
     for usage in usages:
         if usage is None:
             raise Internal("the reply ended without usage")
@@ -54,9 +54,14 @@ def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
         completion += usage.completion_tokens
         cached += usage.cached_prompt_tokens
         reasoning += usage.reasoning_tokens
+        drafted += usage.drafted_tokens
+        accepted += usage.accepted_tokens
     return {
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": reasoning},
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning, "accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted,
+        },
     }  # fmt: skip
 
 

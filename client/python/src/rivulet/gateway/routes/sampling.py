@@ -26,6 +26,8 @@ def take(body: Body) -> dict[str, Any]:
     options = {name: value for name, types in _SAME.items() if (value := body.take(name, *types)) is not None}
     if (included := body.take("include_stop_str_in_output", "boolean")) is not None:
         options["include_stop_string"] = included
+    if (drafts := body.take("rivulet_speculation", "string", "integer")) is not None:
+        options["speculation"] = drafts
     bias = body.take("logit_bias", "object")
     if bias is not None:
         options["logit_bias"] = _logit_bias(bias)

@@ -103,6 +103,18 @@ def _tools(value: Any) -> list[Json]:
     return list(value or [])
 
 
+def _prediction(value: Any) -> str:
+    """The text that the reply will repeat in part; "": none. Errors: Refused."""
+    if value is None:
+        return ""
+    given = members("prediction", value)
+    if unknown := sorted(set(given) - {"type", "content"}):
+        raise invalid(f"prediction.{unknown[0]}", "the parameter is not supported", "UNSUPPORTED_PARAMETER")
+    if given.get("type") != "content":
+        raise invalid("prediction.type", f'only "content" is supported; got {shown(given.get("type"))}', "UNSUPPORTED_PARAMETER")
+    return _content("prediction.content", given.get("content"))
+
+
 def _chosen(body: Json) -> calls.Chosen | None:
     """The tools that the model may call; None: none. Errors: Refused."""
     tools, choice = _tools(body.get("tools")), body.get("tool_choice")
@@ -156,8 +168,8 @@ def _check_others(body: Json) -> None:
 def chat(asked: Json) -> Json:
     """asked: `template`, `special_tokens` (texts by role), `response_template` (JSON or ""), `body` (of body.CHAT_PARAMETERS) and `constraint`
     ({FORM: VALUE}, as in the server's Constraint, or null). Returns `prompt`; `turn_end` (a stop string for replies without a constraint, or
-    ""); `constraint` (with `after`, or null); `constrains_calls`: it is about tools; `reasoning` (begin and end, or null); `reading`,
-    `progress`, `untold` and `passing` for divide() (null: the reply is content). Errors: Refused; MemoryError."""
+    ""); `constraint` (with `after`, or null); `constrains_calls`: it is about tools; `reasoning` (begin and end, or null);
+    `prediction` (a text, or ""); `reading`, `progress`, `untold` and `passing` for divide() (null: the reply is content). Errors: Refused; MemoryError."""
     template, body = asked["template"], asked["body"]
     _check_others(body)
     chosen = _chosen(body)
@@ -165,7 +177,7 @@ def chat(asked: Json) -> Json:
     prompt = _prompt(template, body, values)
     found: Json = {
         "prompt": prompt, "turn_end": rendering.turn_end(template, json.dumps(asked["special_tokens"])), "constraint": asked["constraint"],
-        "constrains_calls": False, "reasoning": None, "reading": None, "progress": None,
+        "constrains_calls": False, "reasoning": None, "reading": None, "progress": None, "prediction": _prediction(body.get("prediction")),
     }  # fmt: skip
     form = asked["response_template"]
     if chosen is not None and (not form or "tool_calls" not in response_template.load(form).fields):
