@@ -6,7 +6,7 @@
 // One line for each probability p: E, the tokens of a pass; c, the time of a step of 1 + K sessions
 // over that of one session; the rate over that without drafts; that over E / c, the limit where the
 // rows of a pass cost what rows of several sessions cost. All in turn, and medians of the rounds.
-// With --drafts=auto the acceptance of one p goes on into the next: 0,0.9 shows how fast it is back.
+// With --drafts=auto what was learned at one p goes on into the next.
 //
 // Flags, beside those of backend_choice.h:
 //   --model=NAME|DIR   LoadModel of backend_choice.h

@@ -10,7 +10,8 @@ namespace {
 
 constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125;
 constexpr double kMostSlowdown = 1.1;  // of other rows
-constexpr uint64_t kProbeEvery = 16, kPlainEvery = 128;
+constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay whatever it costs
+constexpr uint64_t kProbeEvery = 16, kPlainEvery = 64;
 
 // Gives one more draft to the row that gains most by it; -1: no row can use one.
 int BestRow(std::span<const DraftView> rows, std::span<const int> drafts, int speculating_rows) {
@@ -81,7 +82,8 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     const double gain = std::pow(row.rate, count + 1);
     const std::optional<double> before = costs.At(fed), after = costs.At(fed + 1);
     const bool known = before && after;
-    const bool pays = !known || (tokens + gain) * *before >= tokens * *after;
+    const bool pays =
+        !known || (gain >= kLeastGain && (tokens + gain) * *before >= tokens * *after);
     // After a right draft the row is tried again at once.
     if (!pays && run % kProbeEvery != 0 && !(count == 0 && row.was_right)) return;
     probes = !pays || !known;

@@ -59,7 +59,7 @@ struct DraftView {
 };
 
 // Fills `drafts` [rows]; none, until a pass of so many rows without drafts was measured. `run` is
-// the number of the run: where a draft seems not to pay, each 16th run has one more, and each 128th
+// the number of the run: where a draft seems not to pay, each 16th run has one more, and each 64th
 // run has none, so that a change is noticed.
 void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
                 const BackendLimits& limits, uint64_t run, std::vector<int>* drafts);

@@ -129,7 +129,7 @@ TEST(PlanDraftsTest, ObeysTheLimits) {
   EXPECT_THAT(plan({fixed, fixed}, LimitsOf(2, 6)), ElementsAre(3, 1));
   EXPECT_THAT(plan({none, one}, LimitsOf(1, 64)), ElementsAre(0, 1));
   EXPECT_THAT(plan({}, {}), ElementsAre());
-  PlanDrafts(std::vector{one}, costs, LimitsOf(1, 64), 128, &drafts);
+  PlanDrafts(std::vector{one}, costs, LimitsOf(1, 64), 64, &drafts);
   EXPECT_THAT(drafts, ElementsAre(0)) << "a run that measures passes without drafts";
 }
 
