@@ -35,6 +35,7 @@ struct ContextSlots {
 // Rows of one run that have drafts (RunRow::drafts).
 struct DraftLimits {
   int most = 0;      // drafts of one row; 0: no row may have any
+  int guesses = 0;   // RunRow::guesses of one row
   int rows = 0;      // that may have drafts
   size_t bytes = 0;  // memory for these rows
 };
@@ -118,6 +119,10 @@ struct RunRow {
   // drafts and the drafts that were right. REQUIRES: within limits(), `sample`, Run::num_steps is
   // 1, max_samples > drafts, no targets and no outputs.
   int drafts = 0;
+  // Guess so many tokens that follow the last draw, by the model's own head for that; they may be
+  // the drafts of the slot's next row. They change nothing else. REQUIRES: as for drafts, but for
+  // limits().drafts.guesses.
+  int guesses = 0;
   bool sample = false;  // draw a token after the last of `tokens`, feed it, draw again, ...
   // Asked for after the products and before the draw. Where it has no bits, the row gets a record
   // without a token; its next row may have no `tokens`, and draws from the outputs that are there.
@@ -155,6 +160,7 @@ struct Record {
                             // the row ended
   float logprob = 0;        // nats; NaN where not asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty where not asked for
+  std::vector<int32_t> guesses;   // of the row's last record, unless the row has ended
 };
 
 // Thread: called by one thread (the engine's loop). After a device error every call returns that

@@ -73,6 +73,8 @@ struct StateParts {
   // A model of recurrent layers alone.
   StateParts(int layers, std::vector<StatePart> parts);
   StateParts(const LayerMix& mix, std::vector<StatePart> parts, const AttentionPart& attention);
+  // The keys and values of one layer.
+  explicit StateParts(const AttentionPart& kept) : StateParts({{false}, {true}}, {}, kept) {}
 
   // The part `name`; null: there is none.
   const StatePart* Find(absl::string_view name) const;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -50,7 +51,8 @@ void LogSkippedTensors(const ModelHold& model) {
   std::set<std::string> groups;  // "mtp", "model.visual"
   int64_t count = 0;
   for (const std::string& name : served.tensors().names()) {
-    if (!IsSkippedTensor(served.config(), name)) continue;
+    const bool used = model.engine()->limits().drafts.guesses > 0 && absl::StartsWith(name, "mtp.");
+    if (used || !IsSkippedTensor(served.config(), name)) continue;
     ++count;
     const std::vector<std::string> parts = absl::StrSplit(name, '.');
     groups.insert(parts[0] == "model" ? absl::StrCat(parts[0], ".", parts[1]) : parts[0]);

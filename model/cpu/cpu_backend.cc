@@ -17,6 +17,7 @@
 #include "model/base/thread_team.h"
 #include "model/cache_type.h"
 #include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_predictor.h"
 #include "model/cpu/cpu_replay.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
@@ -59,6 +60,9 @@ class CpuBackend final : public Backend {
     for (int i = 0; i < limits_.drafts.rows; ++i) {
       replays_.push_back(network_->NewReplay(1 + limits_.drafts.most, threads));
     }
+    if (limits_.drafts.guesses > 0) {
+      predictor_.emplace(*network_, config_, limits_.drafts.rows, limits_.context);
+    }
   }
 
   const BackendLimits& limits() const override { return limits_; }
@@ -75,6 +79,7 @@ class CpuBackend final : public Backend {
       used_[size_t(slot)] = limits_.state.fixed;
       samplers_[size_t(slot)] = {};
       kept_outputs_[size_t(slot)].clear();
+      if (predictor_) predictor_->Forget(slot);
     }
     return absl::OkStatus();
   }
@@ -124,6 +129,7 @@ class CpuBackend final : public Backend {
       if (plan_.empty()) break;
       RunStep(run);
       Advance(run);
+      GuessNext();
       TakeBackRejected(run);
     }
     return absl::OkStatus();
@@ -150,6 +156,7 @@ class CpuBackend final : public Backend {
     int record = -1;              // of this step's last draw, index into records_; -1: none
     CpuReplay* replay = nullptr;  // of a row with drafts
     int rejected = 0;             // drafts
+    int predicted = -1;           // the row's number in predictor_; -1: it wants no guesses
   };
   // Bytes of the slot that its sequence has filled; bytes behind are zeros.
   size_t Used(Slot slot) const { return used_[size_t(slot)]; }
@@ -160,6 +167,7 @@ class CpuBackend final : public Backend {
     size_t& used = used_[size_t(slot)];
     if (used > bytes) std::memset(at, 0, used - bytes);
     used = bytes;
+    if (predictor_) predictor_->Forget(slot);
   }
 
   float* State(Slot slot) const {
@@ -180,6 +188,7 @@ class CpuBackend final : public Backend {
   void Draw(Slot slot, const TokenMask* mask, const float* outputs, int thread, Record* record);
   void DrawLate(const Run& run);
   void Advance(const Run& run);
+  void GuessNext();
   void TakeBackRejected(const Run& run);
 
   const std::shared_ptr<const Model> model_;
@@ -197,7 +206,8 @@ class CpuBackend final : public Backend {
   const std::unique_ptr<CpuActivations> shared_;
   std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
   std::vector<std::unique_ptr<CpuReplay>> replays_;    // [limits_.drafts.rows]
-  std::vector<std::vector<float>> adjusted_;           // [threads][2 vocab]
+  std::optional<CpuPredictor> predictor_;
+  std::vector<std::vector<float>> adjusted_;  // [threads][2 vocab]
 
   // The current run and step; these are members so that a step allocates nothing.
   std::vector<Progress> progress_;  // [rows]
@@ -209,13 +219,17 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
       run.num_steps > limits_.max_steps) {
     return absl::InternalError("run exceeds the backend's limits");
   }
-  int speculating = 0;
+  int speculating = 0, guessing = 0;
   for (const RunRow& row : run.rows) {
     RIVULET_RETURN_IF_ERROR(CheckSlot(row.slot));
     const bool fits = row.drafts <= limits_.drafts.most && std::ssize(row.tokens) == 1 + row.drafts;
     if (row.drafts != 0 && (!fits || !row.sample || row.max_samples <= row.drafts ||
                             run.num_steps != 1 || ++speculating > limits_.drafts.rows)) {
       return absl::InternalError("the drafts of a row exceed the backend's limits");
+    }
+    if (row.guesses != 0 && (row.guesses < 0 || row.guesses > limits_.drafts.guesses ||
+                             run.num_steps != 1 || ++guessing > limits_.drafts.rows)) {
+      return absl::InternalError("the guesses of a row exceed the backend's limits");
     }
     const bool draws_late = row.sample && !kept_outputs_[size_t(row.slot)].empty();
     if ((row.tokens.empty() && !draws_late) ||
@@ -244,6 +258,7 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
 // Lists what this step feeds: the rows' tokens in the first step, the sampled ones later.
 void CpuBackend::PlanStep(const Run& run, int step) {
   plan_.Clear();
+  if (predictor_) predictor_->Begin();
   const auto add = [&](const RunRow& row, int index, std::span<const int32_t> tokens,
                        int64_t position, int* num_records) {
     size_t& used = used_[size_t(row.slot)];
@@ -267,6 +282,7 @@ void CpuBackend::PlanStep(const Run& run, int step) {
         sampler.Count(token, row.count_as_output);
       }
       if (row.drafts > 0) progress.replay = (replay++)->get();
+      if (row.guesses > 0) progress.predicted = predictor_->Add(row.slot, row.guesses);
       add(row, i, row.tokens, row.position, &num_records);
       if (row.sample) progress.record = num_records - 1 - row.drafts;
     } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
@@ -377,6 +393,12 @@ void CpuBackend::DrawRow(const Run& run, int index, const CpuActivations& activa
     samplers_[size_t(row.slot)].Count(record.token, /*as_output=*/true);
   }
   for (int i = draws - progress.rejected; i < draws; ++i) records[i].row = -1;  // not made
+  const int right = work.drafts - progress.rejected;
+  const Record& last = records[right];
+  if (progress.predicted < 0 || last.non_finite || last.late || last.stopped) return;
+  std::vector<int32_t> drawn(drafts.begin(), drafts.begin() + right);
+  drawn.push_back(last.token);
+  predictor_->Take(progress.predicted, drawn, activations.scratch.head_rows, first_output);
 }
 
 // Draws, or keeps the outputs if the mask has no bits.
@@ -414,6 +436,15 @@ void CpuBackend::Advance(const Run& run) {
     ++progress.samples;
     progress.next_token = record.token;
     progress.ended = record.stopped || record.non_finite;
+  }
+}
+
+void CpuBackend::GuessNext() {
+  if (!predictor_) return;
+  predictor_->Guess(&team_, shared_.get(), plan_.shared_rows());
+  for (const Progress& progress : progress_) {
+    if (progress.predicted < 0 || progress.record < 0) continue;
+    records_[size_t(progress.record)].guesses = std::move(predictor_->guesses(progress.predicted));
   }
 }
 
@@ -466,6 +497,17 @@ std::string NumericsId(const WeightFacts& weights, const WeightChoice& asked, co
                       model.config().state().attention ? CacheNumerics(cache) : "");
 }
 
+// The most guesses of a row: each reads the head's weights.
+constexpr int kMostGuesses = 4;
+
+// 0: the model has no predictor, or drafts do not pay for it, as rows read experts of their own.
+int MostGuesses(const Model& model, const CpuBackendOptions& options) {
+  const auto* const block = std::get_if<BlockConfig>(&model.config().network);
+  const bool has = block != nullptr && block->kind->mixer == Mixer::kDelta && block->kind->hybrid &&
+                   model.tensors().Find("mtp.fc.weight") != nullptr;
+  return has && !block->experts ? std::min(options.max_drafts, kMostGuesses) : 0;
+}
+
 }  // namespace
 
 size_t CpuMatrixBytes(const Backend& backend) {
@@ -474,8 +516,10 @@ size_t CpuMatrixBytes(const Backend& backend) {
 
 absl::StatusOr<BackendLimits> PlanCpuBackend(const Model& model, const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
-  RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan, PackedWeights::Plan(model, options.weights));
   BackendLimits limits;
+  limits.drafts.guesses = MostGuesses(model, options);
+  RIVULET_ASSIGN_OR_RETURN(const WeightPlan plan,
+                           PackedWeights::Plan(model, options.weights, limits.drafts.guesses > 0));
   limits.weight_bytes = plan.facts.bytes;
   HostMemory memory = ReadHostMemory();
   memory.available -= static_cast<int64_t>(plan.facts.bytes);  // which a start has loaded by now
@@ -493,9 +537,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                      "backend cpu needs a CPU with AVX2 and FMA, which this one lacks",
                      {"BACKEND_ABSENT", "backend", {}});
   }
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuNetwork> network,
-                           CpuNetwork::Load(*model, options.weights, options.cache));
   BackendLimits limits;
+  limits.drafts.guesses = MostGuesses(*model, options);
+  RIVULET_ASSIGN_OR_RETURN(
+      std::unique_ptr<CpuNetwork> network,
+      CpuNetwork::Load(*model, options.weights, options.cache, limits.drafts.guesses > 0));
   limits.weight_bytes = network->weights().bytes;
   RIVULET_RETURN_IF_ERROR(
       PlanCpuMemory(options, model->config().WithCache(options.cache), ReadHostMemory(), &limits));

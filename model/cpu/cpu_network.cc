@@ -180,13 +180,14 @@ void PostNormLayer(CpuPass& p, const LayerWeights& layer, int index) {
   p.Wait();
 }
 
-// Head outputs of the rows with outputs.
-void Head(CpuPass& p) {
+// Head outputs of the rows with outputs. `norm`: before the head.
+void Head(CpuPass& p, const NormWeights& norm) {
   if (p.rows == 0) return;
-  if (!p.weights.final_norm.weight.empty()) {
-    Norm(p, p.weights.final_norm, p.x, p.x);
+  if (!norm.weight.empty()) {
+    Norm(p, norm, p.x, p.x);
     p.Wait();
   }
+  if (p.thread == 0) p.a.scratch.head_rows = p.x;
   if (p.weights.transform.packed.panels != nullptr) {
     p.Product(p.weights.transform, p.x.data, p.x.ld, p.a.h.data, p.a.h.ld, p.rows,
               kernels::Epilogue::kGelu);
@@ -379,6 +380,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const PackedWeights& weight
       {&scratch.experts.ffn, columns.ffn},
       {&scratch.experts.latent, columns.latent},
       {&scratch.experts.latent_sum, columns.latent},
+      {&scratch.pairs, weights.predictor == nullptr ? 0 : PaddedColumns(2 * c.hidden_size)},
       {&kept_x, hidden},
       {&kept_o, encoder == nullptr ? 0 : values},
       {&outputs, PaddedColumns(c.output_size())}};
@@ -426,13 +428,17 @@ CpuNetwork::CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
       parts_(config.WithCache(cache).state()),
       state_(std::holds_alternative<BlockConfig>(config.network) ? BlockState(parts_)
                                                                  : BlockState()),
-      weights_(std::move(weights)) {}
+      weights_(std::move(weights)),
+      predictor_parts_(weights_->predictor == nullptr
+                           ? std::nullopt
+                           : std::optional(StateParts(*parts_.attention))) {}
 
 absl::StatusOr<std::unique_ptr<CpuNetwork>> CpuNetwork::Load(const Model& model,
                                                              const WeightChoice& choice,
-                                                             kernels::CacheType cache) {
+                                                             kernels::CacheType cache,
+                                                             bool predict) {
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const PackedWeights> weights,
-                           PackedWeights::Load(model, choice));
+                           PackedWeights::Load(model, choice, predict));
   return std::unique_ptr<CpuNetwork>(new CpuNetwork(model.config(), cache, std::move(weights)));
 }
 
@@ -458,7 +464,31 @@ void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activat
     encoder != nullptr ? PostNormLayer(pass, layer, i) : PreNormLayer(pass, layer, i);
   }
   if (encoder == nullptr) pass.KeepOutputRows();
-  Head(pass);
+  Head(pass, weights_->final_norm);
+}
+
+void CpuNetwork::Predict(std::span<const CpuSegment> piece, const float* hidden,
+                         CpuActivations& activations, int thread, int threads,
+                         SpinBarrier& barrier) const {
+  CpuPass pass{config_,       nullptr,      state_, *predictor_parts_, *weights_, weights_->columns,
+               piece,         activations,  thread, threads,           barrier,   TokenRows(piece),
+               activations.x, activations.o};
+  const PredictorWeights& own = *weights_->predictor;
+  const auto n = size_t(config_.hidden_size);
+  const CpuArray first = activations.scratch.pairs, second = {first.data + n, first.ld};
+  FindAngles(pass);
+  pass.ForEachToken([&](int row, int32_t token, int64_t) {
+    kernels::UnpackColumn(weights_->embedding.packed, token, first.row(row));
+    std::copy_n(hidden + size_t(row) * n, n, second.row(row));
+  });
+  Norm(pass, own.embedding_norm, first, first);
+  Norm(pass, own.hidden_norm, second, second);
+  pass.Wait();
+  pass.Product(own.fc, first.data, first.ld, pass.x.data, pass.x.ld, pass.rows);
+  pass.Wait();
+  PreNormLayer(pass, own.layer, 0);
+  pass.KeepOutputRows();
+  Head(pass, own.norm);
 }
 
 }  // namespace rivulet

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -70,6 +71,9 @@ struct CpuScratch {
   // For hybrids with fewer heads of keys than threads: SharedPartFloats for each head of a step
   // that has fewer heads than threads.
   AlignedBuffer parts;
+  // The rows that the head read in the last pass, one for each output row; and of Predict, two rows
+  // of the hidden size side by side.
+  CpuArray head_rows, pairs;
   // Bytes of matrices that products have read since the start, those of experts not counted.
   size_t matrix_bytes = 0;
 };
@@ -120,12 +124,15 @@ class CpuActivations {
 // Thread: const; passes with different activations and states may run at once.
 class CpuNetwork {
  public:
-  // Reads and packs the weights; the network borrows model.config(). Errors: PackedWeights::Load's.
+  // Reads and packs the weights; the network borrows model.config(). `predict`: and those of the
+  // predictor. Errors: PackedWeights::Load's.
   static absl::StatusOr<std::unique_ptr<CpuNetwork>> Load(const Model& model,
                                                           const WeightChoice& choice,
-                                                          kernels::CacheType cache);
+                                                          kernels::CacheType cache,
+                                                          bool predict = false);
 
   const WeightFacts& weights() const { return weights_->facts; }
+  StateSize state_size() const { return parts_.size(); }
   // Passes count the rows of experts there. Call it before the first pass.
   void CountExperts(std::shared_ptr<ExpertLoad> load) { expert_load_ = std::move(load); }
   // PackedWeights::initial_state.
@@ -140,6 +147,13 @@ class CpuNetwork {
   void Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread, int threads,
             SpinBarrier& barrier) const;
 
+  // What a segment of Predict has as its state; nullopt: there is no predictor (PredictorWeights).
+  const std::optional<StateParts>& predictor_parts() const { return predictor_parts_; }
+  // The same for the predictor. `hidden` [token rows, hidden_size]: for each token of the piece the
+  // row that the head read before it was drawn. Positions count the tokens in the segment's state.
+  void Predict(std::span<const CpuSegment> piece, const float* hidden, CpuActivations& activations,
+               int thread, int threads, SpinBarrier& barrier) const;
+
  private:
   CpuNetwork(const ModelConfig& config, kernels::CacheType cache,
              std::unique_ptr<const PackedWeights> weights);
@@ -148,6 +162,7 @@ class CpuNetwork {
   const StateParts parts_;
   const BlockState state_;  // of the family
   const std::unique_ptr<const PackedWeights> weights_;
+  const std::optional<StateParts> predictor_parts_;
   std::shared_ptr<ExpertLoad> expert_load_;  // null: nothing is counted
 };
 

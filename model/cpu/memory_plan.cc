@@ -46,20 +46,26 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
                            const HostMemory& memory, BackendLimits* limits) {
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
   const size_t weight_bytes = limits->weight_bytes;
-  const size_t replay_bytes = limits->drafts.bytes = ReplayBytes(options, config);
-  const int64_t left =
+  size_t& draft_bytes = limits->drafts.bytes = ReplayBytes(options, config);
+  int64_t left =
       std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available) -
-      int64_t(replay_bytes);
+      int64_t(draft_bytes);
   limits->state = config.state().size();
   RIVULET_ASSIGN_OR_RETURN(limits->context, ChooseCpuContext(options, config, left, whole));
   limits->contexts = SlotsByContext({left, limits->state, LongestContext(config), whole});
+  if (limits->drafts.guesses > 0) {  // the predictor's keys and values
+    const size_t keys = size_t(options.speculating_rows) *
+                        StateParts(*config.state().attention).size().At(limits->context);
+    draft_bytes += keys;
+    left -= int64_t(keys);
+  }
   const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
   SlotChoice choice = {options.num_slots.value_or(0), "as set"};
   if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);
   limits->num_slots = choice.num_slots;
   limits->slots_choice = std::move(choice.words);
   const auto total = size_t(memory.total);
-  const size_t others = weight_bytes + replay_bytes;
+  const size_t others = weight_bytes + draft_bytes;
   const double needed = double(others) + double(slot_bytes) * (choice.num_slots + 1.0);
   if (needed <= double(total)) return absl::OkStatus();
   const size_t fit = total > others ? (total - others) / slot_bytes : 0;
@@ -67,9 +73,9 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
       limits->context == 0
           ? ""
           : absl::StrCat(", each with room for a context of ", limits->context, " tokens,");
-  const std::string drafts = replay_bytes == 0
+  const std::string drafts = draft_bytes == 0
                                  ? ""
-                                 : absl::StrCat(replay_bytes, " bytes for ",
+                                 : absl::StrCat(draft_bytes, " bytes for ",
                                                 options.speculating_rows, " rows with drafts, ");
   return CpuOutOfMemory(absl::StrCat("weights of ", weight_bytes,
                                      drafts.empty() ? " bytes and " : " bytes, ", drafts,

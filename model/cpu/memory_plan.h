@@ -22,8 +22,9 @@ absl::StatusOr<int64_t> ChooseCpuContext(const CpuBackendOptions& options,
                                          const ModelConfig& config, int64_t left_bytes,
                                          const std::string& whole);
 
-// Sets context and slots in `limits`, from the options or else by memory (model/slot_choice.h).
-// Reads limits->weight_bytes. Errors: CpuOutOfMemory; those of ChooseCpuContext. Thread: any.
+// Sets context, slots and drafts.bytes in `limits`, from the options or else by memory
+// (model/slot_choice.h). Reads weight_bytes and drafts.guesses. Errors: CpuOutOfMemory; those of
+// ChooseCpuContext. Thread: any.
 absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& config,
                            const HostMemory& memory, BackendLimits* limits);
 

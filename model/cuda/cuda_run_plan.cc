@@ -19,7 +19,8 @@ absl::Status CheckRow(const RunRow& row, int num_steps, const BackendLimits& lim
   if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
     return absl::InternalError("a row feeds at least one token, and has all targets or none");
   }
-  if (row.drafts != 0) return absl::InternalError("this backend checks no drafts");
+  if (row.drafts != 0 || row.guesses != 0)
+    return absl::InternalError("this backend checks no drafts");
   if (row.position < 0 || (row.sample && row.max_samples < 1)) {
     return absl::InternalError(
         absl::StrCat("position ", row.position, ", max_samples ", row.max_samples));

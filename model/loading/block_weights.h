@@ -85,6 +85,6 @@ absl::Status ReadMamba2Mixer(TensorPacker* reader, const std::string& mixer, Lay
                              InputColumns* columns);
 
 // Of BlockKind::hybrid: all tensors.
-absl::Status ReadHybrid(TensorPacker* reader, PackedWeights* weights);
+absl::Status ReadHybrid(TensorPacker* reader, bool predict, PackedWeights* weights);
 
 }  // namespace rivulet

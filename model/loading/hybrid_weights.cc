@@ -102,9 +102,14 @@ class HybridReader {
                                                                         : names_.prefix) {}
 
   absl::Status ReadEnds();
-  absl::Status ReadLayer(int index, LayerWeights* layer);
+  absl::Status ReadLayer(int index, LayerWeights* layer) {
+    return ReadLayer(absl::StrCat(prefix_, "layers.", index, "."),
+                     config_.block().layers[size_t(index)], layer);
+  }
+  absl::Status ReadPredictor();
 
  private:
+  absl::Status ReadLayer(const std::string& name, const LayerParts& parts, LayerWeights* layer);
   absl::Status ReadNorm(const std::string& name, int size, std::vector<float>* weight);
   absl::Status ReadMixer(const std::string& layer_name, LayerWeights* layer);
   absl::Status ReadDelta(const std::string& mixer, LayerWeights* layer);
@@ -252,10 +257,9 @@ absl::Status HybridReader::ReadMixer(const std::string& layer_name, LayerWeights
   }
 }
 
-absl::Status HybridReader::ReadLayer(int index, LayerWeights* layer) {
-  const std::string name = absl::StrCat(prefix_, "layers.", index, ".");
+absl::Status HybridReader::ReadLayer(const std::string& name, const LayerParts& parts,
+                                     LayerWeights* layer) {
   const int hidden = config_.hidden_size;
-  const LayerParts& parts = config_.block().layers[size_t(index)];
   const bool beside = parts.recurrent && parts.attends;
   if (parts.mixes()) {
     RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm1, hidden, &layer->norm1.weight));
@@ -270,6 +274,22 @@ absl::Status HybridReader::ReadLayer(int index, LayerWeights* layer) {
   RIVULET_RETURN_IF_ERROR(ReadNorm(name + names_.norm2, hidden, &layer->norm2.weight));
   if (parts.ffn == FeedForward::kExperts) return ReadExperts(reader_, name, names_.experts, layer);
   return ReadFfn(reader_, name, names_.ffn, config_.ffn_size, layer);
+}
+
+absl::Status HybridReader::ReadPredictor() {
+  if (!reader_->Has("mtp.fc.weight")) return absl::OkStatus();
+  const int hidden = config_.hidden_size;
+  auto own = std::make_unique<PredictorWeights>();
+  RIVULET_RETURN_IF_ERROR(
+      ReadNorm("mtp.pre_fc_norm_embedding", hidden, &own->embedding_norm.weight));
+  RIVULET_RETURN_IF_ERROR(ReadNorm("mtp.pre_fc_norm_hidden", hidden, &own->hidden_norm.weight));
+  RIVULET_RETURN_IF_ERROR(reader_->Matrix({{"mtp.fc.weight", hidden}}, 2 * hidden, &own->fc));
+  const LayerParts parts = {
+      .recurrent = false, .attends = true, .ffn = config_.block().layers.back().ffn};
+  RIVULET_RETURN_IF_ERROR(ReadLayer("mtp.layers.0.", parts, &own->layer));
+  RIVULET_RETURN_IF_ERROR(ReadNorm("mtp.norm", hidden, &own->norm.weight));
+  weights_->predictor = std::move(own);
+  return absl::OkStatus();
 }
 
 // Embedding, final norm and head.
@@ -287,14 +307,14 @@ absl::Status HybridReader::ReadEnds() {
 
 }  // namespace
 
-absl::Status ReadHybrid(TensorPacker* reader, PackedWeights* weights) {
+absl::Status ReadHybrid(TensorPacker* reader, bool predict, PackedWeights* weights) {
   HybridReader hybrid(reader, weights);
   RIVULET_RETURN_IF_ERROR(hybrid.ReadEnds());
   weights->layers.resize(size_t(reader->config.num_layers));
   for (int i = 0; i < reader->config.num_layers; ++i) {
     RIVULET_RETURN_IF_ERROR(hybrid.ReadLayer(i, &weights->layers[size_t(i)]));
   }
-  return absl::OkStatus();
+  return predict ? hybrid.ReadPredictor() : absl::OkStatus();
 }
 
 }  // namespace rivulet

@@ -388,12 +388,12 @@ absl::Status ReadEnds(TensorPacker* reader, PackedWeights* weights) {
                         MatrixUse::kEnd);
 }
 
-absl::Status ReadAll(TensorPacker* reader, PackedWeights* weights) {
+absl::Status ReadAll(TensorPacker* reader, bool predict, PackedWeights* weights) {
   if (std::holds_alternative<EncoderConfig>(reader->config.network)) {
     RIVULET_RETURN_IF_ERROR(ReadEncoderWeights(reader, weights));
   } else {
     if (reader->kind().hybrid) {
-      RIVULET_RETURN_IF_ERROR(ReadHybrid(reader, weights));
+      RIVULET_RETURN_IF_ERROR(ReadHybrid(reader, predict, weights));
     } else {
       RIVULET_RETURN_IF_ERROR(ReadEnds(reader, weights));
       RIVULET_RETURN_IF_ERROR(ReadLayers(reader, weights));
@@ -466,19 +466,21 @@ const std::string& MatrixWeights::TensorOf(int n) const {
 }
 
 absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Load(const Model& model,
-                                                                   const WeightChoice& choice) {
+                                                                   const WeightChoice& choice,
+                                                                   bool predict) {
   auto weights = std::make_unique<PackedWeights>();
   TensorPacker reader(model.tensors(), model.config(), choice, &weights->facts);
-  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, predict, weights.get()));
   CountProducts(model.config(), weights.get());
   return weights;
 }
 
-absl::StatusOr<WeightPlan> PackedWeights::Plan(const Model& model, const WeightChoice& choice) {
+absl::StatusOr<WeightPlan> PackedWeights::Plan(const Model& model, const WeightChoice& choice,
+                                               bool predict) {
   PackedWeights weights;
   TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
                       TensorPacker::Mode::kMeasure);
-  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, predict, &weights));
   CountProducts(model.config(), &weights);
   return WeightPlan{weights.facts, IdleParameters(model.config()), reader.packed()};
 }

@@ -124,6 +124,16 @@ struct LayerWeights {
   std::unique_ptr<LayerWeights> beside;
 };
 
+// The head that guesses the token after the next one, `mtp.*` of Qwen3.5 (multi-token prediction
+// [DeepSeek-V3, 2.2; docs/models.md]). h_t is the row that the model's head reads, x the tokens:
+//   u = fc [ norm(x_(t+1)'s row of the embedding) | norm(h_t) ],  g = norm(layer(u));
+// the model's head makes logits of x_(t+2) from g. The layer has attention over its own keys.
+struct PredictorWeights {
+  NormWeights embedding_norm, hidden_norm, norm;
+  MatrixWeights fc;  // 2 hidden -> hidden
+  LayerWeights layer;
+};
+
 // Rows of a tensor [of, k] that become rows of a matrix.
 struct TensorRows {
   std::string name;
@@ -158,6 +168,7 @@ struct PackedWeights {
   int64_t position_rows = 0;
   kernels::FeatureMapArgs feature_map;  // of kind "linear", without omega
   std::vector<LayerWeights> layers;
+  std::unique_ptr<PredictorWeights> predictor;  // null: there is none, or it was not asked for
   NormWeights final_norm;
   // Before the head, of kinds "linear" and "softmax": x = norm(gelu(linear(x))). Often empty.
   MatrixWeights transform;
@@ -175,15 +186,18 @@ struct PackedWeights {
   // The matrix of the head.
   const MatrixWeights& Head() const { return head.packed.n == 0 ? embedding : head; }
 
-  // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that the
-  // configuration demands. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
+  // Reads and packs; with `predict` also the predictor, if there is one. Every tensor of the
+  // checkpoint must be used or skipped (IsSkippedTensor), and have the shape that the configuration
+  // demands. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
   // expected, named), INVALID_ARGUMENT (a weight too large for its type, named),
   // RESOURCE_EXHAUSTED (memory).
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Load(const Model& model,
-                                                             const WeightChoice& choice);
+                                                             const WeightChoice& choice,
+                                                             bool predict = false);
   // The bytes and matrices that Load would keep; fails like Load for tensors that are missing,
   // misshapen or not expected. Reads no weight.
-  static absl::StatusOr<WeightPlan> Plan(const Model& model, const WeightChoice& choice);
+  static absl::StatusOr<WeightPlan> Plan(const Model& model, const WeightChoice& choice,
+                                         bool predict = false);
 };
 
 // The choice for a backend that cannot multiply integers: the types of the file, with integers in

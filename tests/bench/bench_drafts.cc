@@ -144,9 +144,10 @@ double Median(std::vector<double> values) {
 }
 
 // Seconds of a step of `rows` sessions.
-double StepSeconds(Backend* backend, const ModelConfig& config, int rows) {
+double StepSeconds(Backend* backend, const ModelConfig& config, int rows, int guesses = 0) {
   constexpr int kSteps = 8;
   bench::Generation generation(backend, config, rows, 1);
+  generation.guesses = guesses;
   generation.Run();
   const double begin = Seconds();
   for (int i = 0; i < kSteps; ++i) generation.Run();
@@ -176,6 +177,16 @@ void Measure(const Flags& flags, Backend* backend, const ModelConfig& config, do
   std::printf("p %.2f: E %.2f, c %.2f, rate %.2f, of E / c %.2f; without %.2f ms a token\n", right,
               tokens, cost, ratio, ratio * cost / tokens, Median(lone) * 1e3);
   std::fflush(stdout);
+}
+
+// What a guess of the backend costs beside a step.
+void MeasureGuess(const Flags& flags, Backend* backend, const ModelConfig& config) {
+  std::vector<double> costs;
+  for (int round = 0; round < flags.rounds; ++round) {
+    const double step = StepSeconds(backend, config, 1);
+    costs.push_back(StepSeconds(backend, config, 1, /*guesses=*/1) / step - 1);
+  }
+  std::printf("a guess of the model's own head: %.2f of a step\n", Median(costs));
 }
 
 bool Apply(const char* argument, Flags* flags) {
@@ -233,5 +244,6 @@ int main(int argc, char** argv) {
   for (const double right : flags.right) {
     Measure(flags, backend.get(), model->config(), right, &policy);
   }
+  if (policy.limits.drafts.guesses > 0) MeasureGuess(flags, backend.get(), model->config());
   return 0;
 }

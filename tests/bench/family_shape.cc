@@ -159,22 +159,30 @@ void AddAttention(const std::string& attn, const Qwen35Shape& shape, Tensors* te
 
 std::vector<Tensor> TensorsOf(const Qwen35Shape& shape) {
   Tensors tensors;
-  tensors.Matrix("model.embed_tokens", shape.vocab, shape.hidden);
-  for (int i = 0; i < shape.layers; ++i) {
-    const std::string prefix = absl::StrCat("model.layers.", i, ".");
-    // The norms add 1 to their weights.
-    tensors.Vector(prefix + "input_layernorm.weight", {shape.hidden}, -0.1f, 0.1f);
-    tensors.Vector(prefix + "post_attention_layernorm.weight", {shape.hidden}, -0.1f, 0.1f);
-    if (i % shape.attention_every == shape.attention_every - 1) {
-      AddAttention(prefix + "self_attn.", shape, &tensors);
-    } else {
-      AddDelta(prefix + "linear_attn.", shape, &tensors);
-    }
+  // The norms add 1 to their weights.
+  const auto add_norm = [&](const std::string& name) {
+    tensors.Vector(name + ".weight", {shape.hidden}, -0.1f, 0.1f);
+  };
+  const auto add_layer = [&](const std::string& prefix, bool attends) {
+    add_norm(prefix + "input_layernorm");
+    add_norm(prefix + "post_attention_layernorm");
+    attends ? AddAttention(prefix + "self_attn.", shape, &tensors)
+            : AddDelta(prefix + "linear_attn.", shape, &tensors);
     tensors.Matrix(prefix + "mlp.gate_proj", shape.ffn, shape.hidden);
     tensors.Matrix(prefix + "mlp.up_proj", shape.ffn, shape.hidden);
     tensors.Matrix(prefix + "mlp.down_proj", shape.hidden, shape.ffn);
+  };
+  tensors.Matrix("model.embed_tokens", shape.vocab, shape.hidden);
+  for (int i = 0; i < shape.layers; ++i) {
+    add_layer(absl::StrCat("model.layers.", i, "."),
+              i % shape.attention_every == shape.attention_every - 1);
   }
-  tensors.Vector("model.norm.weight", {shape.hidden}, -0.1f, 0.1f);
+  add_norm("model.norm");
+  tensors.Matrix("mtp.fc", shape.hidden, 2 * shape.hidden);
+  for (const char* name : {"mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"}) {
+    add_norm(name);
+  }
+  add_layer("mtp.layers.0.", /*attends=*/true);
   return tensors.list;
 }
 

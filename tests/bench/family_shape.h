@@ -32,7 +32,8 @@ struct GraniteShape {
 };
 
 // Qwen3.5: layers of the gated delta rule (heads of 128 columns), and between them layers of gated
-// attention (heads of 256 columns); the head tied to the embedding.
+// attention (heads of 256 columns); the head tied to the embedding; a layer of multi-token
+// prediction.
 struct Qwen35Shape {
   int hidden = 0, layers = 0, vocab = 248320;
   int attention_every = 4;  // every 4th layer is attention

@@ -86,6 +86,7 @@ void Generation::Submit() {
     row.tokens = {&tokens_[i], 1};
     row.sample = true;
     row.max_samples = run_.num_steps;
+    row.guesses = guesses;
   }
   records_.clear();
   Require(backend_->Submit(run_));

@@ -36,6 +36,7 @@ class Generation {
 
   const std::vector<Record>& records() const { return records_; }  // of the last run
   int64_t position() const { return position_; }                   // tokens fed to each session
+  int guesses = 0;                                                 // RunRow::guesses
 
  private:
   Backend* backend_;

@@ -213,7 +213,7 @@ TEST_P(DraftsTest, DrawsAndStatesAreThoseOfSingleSteps) {
 std::vector<std::string> Models() {
   std::vector<std::string> found;
   for (const char* folder :
-       {"family", "gguf", "hybrid", "llama_cpp", "molformer", "models", "softmax"}) {
+       {"family", "gguf", "hybrid", "llama_cpp", "molformer", "models", "mtp", "softmax"}) {
     const std::string path = SourcePath(std::string("tests/conformance/") + folder);
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
       if (!std::filesystem::exists(entry.path() / "golden.json")) continue;

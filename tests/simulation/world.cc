@@ -37,6 +37,7 @@ void DrawBackend(Choices* choices, World* world) {
   if (choices->OneIn(2)) {
     limits.drafts.most = choices->Between(1, 5);
     limits.drafts.rows = choices->Between(1, limits.num_slots);
+    limits.drafts.guesses = choices->Between(0, limits.drafts.most);
   }
   limits.bytes_per_slot = world->config.state_layout().bytes_per_slot();
   if (choices->OneIn(2)) {

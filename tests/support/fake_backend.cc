@@ -312,6 +312,10 @@ absl::Status FakeBackend::CheckRow(const RunRow& row) {
                      !row.outputs.empty() || !slot.history.count)) {
     return fail("a row that has drafts");
   }
+  if (row.guesses < 0 || row.guesses > limits.drafts.guesses ||
+      (row.guesses > 0 && (!row.sample || run_.num_steps > 1))) {
+    return fail("guesses");
+  }
   if (!row.draft_masks.empty() && row.draft_masks.size() != drafts) return fail("draft masks");
   if (row.sample && (row.max_samples < 1 || !slot.has_sampler)) return fail("cannot sample");
   if (!row.targets.empty() && row.targets.size() != row.tokens.size()) return fail("targets");
@@ -407,6 +411,21 @@ void FakeBackend::FirstStep(int index, const RunRow& row) {
   left_[static_cast<size_t>(index)] = once ? 1 : row.max_samples;
   Draw(index, row.mask);
   DrawDrafts(index, row);
+  Guess(row);
+}
+
+// The draws that follow, a third of them wrong.
+void FakeBackend::Guess(const RunRow& row) {
+  Record& last = records_.back();
+  if (last.late || last.stopped || last.non_finite) return;
+  FakeHistory history = state(row.slot).history;
+  int32_t token = last.token;
+  for (int i = 0; i < row.guesses; ++i) {
+    history.Feed(token, true);
+    token = FakeDraw(config_, options_.script, history, state(row.slot).sampler);
+    if (history.hash % 3 == 0) token = (token + 1) % config_.num_output_tokens();
+    last.guesses.push_back(token);
+  }
 }
 
 void FakeBackend::DrawDrafts(int index, const RunRow& row) {

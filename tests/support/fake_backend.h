@@ -164,6 +164,7 @@ class FakeBackend final : public Backend {
   void FirstStep(int index, const RunRow& row);
   void Draw(int index, const TokenMask* mask);
   void DrawDrafts(int index, const RunRow& row);
+  void Guess(const RunRow& row);
   SlotState& state(Slot slot) { return slots_[static_cast<size_t>(slot)]; }
 
   const ModelConfig config_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/loop/current_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -63,6 +64,12 @@ void CurrentRun::PlanDrafts() {
   drafts_.resize(plan_.rows.size());
 }
 
+int CurrentRun::PlanGuesses() const {
+  if (draft_views_.size() != 1) return 0;
+  return rivulet::PlanGuesses(draft_views_[0], costs_, 1 + drafts_[0],
+                              backend_->limits().drafts.guesses, number_);
+}
+
 void CurrentRun::FillRows() {
   size_t total = 0;
   for (size_t i = 0; i < plan_.rows.size(); ++i) {
@@ -81,7 +88,8 @@ void CurrentRun::FillRows() {
     sequence->row = static_cast<int>(i);
     sequence->last_served = number_;
     row_sequences_.push_back(sequence);
-    sequence->FillRow(planned.tokens, drafts_[i], plan_.num_steps, &tokens_, &run_.rows[i]);
+    sequence->FillRow({planned.tokens, drafts_[i], PlanGuesses(), plan_.num_steps}, &tokens_,
+                      &run_.rows[i]);
     const bool given = views_[static_cast<size_t>(planned.sequence)].prefill_tokens > 0;
     if (given) fed_ += planned.tokens;
     drafted_ += run_.rows[i].drafts;
@@ -123,7 +131,12 @@ std::span<Sequence* const> CurrentRun::GiveRecords() {
 
 void CurrentRun::NoteTime(absl::Duration time) {
   if (draft_views_.empty()) return;
-  costs_.Note(static_cast<int>(tokens_.size()), absl::ToDoubleSeconds(time));
+  const auto fed = static_cast<int>(tokens_.size());
+  const double seconds = absl::ToDoubleSeconds(time);
+  const int guesses = run_.rows[0].guesses;
+  if (guesses == 0) return costs_.Note(fed, seconds);
+  const std::optional<double> pass = costs_.At(fed);
+  if (pass) costs_.NoteGuess(std::max(0.0, seconds - *pass) / guesses);
 }
 
 void CurrentRun::BackOff() {

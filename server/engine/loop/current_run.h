@@ -61,6 +61,8 @@ class CurrentRun {
  private:
   void Collect(std::span<Sequence* const> holders, absl::Time now);
   void PlanDrafts();
+  // Of the row, if it is alone.
+  int PlanGuesses() const;
   void FillRows();
 
   Backend* const backend_;

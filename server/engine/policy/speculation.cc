@@ -11,7 +11,7 @@ namespace {
 constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125;
 constexpr double kMostSlowdown = 1.1;  // of other rows
 constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay whatever it costs
-constexpr uint64_t kProbeEvery = 16, kPlainEvery = 64;
+constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kPlainEvery = 64;
 
 // Gives one more draft to the row that gains most by it; -1: no row can use one.
 int BestRow(std::span<const DraftView> rows, std::span<const int> drafts, int speculating_rows) {
@@ -43,6 +43,10 @@ void PassCosts::Note(int rows, double seconds) {
   if (means_.size() <= static_cast<size_t>(rows)) means_.resize(static_cast<size_t>(rows) + 1, -1);
   double& mean = means_[static_cast<size_t>(rows)];
   mean = mean < 0 ? seconds : mean + kCostWeight * (seconds - mean);
+}
+
+void PassCosts::NoteGuess(double seconds) {
+  guess_ = guess_ ? *guess_ + kCostWeight * (seconds - *guess_) : seconds;
 }
 
 std::optional<double> PassCosts::At(int rows) const {
@@ -91,6 +95,25 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     ++count;
     ++fed;
   }
+}
+
+int PlanGuesses(const DraftView& row, const PassCosts& costs, int fed, int most, uint64_t run) {
+  most = std::min(most, row.wanted.most);
+  const std::optional<double> alone = costs.At(1);
+  if (most <= 0 || !alone || !costs.Measured(fed) || run % kPlainEvery == 0) return 0;
+  if (!row.wanted.adaptive) return most;
+  if (!costs.guess()) return 1;
+  int best = 0;
+  double tokens = 1, most_rate = 1 / *alone, gain = 1;
+  for (int count = 1; count <= most; ++count) {
+    gain *= row.wanted.rate;
+    tokens += gain;
+    const std::optional<double> pass = costs.At(1 + count);
+    const double rate = tokens / (pass.value_or(*alone) + count * *costs.guess());
+    if (rate > most_rate) best = count;
+    most_rate = std::max(most_rate, rate);
+  }
+  return best == 0 && run % kProbeGuessEvery == 0 ? 1 : best;
 }
 
 }  // namespace rivulet

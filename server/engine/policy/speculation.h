@@ -45,8 +45,12 @@ class PassCosts {
   }
   // nullopt: neither these rows nor more were measured.
   std::optional<double> At(int rows) const;
+  // Of a guess of the backend behind a pass, likewise.
+  void NoteGuess(double seconds);
+  std::optional<double> guess() const { return guess_; }
 
  private:
+  std::optional<double> guess_;
   std::vector<double> means_;  // [rows]; below 0: not measured
 };
 
@@ -56,6 +60,13 @@ struct DraftView {
   bool adaptive = true;    // false: it gets `most`, whether that pays or not
   double rate = 0;         // DraftAcceptance
   bool was_right = false;  // likewise
+  // The drafts that the backend may guess for its next row, and how often such are right; adaptive:
+  // as many as pay.
+  struct {
+    int most = 0;
+    double rate = 0;
+    bool adaptive = true;
+  } wanted = {};
 };
 
 // Fills `drafts` [rows]; none, until a pass of so many rows without drafts was measured. `run` is
@@ -63,5 +74,9 @@ struct DraftView {
 // run has none, so that a change is noticed.
 void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
                 const BackendLimits& limits, uint64_t run, std::vector<int>* drafts);
+
+// How many guesses to ask for behind a row that is alone in its run, which has `fed` token rows:
+// those that pay as the next run's drafts. None where the run without them is to be measured.
+int PlanGuesses(const DraftView& row, const PassCosts& costs, int fed, int most, uint64_t run);
 
 }  // namespace rivulet

@@ -24,15 +24,27 @@ void Drafter::Learn(std::span<const int32_t> given) {
 }
 
 void Drafter::OnDrawn(int32_t token) {
+  guesses_.clear();
   if (!complete_) return drawn_.push_back(token);
   index_.Push(token);
   index_.Search();
 }
 
 DraftView Drafter::View(int64_t most) const {
-  if (!complete_ || !index_.found()) most = 0;
   if (asked_.drafts) most = std::min<int64_t>(most, *asked_.drafts);
-  return {static_cast<int>(most), !asked_.drafts, acceptance_.rate(), acceptance_.was_right()};
+  const DraftAcceptance& own = acceptance_[source()];
+  DraftView view = {static_cast<int>(most), !asked_.drafts, own.rate(), own.was_right()};
+  if (source() == kLookup) return view;
+  view.wanted = {view.most, own.rate(), view.adaptive};
+  view.adaptive = false;  // the guesses that are here were asked for because they pay
+  view.most = std::min(view.most, static_cast<int>(guesses_.size()));
+  return view;
+}
+
+void Drafter::AddDrafts(int most, std::vector<int32_t>* drafts) {
+  from_ = source();
+  if (from_ == kLookup) return index_.AddDrafts(most, drafts);
+  drafts->insert(drafts->end(), guesses_.begin(), guesses_.begin() + most);
 }
 
 }  // namespace rivulet

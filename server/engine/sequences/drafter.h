@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafter: guesses of the tokens that a sample draws next, and how often they were right lately.
+// Drafter: drafts of the tokens that a sample draws next, and how often they were right lately.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/backend.h"
@@ -25,12 +26,15 @@ class Drafter {
   void BeginRow(std::span<const int32_t> given);
   void OnDrawn(int32_t token);
 
+  // The backend's guesses of what follows the last drawn token; empty: it made none.
+  void OnGuesses(std::vector<int32_t> guesses) { guesses_ = std::move(guesses); }
+
   // What it can use, if at most `most` drafts are of use.
   DraftView View(int64_t most) const;
   // Appends up to `most` guesses.
-  void AddDrafts(int most, std::vector<int32_t>* drafts) const { index_.AddDrafts(most, drafts); }
+  void AddDrafts(int most, std::vector<int32_t>* drafts);
   // A pass has judged `drafted` drafts, of which the first `right` were right.
-  void Note(int drafted, int right) { acceptance_.Note(drafted, right); }
+  void Note(int drafted, int right) { acceptance_[from_].Note(drafted, right); }
 
   // The masks of the draws after the row's drafts, one for each.
   std::vector<const TokenMask*> masks;
@@ -46,7 +50,14 @@ class Drafter {
   size_t learned_ = 0;          // given tokens
   bool complete_ = false;       // all given tokens are learned
   std::vector<int32_t> drawn_;  // until then
-  DraftAcceptance acceptance_;
+  // From where the next drafts, and those of the row, come: where the tokens were before, if they
+  // were, else from the backend.
+  enum Source : size_t { kLookup, kBackend };
+  Source source() const { return complete_ && index_.found() ? kLookup : kBackend; }
+
+  std::vector<int32_t> guesses_;
+  Source from_ = kLookup;
+  DraftAcceptance acceptance_[2];  // [Source]
 };
 
 }  // namespace rivulet

@@ -393,8 +393,8 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   return sampler;
 }
 
-void SampleSequence::FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
-                             RunRow* run_row) {
+void SampleSequence::FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) {
+  int tokens = share.tokens;
   const size_t begin = buffer->size();
   constraint_.DropDrafts();
   if (drafter_) drafter_->BeginRow(generate_->given());
@@ -405,7 +405,8 @@ void SampleSequence::FillRow(int tokens, int drafts, int num_steps, TokenBuffer*
     buffer->push_back(next_.token);
     run_row->count_as_output = next_.is_output;
     run_row->sample = true;
-    if (drafts > 0) AddDrafts(drafts, buffer, run_row);
+    if (share.drafts > 0) AddDrafts(share.drafts, buffer, run_row);
+    run_row->guesses = share.guesses;
   } else {
     run_row->count_as_output = before_.is_output(cursor_);
     for (int i = 0; i < tokens; ++i) buffer->push_back(before_.token(cursor_++));
@@ -417,7 +418,7 @@ void SampleSequence::FillRow(int tokens, int drafts, int num_steps, TokenBuffer*
   if (run_row->sample) {
     run_row->mask = constraint_ ? constraint_.mask() : generate_->EndMaskAfter(drawn_);
     run_row->max_samples = static_cast<int>(
-        std::min<int64_t>(num_steps + run_row->drafts, generate_->max_new - drawn_));
+        std::min<int64_t>(share.steps + run_row->drafts, generate_->max_new - drawn_));
   }
   position_ += tokens;
   drawn_in_run_ = 0;
@@ -432,6 +433,7 @@ void SampleSequence::OnRecord(Record* record) {
   phase_ = Phase::kDecode;
   if (record->late && constraint_) return constraint_.OnLate();
   Write(record);
+  if (drafter_) drafter_->OnGuesses(std::move(record->guesses));
   if (!finished) constraint_.OnDrawn(next_.token);
 }
 

@@ -112,8 +112,7 @@ class SampleSequence final : public Sequence {
   bool runnable() const override { return phase_ != Phase::kWaitForFork && !constraint_.waits(); }
   SequenceView View() const override;
   std::optional<SlotSampler> Sampler() const override;
-  void FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
-               RunRow* run_row) override;
+  void FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
   bool TakeKnown(int64_t* forced) override;
   bool keeps_slot() const override { return constraint_.late(); }

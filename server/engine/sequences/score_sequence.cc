@@ -152,7 +152,8 @@ SequenceView ScoreSequence::View() const {
   return view;
 }
 
-void ScoreSequence::FillRow(int tokens, int, int, TokenBuffer*, RunRow* run_row) {
+void ScoreSequence::FillRow(const RowShare& share, TokenBuffer*, RunRow* run_row) {
+  const int tokens = share.tokens;
   const size_t begin = static_cast<size_t>(cursor_);
   const size_t count = static_cast<size_t>(tokens);
   run_row->slot = slot;

@@ -76,8 +76,7 @@ class ScoreSequence final : public Sequence {
   explicit ScoreSequence(Scoring* owner) : Sequence(owner), score_(owner) {}
 
   SequenceView View() const override;
-  void FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
-               RunRow* run_row) override;
+  void FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
   Next OnRunDone() override;
   Checkpoint start() const override { return score_->start; }

@@ -53,6 +53,14 @@ class TokenCounts {
   absl::flat_hash_map<int32_t, TokenCount> counts_;
 };
 
+// What a row does in a run.
+struct RowShare {
+  int tokens = 0;   // to feed
+  int drafts = 0;   // the most behind them
+  int guesses = 0;  // RunRow::guesses
+  int steps = 1;    // Run::num_steps
+};
+
 // Thread: the loop.
 class Sequence {
  public:
@@ -78,10 +86,8 @@ class Sequence {
   virtual SequenceView View() const = 0;
   // Null: this sequence never samples.
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
-  // Fills `row` to feed `tokens` tokens, and up to `drafts` drafts. `buffer` has room for them
-  // without reallocation.
-  virtual void FillRow(int tokens, int drafts, int num_steps, TokenBuffer* buffer,
-                       RunRow* run_row) = 0;
+  // `buffer` has room for tokens and drafts without reallocation.
+  virtual void FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) = 0;
   // The state that its slot begins with; `state` null: the empty state, or the state of
   // copies_from.
   virtual Checkpoint start() const { return {}; }

@@ -78,6 +78,20 @@ TEST_F(DraftsTest, ComeFromThePromptToo) {
   EXPECT_GT(usage_.accepted_tokens, 5) << "as many as pay, where nothing is specified";
 }
 
+TEST_F(DraftsTest, TheBackendGuessesWhereTheTokensAreNew) {
+  fake_.limits.drafts.guesses = 3;
+  GenerateSpec spec = Prompt({3, 1, 4}, 60);
+  spec.speculation.drafts = 4;
+  Generate(spec);
+  EXPECT_EQ(tokens_, Solo(spec));
+  EXPECT_GT(usage_.accepted_tokens, 20) << "two of three guesses are right";
+  EXPECT_EQ(runs_, 60 - usage_.accepted_tokens);
+  spec.speculation.drafts.reset();
+  Generate(spec);
+  EXPECT_EQ(tokens_, Solo(spec));
+  EXPECT_GT(usage_.accepted_tokens, 0);
+}
+
 TEST_F(DraftsTest, ThereAreNoneWhereTheyAreOff) {
   Generate(Predicted(10, 0));
   EXPECT_EQ(usage_.drafted_tokens, 0);

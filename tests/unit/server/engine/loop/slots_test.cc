@@ -43,7 +43,7 @@ class SlotsTest : public ::testing::Test {
     TokenBuffer buffer;
     buffer.reserve(1);
     sequence->token = token;
-    sequence->FillRow(1, 0, 1, &buffer, &run.rows.emplace_back());
+    sequence->FillRow({.tokens = 1}, &buffer, &run.rows.emplace_back());
     ASSERT_TRUE(backend_.Submit(run).ok());
     std::vector<Record> records;
     ASSERT_TRUE(*backend_.Poll(&records));

@@ -26,16 +26,15 @@ class StubSequence final : public Sequence {
     return view;
   }
   std::optional<SlotSampler> Sampler() const override { return sampler; }
-  void FillRow(int tokens, int /*drafts*/, int num_steps, TokenBuffer* buffer,
-               RunRow* run_row) override {
+  void FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) override {
     const size_t begin = buffer->size();
-    for (int i = 0; i < tokens; ++i) buffer->push_back(token);
+    for (int i = 0; i < share.tokens; ++i) buffer->push_back(token);
     run_row->slot = slot;
     run_row->position = position;
-    run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
+    run_row->tokens = std::span(*buffer).subspan(begin);
     run_row->sample = sample;
-    run_row->max_samples = sample ? num_steps : 0;
-    position += tokens;
+    run_row->max_samples = sample ? share.steps : 0;
+    position += share.tokens;
   }
   void OnRecord(Record* record) override { records.push_back(*record); }
   Next OnRunDone() override { return next; }

@@ -113,6 +113,30 @@ TEST(PlanDraftsTest, MakesNoPassMoreThanATenthSlower) {
   }
 }
 
+TEST(PlanGuessesTest, AsksForThoseThatPay) {
+  DraftView row;
+  PassCosts costs;
+  bool adaptive = true;
+  const auto plan = [&](double rate, uint64_t run = 1, int fed = 1) {
+    row.wanted = {4, rate, adaptive};
+    return PlanGuesses(row, costs, fed, 3, run);
+  };
+  EXPECT_EQ(plan(0.9), 0) << "a run without them comes first";
+  for (int fed = 1; fed <= 4; ++fed) costs.Note(fed, Dense(fed));
+  EXPECT_EQ(plan(0.9), 1) << "their cost is to be measured";
+  costs.NoteGuess(0.3);
+  EXPECT_EQ(plan(0.9), 3);
+  EXPECT_EQ(plan(0.6), 1);
+  EXPECT_EQ(plan(0.1), 0);
+  EXPECT_EQ(plan(0.1, 31), 1) << "a probe";
+  EXPECT_EQ(plan(0.9, 64), 0) << "a run that measures passes without them";
+  EXPECT_EQ(plan(0.9, 1, 5), 0) << "likewise";
+  costs.NoteGuess(100);
+  EXPECT_EQ(plan(0.9), 0);
+  adaptive = false;
+  EXPECT_EQ(plan(0.1), 3);
+}
+
 TEST(PlanDraftsTest, ObeysTheLimits) {
   std::vector<int> drafts;
   const DraftView fixed = {.most = 3, .adaptive = false}, none = {}, one = {.most = 1, .rate = 0.5};
