@@ -120,8 +120,8 @@ struct RunRow {
   // 1, max_samples > drafts, no targets and no outputs.
   int drafts = 0;
   // Guess so many tokens that follow the last draw, by the model's own head for that; they may be
-  // the drafts of the slot's next row. They change nothing else. REQUIRES: as for drafts, but for
-  // limits().drafts.guesses.
+  // the drafts of the slot's next row. They change nothing else. REQUIRES: at most
+  // limits().drafts.guesses, in one row of the run; `sample`, and Run::num_steps is 1.
   int guesses = 0;
   bool sample = false;  // draw a token after the last of `tokens`, feed it, draw again, ...
   // Asked for after the products and before the draw. Where it has no bits, the row gets a record

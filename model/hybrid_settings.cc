@@ -191,7 +191,7 @@ namespace {
 
 // Qwen3.5 but its feed-forward.
 absl::Status ParseQwen35Rest(JsonReader* settings, ModelConfig* config) {
-  // The tensors of multi-token prediction are not used.
+  // Of multi-token prediction the tensors tell (PackedWeights::predictor).
   settings->Known({"attention_dropout", "mamba_ssm_dtype", "mtp_num_hidden_layers",
                    "mtp_use_dedicated_embeddings"});
   RIVULET_RETURN_IF_ERROR(settings->Only("hidden_act", R"("silu", "swish")"));

@@ -61,7 +61,7 @@ class CpuBackend final : public Backend {
       replays_.push_back(network_->NewReplay(1 + limits_.drafts.most, threads));
     }
     if (limits_.drafts.guesses > 0) {
-      predictor_.emplace(*network_, config_, limits_.drafts.rows, limits_.context);
+      predictor_.emplace(*network_, config_, kGuessingRows);
     }
   }
 
@@ -228,7 +228,7 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
       return absl::InternalError("the drafts of a row exceed the backend's limits");
     }
     if (row.guesses != 0 && (row.guesses < 0 || row.guesses > limits_.drafts.guesses ||
-                             run.num_steps != 1 || ++guessing > limits_.drafts.rows)) {
+                             run.num_steps != 1 || ++guessing > kGuessingRows)) {
       return absl::InternalError("the guesses of a row exceed the backend's limits");
     }
     const bool draws_late = row.sample && !kept_outputs_[size_t(row.slot)].empty();
@@ -339,8 +339,8 @@ void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuActivati
     const int rows = OutputRows({&segment, 1});
     for (int j = std::max(begin - first_row, 0); j < std::min(end - first_row, rows); ++j) {
       const int offset = int(segment.tokens.size()) - rows + j;
-      FinishOutput(run, i, offset, activations.output(first_row + j));
       const CpuWork& work = plan_.work[size_t(i)];
+      if (work.tells) FinishOutput(run, i, offset, activations.output(first_row + j));
       if (work.sample && j == rows - 1 - work.drafts) DrawRow(run, i, activations, thread);
     }
   }
@@ -457,12 +457,17 @@ void CpuBackend::TakeBackRejected(const Run& run) {
     const int64_t end = row.position + std::ssize(row.tokens) - progress_[i].rejected;
     if (has_rejected(progress_[i])) used_[size_t(row.slot)] = limits_.state.At(end);
   }
-  team_.Run([&](int thread, SpinBarrier& barrier) {
+  const auto rewind = [&](int thread, int threads) {
     for (size_t i = 0; i < run.rows.size(); ++i) {
       const int right = int(run.rows[i].tokens.size()) - progress_[i].rejected;
-      if (has_rejected(progress_[i])) progress_[i].replay->Rewind(right, thread, barrier.threads());
+      if (has_rejected(progress_[i])) progress_[i].replay->Rewind(right, thread, threads);
     }
-  });
+  };
+  if (plan_.mode == CpuStepPlan::Mode::kAlone) {
+    rewind(0, 1);
+  } else {
+    team_.Run([&](int thread, SpinBarrier& barrier) { rewind(thread, barrier.threads()); });
+  }
   std::erase_if(records_, [](const Record& record) { return record.row < 0; });
 }
 
@@ -503,7 +508,8 @@ constexpr int kMostGuesses = 4;
 // 0: the model has no predictor, or drafts do not pay for it, as rows read experts of their own.
 int MostGuesses(const Model& model, const CpuBackendOptions& options) {
   const auto* const block = std::get_if<BlockConfig>(&model.config().network);
-  const bool has = block != nullptr && block->kind->mixer == Mixer::kDelta && block->kind->hybrid &&
+  const bool has = block != nullptr && block->kind->mixer == Mixer::kDelta && block->softmax &&
+                   model.config().state().attention &&
                    model.tensors().Find("mtp.fc.weight") != nullptr;
   return has && !block->experts ? std::min(options.max_drafts, kMostGuesses) : 0;
 }
@@ -550,11 +556,15 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
     return CpuOutOfMemory(absl::StrCat("the system refuses memory for ", limits.num_slots,
                                        " slots of ", limits.bytes_per_slot, " bytes"));
   }
+  if (limits.drafts.bytes > 0 && AlignedBuffer(limits.drafts.bytes).empty()) {
+    return CpuOutOfMemory(absl::StrCat("the system refuses ", limits.drafts.bytes,
+                                       " bytes for rows with drafts; speculation off needs none"));
+  }
   limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
   limits.drafts.most = options.max_drafts;
-  limits.drafts.rows = options.max_drafts > 0 ? options.speculating_rows : 0;
+  limits.drafts.rows = options.max_drafts > 0 ? SpeculatingRows(options) : 0;
   limits.late_masks = true;
   if (const ExpertsConfig* experts = model->config().experts(); experts != nullptr) {
     limits.preferred_prefill_tokens = kExpertRows;

@@ -5,13 +5,12 @@
 
 namespace rivulet {
 
-CpuPredictor::CpuPredictor(const CpuNetwork& network, const ModelConfig& config, int slots,
-                           int64_t context)
+CpuPredictor::CpuPredictor(const CpuNetwork& network, const ModelConfig& config, int slots)
     : network_(network),
       hidden_size_(size_t(config.hidden_size)),
       outputs_(config.num_output_tokens()),
-      state_floats_(network.predictor_parts()->size().At(context) / sizeof(float)),
-      context_(context),
+      state_floats_(network.predictor_parts()->size().At(TokensOf(config)) / sizeof(float)),
+      most_tokens_(TokensOf(config)),
       states_(size_t(slots) * state_floats_ * sizeof(float)),
       caches_(size_t(slots)) {}
 
@@ -68,7 +67,7 @@ void CpuPredictor::Pass(ThreadTeam* team, CpuActivations* activations, size_t be
     if (row.tokens.empty() || row.wanted <= std::ssize(row.guesses)) continue;
     Cache& cache = caches_[row.cache];
     const int64_t needed = cache.tokens + std::ssize(row.tokens) + row.wanted;
-    if (row.guesses.empty() && needed > context_) cache.tokens = 0;
+    if (row.guesses.empty() && needed > most_tokens_) cache.tokens = 0;
     // The keys of guesses lie behind those of the row's tokens, until the next call.
     const int64_t position = cache.tokens + std::max<int64_t>(0, std::ssize(row.guesses) - 1);
     segments_.push_back({.state = states_.floats() + row.cache * state_floats_,

@@ -9,6 +9,7 @@
 // are no part of the slot's state: without them guesses are worse, and draws are the same.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,15 +19,21 @@
 #include "model/base/thread_team.h"
 #include "model/cpu/cpu_network.h"
 #include "model/loading/aligned_buffer.h"
+#include "model/slot_choice.h"
 
 namespace rivulet {
 
 // Thread: one, except Take.
 class CpuPredictor {
  public:
-  // For `slots` slots at a time, each with room for `context` tokens. `network` has a predictor,
-  // and is borrowed.
-  CpuPredictor(const CpuNetwork& network, const ModelConfig& config, int slots, int64_t context);
+  // Keys of a slot begin anew behind so many.
+  static constexpr int64_t kMostTokens = 8192;
+  static int64_t TokensOf(const ModelConfig& config) {
+    return std::min(kMostTokens, LongestContext(config));
+  }
+
+  // For `slots` slots at a time. `network` has a predictor, and is borrowed.
+  CpuPredictor(const CpuNetwork& network, const ModelConfig& config, int slots);
 
   // The slot has another sequence, or none.
   void Forget(Slot slot);
@@ -63,7 +70,7 @@ class CpuPredictor {
   const size_t hidden_size_;
   const int outputs_;
   const size_t state_floats_;
-  const int64_t context_;
+  const int64_t most_tokens_;
   const AlignedBuffer states_;  // [caches][state_floats_]
   std::vector<Cache> caches_;
   uint64_t time_ = 0;

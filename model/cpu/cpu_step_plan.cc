@@ -44,8 +44,8 @@ void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<cons
     its.record = *num_records;
     its.sample = sample && last;
     its.drafts = its.sample ? row.drafts : 0;
-    const bool all = !row.targets.empty() || !row.outputs.empty();
-    segment.outputs = all ? int(count) : its.sample ? 1 + its.drafts : 0;
+    its.tells = !row.targets.empty() || !row.outputs.empty();
+    segment.outputs = its.tells ? int(count) : its.sample ? 1 + its.drafts : 0;
     *num_records += (row.targets.empty() ? 0 : int(count)) + (its.sample ? 1 + its.drafts : 0);
     segments.push_back(segment);
     work.push_back(its);

@@ -27,6 +27,7 @@ struct CpuWork {
   int drafts = 0;       // the last tokens of the segment, if it samples
   int output_row = 0;   // first output row within its piece
   bool sample = false;  // draw after the segment's last token
+  bool tells = false;   // the row's targets and raw outputs are of these tokens
 };
 
 // The segments of one pass.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/thread_team.h"
+#include "model/cpu/cpu_predictor.h"
 #include "model/cpu/cpu_replay.h"
 #include "model/slot_choice.h"
 
@@ -19,15 +20,23 @@ absl::Status CpuOutOfMemory(absl::string_view message) {
 
 namespace {
 
-// Of all rows that may have drafts.
-size_t ReplayBytes(const CpuBackendOptions& options, const ModelConfig& config) {
+// Of all rows that may have drafts; `guesses`: there is a predictor.
+size_t DraftBytes(const CpuBackendOptions& options, const ModelConfig& config, bool guesses) {
   if (options.max_drafts == 0) return 0;
   const int threads = options.threads > 0 ? options.threads : UsableCores();
-  return size_t(options.speculating_rows) *
-         CpuReplay::Bytes(config, config.state(), 1 + options.max_drafts, threads);
+  const StateParts parts = config.state();
+  const size_t keys =
+      guesses ? StateParts(*parts.attention).size().At(CpuPredictor::TokensOf(config)) : 0;
+  return size_t(SpeculatingRows(options)) *
+             CpuReplay::Bytes(config, parts, 1 + options.max_drafts, threads) +
+         kGuessingRows * keys;
 }
 
 }  // namespace
+
+int SpeculatingRows(const CpuBackendOptions& options) {
+  return std::min(options.speculating_rows, options.num_slots.value_or(options.speculating_rows));
+}
 
 absl::StatusOr<int64_t> ChooseCpuContext(const CpuBackendOptions& options,
                                          const ModelConfig& config, int64_t left_bytes,
@@ -46,19 +55,14 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
                            const HostMemory& memory, BackendLimits* limits) {
   const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
   const size_t weight_bytes = limits->weight_bytes;
-  size_t& draft_bytes = limits->drafts.bytes = ReplayBytes(options, config);
-  int64_t left =
+  const size_t draft_bytes = limits->drafts.bytes =
+      DraftBytes(options, config, limits->drafts.guesses > 0);
+  const int64_t left =
       std::min(memory.total - int64_t(weight_bytes) - options.reserved_bytes, memory.available) -
       int64_t(draft_bytes);
   limits->state = config.state().size();
   RIVULET_ASSIGN_OR_RETURN(limits->context, ChooseCpuContext(options, config, left, whole));
   limits->contexts = SlotsByContext({left, limits->state, LongestContext(config), whole});
-  if (limits->drafts.guesses > 0) {  // the predictor's keys and values
-    const size_t keys = size_t(options.speculating_rows) *
-                        StateParts(*config.state().attention).size().At(limits->context);
-    draft_bytes += keys;
-    left -= int64_t(keys);
-  }
   const size_t slot_bytes = limits->bytes_per_slot = limits->state.At(limits->context);
   SlotChoice choice = {options.num_slots.value_or(0), "as set"};
   if (!options.num_slots.has_value()) choice = AutoSlots(left, slot_bytes, whole);
@@ -76,7 +80,7 @@ absl::Status PlanCpuMemory(const CpuBackendOptions& options, const ModelConfig& 
   const std::string drafts = draft_bytes == 0
                                  ? ""
                                  : absl::StrCat(draft_bytes, " bytes for ",
-                                                options.speculating_rows, " rows with drafts, ");
+                                                SpeculatingRows(options), " rows with drafts, ");
   return CpuOutOfMemory(absl::StrCat("weights of ", weight_bytes,
                                      drafts.empty() ? " bytes and " : " bytes, ", drafts,
                                      choice.num_slots, " slots of ", slot_bytes, " bytes", context,

@@ -13,6 +13,10 @@
 
 namespace rivulet {
 
+// The rows of one run that may have drafts, and that may want guesses.
+int SpeculatingRows(const CpuBackendOptions& options);
+inline constexpr int kGuessingRows = 1;
+
 // RESOURCE_EXHAUSTED (OUT_OF_MEMORY), about the slots.
 absl::Status CpuOutOfMemory(absl::string_view message);
 

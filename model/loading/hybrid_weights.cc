@@ -279,6 +279,7 @@ absl::Status HybridReader::ReadLayer(const std::string& name, const LayerParts& 
 absl::Status HybridReader::ReadPredictor() {
   if (!reader_->Has("mtp.fc.weight")) return absl::OkStatus();
   const int hidden = config_.hidden_size;
+  const bool lossless = weights_->facts.lossless;  // what numerics depend on; guesses change none
   auto own = std::make_unique<PredictorWeights>();
   RIVULET_RETURN_IF_ERROR(
       ReadNorm("mtp.pre_fc_norm_embedding", hidden, &own->embedding_norm.weight));
@@ -289,6 +290,7 @@ absl::Status HybridReader::ReadPredictor() {
   RIVULET_RETURN_IF_ERROR(ReadLayer("mtp.layers.0.", parts, &own->layer));
   RIVULET_RETURN_IF_ERROR(ReadNorm("mtp.norm", hidden, &own->norm.weight));
   weights_->predictor = std::move(own);
+  weights_->facts.lossless = lossless;
   return absl::OkStatus();
 }
 

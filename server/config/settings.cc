@@ -195,10 +195,12 @@ std::vector<Setting> DraftSettings() {
              &C::speculation, {"auto", "off"}),
       Number("max-drafts", "Maximum number of drafts of a sample in one step", &C::max_drafts, 1,
              16),
-      Number("speculating-rows",
-             "Per model: maximum number of samples with drafts in one step. Each reserves memory: "
-             "the fixed part of a slot, and some more for each draft",
-             &C::speculating_rows, 1, 1024),
+      Number(
+          "speculating-rows",
+          "Per model: maximum number of samples with drafts in one step. Each reserves memory: "
+          "the fixed part of a slot and some more for each draft, and with multi-token prediction "
+          "one row keys of 8,192 tokens",
+          &C::speculating_rows, 1, 1024),
   };
 }
 

@@ -151,7 +151,7 @@ class Checker {
     const auto limits = PlanCpuBackend(model, *options);
     if (!limits.ok()) return Annotate(limits.status(), model.directory());
     if (!on_cpu) return absl::OkStatus();
-    *reserved_bytes += static_cast<int64_t>(limits->weight_bytes) +
+    *reserved_bytes += static_cast<int64_t>(limits->weight_bytes + limits->drafts.bytes) +
                        static_cast<int64_t>(limits->bytes_per_slot) * limits->num_slots;
     if (!limits->contexts.empty()) {
       report_.notes.push_back(

@@ -64,7 +64,7 @@ class PredictorTest : public ::testing::Test {
   // The guesses that follow token position + 1, with keys from `first` on.
   std::vector<int32_t> Guesses(const nlohmann::json& golden, int piece) {
     const int first = golden["first"], end = golden["position"].get<int>() + 1;
-    CpuPredictor predictor(*network_, model_->config(), 2, 64);
+    CpuPredictor predictor(*network_, model_->config(), 2);
     ThreadTeam team(2);
     const auto activations = network_->NewActivations(64, 2);
     std::vector<int32_t> guesses;
@@ -126,7 +126,7 @@ TEST_F(PredictorTest, ABackendGuessesAfterItsDraws) {
   const Slot slots[] = {1};
   ASSERT_TRUE(backend.ZeroSlots(slots).ok());
   ASSERT_TRUE(backend.SetSampler(1, sampler).ok());
-  CpuPredictor predictor(*network_, model_->config(), 1, 64);
+  CpuPredictor predictor(*network_, model_->config(), 1);
   ThreadTeam team(1);
   AlignedBuffer state(network_->state_size().At(64));
   int32_t token = tokens_[0];

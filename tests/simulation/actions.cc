@@ -120,6 +120,7 @@ void Actions::Generate(bool in_session) {
   }
   if (spec.speculation.drafts != 0 && asked->refusal.empty()) {
     Predict(*asked, &spec);
+    asked->tokens += std::ssize(spec.speculation.prediction);  // which the queue counts, too
   }
   const bool eager = !choices_->OneIn(4);
   asked->asleep = !eager && choices_->OneIn(3);

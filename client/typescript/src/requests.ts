@@ -164,7 +164,7 @@ function speculation(value: Drafts | Speculation | undefined): SpeculationMessag
   const given = check.options('speculation', value, ['drafts', 'prediction']);
   return {
     drafts: optional('speculation.drafts', given.drafts, drafts),
-    prediction: optional('speculation.prediction', given.prediction, sequence),
+    prediction: optional('speculation.prediction', given.prediction || undefined, sequence),
   };
 }
 

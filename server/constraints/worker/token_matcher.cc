@@ -55,7 +55,11 @@ std::unique_ptr<TokenMatcher> TokenMatcher::Fork() const {
 
 bool TokenMatcher::Accept(int32_t token) {
   if (token < 0 || static_cast<size_t>(token) >= vocabulary_.texts.size()) return false;
-  if (!free_) return matcher_.AcceptToken(token);
+  // The library logs a token without text.
+  if (!free_) {
+    return !vocabulary_.grammar_texts[static_cast<size_t>(token)].empty() &&
+           matcher_.AcceptToken(token);
+  }
   const std::string_view text = vocabulary_.texts[static_cast<size_t>(token)];
   const std::optional<size_t> end = EndOfAfter(text);
   if (end) {

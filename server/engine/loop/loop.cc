@@ -65,7 +65,7 @@ absl::Status OfClaim(const LiveRequest& request, const absl::Status& status) {
 void HandEnd(std::unique_ptr<LiveRequest> request, std::vector<RequestQueue::Ended>* ended,
              Emitter* emitter) {
   const LiveRequest::Account& account = request->account;
-  ended->push_back({account.tenant, account.places, account.num_tokens});
+  ended->push_back({account.tenant, account.places, account.queued_tokens()});
   emitter->PutEnd(std::move(request));
 }
 

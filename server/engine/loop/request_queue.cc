@@ -52,7 +52,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<LiveRequest> requ
   }
   for (Accepted* accepted : {&accepted_, &accepted_of_[request->account.tenant]}) {
     accepted->places += request->account.places;
-    accepted->tokens += request->account.num_tokens;
+    accepted->tokens += request->account.queued_tokens();
   }
   if (key != nullptr) key->TakeTokens(request->account.num_tokens, now);
   if (CallerTokens* const usage = request->account.usage.get(); usage != nullptr) {
@@ -73,11 +73,12 @@ absl::Status RequestQueue::CheckLimits(const LiveRequest& request) const {
                                   request.account.places, " asked for, ", most, " allowed."));
   }
   // The size of a message bounds one request; this bounds many requests together.
-  if (accepted_.tokens > 0 && accepted_.tokens + request.account.num_tokens > limits_.max_tokens) {
+  if (accepted_.tokens > 0 &&
+      accepted_.tokens + request.account.queued_tokens() > limits_.max_tokens) {
     return Exhausted(
         "QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
         absl::StrCat("The queue is full: requests with ", accepted_.tokens,
-                     " given tokens are running or waiting, ", request.account.num_tokens,
+                     " given tokens are running or waiting, ", request.account.queued_tokens(),
                      " more are asked for, ", limits_.max_tokens, " allowed."));
   }
   const auto found = accepted_of_.find(request.account.tenant);
@@ -104,14 +105,14 @@ absl::Status RequestQueue::CheckTenantRoom(const LiveRequest& request, const Acc
                                   " running or waiting, ", request.account.places, " asked for, ",
                                   most, " allowed now; the rest is for other tenants."));
   }
-  if (own.tokens == 0 || request.account.num_tokens == 0) return absl::OkStatus();
+  if (own.tokens == 0 || request.account.queued_tokens() == 0) return absl::OkStatus();
   const int64_t most_tokens = MostFor(limits_.max_tokens, accepted_.tokens, own.tokens);
-  if (own.tokens + request.account.num_tokens <= most_tokens) return absl::OkStatus();
+  if (own.tokens + request.account.queued_tokens() <= most_tokens) return absl::OkStatus();
   return Exhausted("TENANT_QUEUE_FULL", TimeFor(ahead),
                    absl::StrCat("The tenant's queue is full: requests with ", own.tokens,
                                 " given tokens are running or waiting, ",
-                                request.account.num_tokens, " more are asked for, ", most_tokens,
-                                " allowed now; the rest is for other tenants."));
+                                request.account.queued_tokens(), " more are asked for, ",
+                                most_tokens, " allowed now; the rest is for other tenants."));
 }
 
 // The time in which `places` become free, at the rate of the last seconds.

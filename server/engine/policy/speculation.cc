@@ -8,10 +8,10 @@
 namespace rivulet {
 namespace {
 
-constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125;
+constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125, kFaster = 0.7;
 constexpr double kMostSlowdown = 1.1;  // of other rows
 constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay whatever it costs
-constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kPlainEvery = 64;
+constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kPlainEvery = 64, kDareEvery = 260;
 
 // Gives one more draft to the row that gains most by it; -1: no row can use one.
 int BestRow(std::span<const DraftView> rows, std::span<const int> drafts, int speculating_rows) {
@@ -42,7 +42,9 @@ void PassCosts::Note(int rows, double seconds) {
   if (rows < 1 || rows > kMostRows) return;
   if (means_.size() <= static_cast<size_t>(rows)) means_.resize(static_cast<size_t>(rows) + 1, -1);
   double& mean = means_[static_cast<size_t>(rows)];
-  mean = mean < 0 ? seconds : mean + kCostWeight * (seconds - mean);
+  // A pass is slower by accident, but hardly faster: then something has changed.
+  const bool faster = seconds < kFaster * mean;
+  mean = mean < 0 || faster ? seconds : mean + kCostWeight * (seconds - mean);
 }
 
 void PassCosts::NoteGuess(double seconds) {
@@ -64,12 +66,17 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
                 const BackendLimits& limits, uint64_t run, std::vector<int>* drafts) {
   drafts->assign(rows.size(), 0);
   int fed = static_cast<int>(rows.size());
-  if (!costs.Measured(fed)) return;
+  const int alone = fed;
+  if (!costs.Measured(alone)) return;
   const double most_seconds = kMostSlowdown * *costs.At(fed);
-  // One more draft leaves the pass within its limits.
+  // One more draft leaves the pass within its limits. Beside other rows a pass grows by one token
+  // row beyond what was measured, and rarely it may be too slow, as that may have changed.
   const auto fits = [&] {
+    if (fed >= limits.max_tokens) return false;
+    if (rows.size() == 1) return true;
     const std::optional<double> seconds = costs.At(fed + 1);
-    return fed < limits.max_tokens && (rows.size() == 1 || !seconds || *seconds <= most_seconds);
+    if (!seconds) return costs.Measured(fed);
+    return *seconds <= most_seconds || (fed == alone && run % kDareEvery == 0);
   };
   int speculating = 0;
   for (size_t i = 0; i < rows.size() && speculating < limits.drafts.rows; ++i) {
@@ -100,13 +107,15 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
 int PlanGuesses(const DraftView& row, const PassCosts& costs, int fed, int most, uint64_t run) {
   most = std::min(most, row.wanted.most);
   const std::optional<double> alone = costs.At(1);
-  if (most <= 0 || !alone || !costs.Measured(fed) || run % kPlainEvery == 0) return 0;
+  if (most <= 0 || !alone || !costs.Measured(fed)) return 0;
+  if (run % kPlainEvery < 2) return 0;  // so that the second of these runs has no drafts either
   if (!row.wanted.adaptive) return most;
   if (!costs.guess()) return 1;
   int best = 0;
   double tokens = 1, most_rate = 1 / *alone, gain = 1;
   for (int count = 1; count <= most; ++count) {
     gain *= row.wanted.rate;
+    if (gain < kLeastGain) break;
     tokens += gain;
     const std::optional<double> pass = costs.At(1 + count);
     const double rate = tokens / (pass.value_or(*alone) + count * *costs.guess());

@@ -13,9 +13,14 @@ void Drafter::BeginRow(std::span<const int32_t> given) {
 }
 
 void Drafter::Learn(std::span<const int32_t> given) {
-  const size_t end = std::min(given.size(), learned_ + kPiece);
-  for (; learned_ < end; ++learned_) index_.Push(given[learned_]);
-  complete_ = learned_ == given.size();
+  const std::span<const int32_t> prediction = asked_.prediction;
+  const size_t all = prediction.size() + given.size(), end = std::min(all, learned_ + kPiece);
+  for (; learned_ < end; ++learned_) {
+    const bool predicted = learned_ < prediction.size();
+    index_.Push(predicted ? prediction[learned_] : given[learned_ - prediction.size()]);
+    if (learned_ + 1 == prediction.size()) index_.EndPrediction();
+  }
+  complete_ = learned_ == all;
   if (!complete_) return;
   index_.BeginReply();
   for (const int32_t token : drawn_) index_.Push(token);

@@ -18,11 +18,11 @@ namespace rivulet {
 // Thread: one.
 class Drafter {
  public:
-  explicit Drafter(const Speculation& asked) : asked_(asked), index_(asked.prediction) {}
+  explicit Drafter(const Speculation& asked) : asked_(asked) {}
 
-  // Before each row. Takes in more of `given`, the tokens before the first draw: a piece that takes
-  // little time. `given` is the same in each call, and there is no guess before the call that takes
-  // in its end.
+  // Before each row. Takes in more of the prediction and of `given`, the tokens before the first
+  // draw: a piece that takes little time, as all rows of a run do that. `given` is the same in each
+  // call, and there is no draft before the call that takes in its end.
   void BeginRow(std::span<const int32_t> given);
   void OnDrawn(int32_t token);
 
@@ -43,12 +43,12 @@ class Drafter {
  private:
   void Learn(std::span<const int32_t> given);
 
-  static constexpr size_t kPiece = 4096;
+  static constexpr size_t kPiece = 512;
 
   const Speculation& asked_;
   LookupIndex index_;
-  size_t learned_ = 0;          // given tokens
-  bool complete_ = false;       // all given tokens are learned
+  size_t learned_ = 0;          // tokens of the prediction, then given ones
+  bool complete_ = false;       // all of them are learned
   std::vector<int32_t> drawn_;  // until then
   // From where the next drafts, and those of the row, come: where the tokens were before, if they
   // were, else from the backend.

@@ -107,7 +107,9 @@ class LiveRequest : public Outlet {
     uint64_t tenant_number = 0;  // from Admission::Add, once the request has waited for slots
     Priority priority = Priority::kNormal;
     int places = 1;          // in the queue, from Submit on
-    int64_t num_tokens = 0;  // given tokens, which the queue counts
+    int64_t num_tokens = 0;  // given tokens
+    int64_t prediction = 0;  // tokens of Speculation::prediction
+    int64_t queued_tokens() const { return num_tokens + prediction; }
   } account;
 
   struct Times {

@@ -5,10 +5,9 @@
 
 namespace rivulet {
 
-LookupIndex::LookupIndex(std::span<const int32_t> prediction)
-    : latest_(64, kNone), predicts_(!prediction.empty()) {
-  for (const int32_t token : prediction) Push(token);
-  if (predicts_) Push(kBorder);
+void LookupIndex::EndPrediction() {
+  predicts_ = true;
+  Push(kBorder);
 }
 
 void LookupIndex::BeginReply() {

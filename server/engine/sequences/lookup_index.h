@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace rivulet {
@@ -21,9 +20,11 @@ class LookupIndex {
   static constexpr int kShortest = 3, kLongest = 16, kMostCandidates = 16;
   static constexpr size_t kMostTokens = size_t{1} << 18;  // older tokens are forgotten
 
-  // Memory: at most 24 bytes for each token. REQUIRES: the prediction is shorter than kMostTokens.
-  explicit LookupIndex(std::span<const int32_t> prediction);
+  // Memory: at most 24 bytes for each token.
+  LookupIndex() : latest_(64, kNone) {}
 
+  // The tokens so far were a prediction of the reply, not the sequence's beginning.
+  void EndPrediction();
   // The next token is the reply's first: it is expected to be the prediction's first.
   void BeginReply();
   // The sequence's next token. Constant time, amortized; at most a millisecond.
@@ -52,7 +53,7 @@ class LookupIndex {
   std::vector<uint32_t> earlier_;  // ring: the position behind the same hash's last occurrence
   std::vector<uint32_t> latest_;   // by hash: the position behind its last occurrence
   uint32_t end_ = 0;               // tokens pushed, prediction included
-  const bool predicts_;
+  bool predicts_ = false;
   // The token at match_ may come next: `length_` tokens before it equal the last ones.
   uint32_t match_ = kNone;
   int length_ = 0;

@@ -30,13 +30,14 @@ class SampleConstraint {
     return matcher_ != nullptr && (late_ || !late_masks_) && matcher_->step() == nullptr;
   }
 
-  // Whether the next row may have drafts, of which `first` is the first.
-  bool MayDraft(int32_t first) const {
-    if (matcher_ == nullptr) return true;
-    if (late_ || !late_masks_) return false;
-    const std::span<const uint32_t> bits = matcher_->Bits();
-    return bits.empty() ? matcher_->step() == nullptr
-                        : (bits[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
+  // Whether the next row may have drafts: its own mask is known, so theirs come in time, too.
+  bool MayDraft() const {
+    return matcher_ == nullptr || (late_masks_ && !late_ && !matcher_->Bits().empty());
+  }
+  // ... of which `first` is the first. REQUIRES: MayDraft().
+  bool Allows(int32_t first) const {
+    return matcher_ == nullptr ||
+           (matcher_->Bits()[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
   }
   // The mask of the draw after `draft`, which follows the drafts before.
   const TokenMask* AddDraft(int32_t draft) {

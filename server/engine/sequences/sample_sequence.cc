@@ -29,6 +29,7 @@ Generation::Generation(GenerateSpec spec_in, Grammar grammar_in, int64_t max_new
                                    : std::vector<std::string>()),
       listener(reply_listener) {
   account.num_tokens = static_cast<int64_t>(spec.prompt.size());
+  account.prediction = static_cast<int64_t>(spec.speculation.prediction.size());
   times.deadline = spec.deadline;
   num_slots = spec.num_samples;
   account.tenant = spec.tenant;
@@ -216,6 +217,10 @@ std::unique_ptr<ConstraintMatcher> Generation::NewMatcher(std::span<const int32_
 
 namespace {
 
+// A fork of a matcher copies what it knows of the text, up to 200 bytes a byte: longer constrained
+// replies have no drafts.
+constexpr int64_t kMostForked = 2048;  // tokens
+
 // The error for a constraint whose text cannot go on.
 absl::Status DeadEnd() {
   ErrorDetail detail;
@@ -333,6 +338,7 @@ SequenceView SampleSequence::View() const {
 }
 
 int64_t SampleSequence::DraftRoom() const {
+  if (constraint_ && (!constraint_.MayDraft() || drawn_ > kMostForked)) return 0;
   return std::min({int64_t{generate_->model.max_drafts}, generate_->max_new - drawn_ - 1,
                    generate_->keep.DistanceToNextPoint(position_) - 1});
 }
@@ -347,7 +353,7 @@ void SampleSequence::AddDrafts(int most, TokenBuffer* buffer, RunRow* run_row) {
     const int64_t before = drawn_ + static_cast<int64_t>(i - begin);
     const bool matches = !generate_->stop_strings.empty() && before >= generate_->spec.min_tokens &&
                          ends.Push(generate_->TextOf(draft)).match >= 0;
-    if (matches || (i == begin && !constraint_.MayDraft(draft))) {
+    if (matches || (i == begin && !constraint_.Allows(draft))) {
       buffer->resize(i);
       break;
     }
@@ -578,8 +584,7 @@ bool SampleSequence::Flush() {
 
 Sequence::Next SampleSequence::OnRunDone() {
   if (drafter_ && drafter_->drafts() > 0) {
-    const int right = drawn_in_run_ - 1;  // where a mask was late, the next draft was not judged
-    drafter_->Note(constraint_.late() ? right : drafter_->drafts(), right);
+    drafter_->Note(drafter_->drafts(), drawn_in_run_ - 1);
   }
   if (prefills() && cursor_ == before_.end() && !finished) {
     finished = true;

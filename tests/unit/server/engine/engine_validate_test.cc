@@ -167,7 +167,7 @@ TEST_F(ValidateTest, Speculation) {
   ExpectRefused(spec, kInvalid, "TOKEN_OUT_OF_RANGE", "speculation.tokens[1]", "is 30");
   spec.speculation.prediction.assign(131'073, 1);
   ExpectRefused(spec, kInvalid, "PREDICTION_TOO_LONG", "speculation.prediction",
-                "131073 tokens; allowed: at most 131072");
+                "holds 131073 tokens; allowed: at most 131072");
 }
 
 TEST_F(ValidateTest, OptionsOfTheTextNeedATokenizer) {

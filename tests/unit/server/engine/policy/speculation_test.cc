@@ -22,6 +22,8 @@ TEST(PassCostsTest, WhatWasNotMeasuredLiesBetweenItsNeighbours) {
   EXPECT_EQ(costs.At(3), 6);
   costs.Note(2, 12);
   EXPECT_EQ(costs.At(2), 5) << "a running mean of an eighth";
+  costs.Note(2, 1);
+  EXPECT_EQ(costs.At(2), 1) << "no accident";
   for (const int rows : {0, -1, PassCosts::kMostRows + 1}) costs.Note(rows, 1);
   EXPECT_EQ(costs.At(PassCosts::kMostRows + 1), std::nullopt);
 }
@@ -113,11 +115,20 @@ TEST(PlanDraftsTest, MakesNoPassMoreThanATenthSlower) {
   }
 }
 
+TEST(PlanDraftsTest, NoticesThatRowsHaveBecomeCheap) {
+  Machine machine = {.seconds = Experts, .right = 1, .rows = std::vector<DraftAcceptance>(3)};
+  machine.Rate(2000);
+  EXPECT_LT(machine.Rate(2000), 1.01) << "none would leave a pass within a tenth";
+  machine.seconds = [](int rows) { return 1 + 0.02 * rows; };
+  machine.Rate(3000);
+  EXPECT_GT(machine.Rate(1000), 1.5);
+}
+
 TEST(PlanGuessesTest, AsksForThoseThatPay) {
   DraftView row;
   PassCosts costs;
   bool adaptive = true;
-  const auto plan = [&](double rate, uint64_t run = 1, int fed = 1) {
+  const auto plan = [&](double rate, uint64_t run = 2, int fed = 1) {
     row.wanted = {4, rate, adaptive};
     return PlanGuesses(row, costs, fed, 3, run);
   };
@@ -129,8 +140,9 @@ TEST(PlanGuessesTest, AsksForThoseThatPay) {
   EXPECT_EQ(plan(0.6), 1);
   EXPECT_EQ(plan(0.1), 0);
   EXPECT_EQ(plan(0.1, 31), 1) << "a probe";
-  EXPECT_EQ(plan(0.9, 64), 0) << "a run that measures passes without them";
-  EXPECT_EQ(plan(0.9, 1, 5), 0) << "likewise";
+  EXPECT_EQ(plan(0.9, 64), 0) << "then comes a run that measures a pass without drafts";
+  EXPECT_EQ(plan(0.9, 65), 0) << "... and without guesses";
+  EXPECT_EQ(plan(0.9, 2, 5), 0) << "likewise";
   costs.NoteGuess(100);
   EXPECT_EQ(plan(0.9), 0);
   adaptive = false;
@@ -147,7 +159,7 @@ TEST(PlanDraftsTest, ObeysTheLimits) {
   };
   EXPECT_THAT(plan({fixed}, LimitsOf(1, 64)), ElementsAre(0))
       << "a pass without drafts comes first";
-  for (int rows = 1; rows <= 3; ++rows) costs.Note(rows, 1);
+  for (int rows = 1; rows <= 9; ++rows) costs.Note(rows, 1);
   EXPECT_THAT(plan({fixed, none, fixed}, LimitsOf(2, 64)), ElementsAre(3, 0, 3));
   EXPECT_THAT(plan({fixed, fixed, one}, LimitsOf(1, 64)), ElementsAre(3, 0, 0));
   EXPECT_THAT(plan({fixed, fixed}, LimitsOf(2, 6)), ElementsAre(3, 1));

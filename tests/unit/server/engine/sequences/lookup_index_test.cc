@@ -23,7 +23,7 @@ std::vector<int32_t> DraftsOf(LookupIndex* index, int most) {
 }
 
 TEST(LookupIndexTest, GoesOnWhereTheSameTokensWereBefore) {
-  LookupIndex index({});
+  LookupIndex index;
   for (const int32_t token : {1, 2, 3, 4, 5, 9, 1, 2}) index.Push(token);
   EXPECT_THAT(DraftsOf(&index, 4), IsEmpty()) << "two tokens are too few";
   index.Push(3);
@@ -34,13 +34,13 @@ TEST(LookupIndexTest, GoesOnWhereTheSameTokensWereBefore) {
 }
 
 TEST(LookupIndexTest, RepeatsWhatRepeatsItself) {
-  LookupIndex index({});
+  LookupIndex index;
   for (int i = 0; i < 5; ++i) index.Push(7);
   EXPECT_THAT(DraftsOf(&index, 3), ElementsAre(7, 7, 7));
 }
 
 TEST(LookupIndexTest, PrefersTheLongerMatchAndThenTheLater) {
-  LookupIndex index({});
+  LookupIndex index;
   for (const int32_t token : {8, 1, 2, 3, 50, 9, 1, 2, 3, 60, 7, 1, 2, 3, 70}) index.Push(token);
   for (const int32_t token : {9, 1, 2, 3}) index.Push(token);
   EXPECT_THAT(DraftsOf(&index, 1), ElementsAre(60));
@@ -49,8 +49,9 @@ TEST(LookupIndexTest, PrefersTheLongerMatchAndThenTheLater) {
 }
 
 TEST(LookupIndexTest, FollowsAPredictionAndFindsItsPlaceAgain) {
-  const std::vector<int32_t> prediction = {10, 11, 12, 13, 14, 15, 16, 17};
-  LookupIndex index(prediction);
+  LookupIndex index;
+  for (const int32_t token : {10, 11, 12, 13, 14, 15, 16, 17}) index.Push(token);
+  index.EndPrediction();
   for (const int32_t token : {1, 2, 3}) index.Push(token);
   index.BeginReply();
   EXPECT_THAT(DraftsOf(&index, 2), ElementsAre(10, 11));
@@ -61,7 +62,7 @@ TEST(LookupIndexTest, FollowsAPredictionAndFindsItsPlaceAgain) {
 }
 
 TEST(LookupIndexTest, FindsThePlaceAmongManyTokens) {
-  LookupIndex index({});
+  LookupIndex index;
   std::minstd_rand random(1);
   std::vector<int32_t> tokens(100'000);
   for (int32_t& token : tokens) index.Push(token = static_cast<int32_t>(random() % 50'000));
@@ -72,7 +73,7 @@ TEST(LookupIndexTest, FindsThePlaceAmongManyTokens) {
 }
 
 TEST(LookupIndexTest, ForgetsOldTokens) {
-  LookupIndex index({});
+  LookupIndex index;
   for (const int32_t token : {1, 2, 3, 4}) index.Push(token);
   std::minstd_rand random(1);
   for (size_t i = 0; i < LookupIndex::kMostTokens; ++i) {
@@ -92,9 +93,9 @@ TEST(DrafterTest, LearnsALongPromptInPiecesAndThenWhatWasDrawn) {
   int pieces = 0;
   while (drafter.View(8).most == 0) {
     drafter.BeginRow(given);
-    ASSERT_LE(++pieces, 3);
+    ASSERT_LE(++pieces, 20);
   }
-  EXPECT_EQ(pieces, 3);
+  EXPECT_EQ(pieces, 20);
   std::vector<int32_t> drafts;
   drafter.AddDrafts(2, &drafts);
   EXPECT_THAT(drafts, ElementsAre(1, 2));
