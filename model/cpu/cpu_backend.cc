@@ -60,9 +60,7 @@ class CpuBackend final : public Backend {
     for (int i = 0; i < limits_.drafts.rows; ++i) {
       replays_.push_back(network_->NewReplay(1 + limits_.drafts.most, threads));
     }
-    if (limits_.drafts.guesses > 0) {
-      predictor_.emplace(*network_, config_, kGuessingRows);
-    }
+    if (limits_.drafts.guesses > 0) predictor_.emplace(*network_, config_);
   }
 
   const BackendLimits& limits() const override { return limits_; }
@@ -129,7 +127,7 @@ class CpuBackend final : public Backend {
       if (plan_.empty()) break;
       RunStep(run);
       Advance(run);
-      GuessNext();
+      GuessNext(run);
       TakeBackRejected(run);
     }
     return absl::OkStatus();
@@ -156,7 +154,6 @@ class CpuBackend final : public Backend {
     int record = -1;              // of this step's last draw, index into records_; -1: none
     CpuReplay* replay = nullptr;  // of a row with drafts
     int rejected = 0;             // drafts
-    int predicted = -1;           // the row's number in predictor_; -1: it wants no guesses
   };
   // Bytes of the slot that its sequence has filled; bytes behind are zeros.
   size_t Used(Slot slot) const { return used_[size_t(slot)]; }
@@ -188,7 +185,7 @@ class CpuBackend final : public Backend {
   void Draw(Slot slot, const TokenMask* mask, const float* outputs, int thread, Record* record);
   void DrawLate(const Run& run);
   void Advance(const Run& run);
-  void GuessNext();
+  void GuessNext(const Run& run);
   void TakeBackRejected(const Run& run);
 
   const std::shared_ptr<const Model> model_;
@@ -228,7 +225,7 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
       return absl::InternalError("the drafts of a row exceed the backend's limits");
     }
     if (row.guesses != 0 && (row.guesses < 0 || row.guesses > limits_.drafts.guesses ||
-                             run.num_steps != 1 || ++guessing > kGuessingRows)) {
+                             run.num_steps != 1 || ++guessing > 1)) {
       return absl::InternalError("the guesses of a row exceed the backend's limits");
     }
     const bool draws_late = row.sample && !kept_outputs_[size_t(row.slot)].empty();
@@ -258,7 +255,6 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
 // Lists what this step feeds: the rows' tokens in the first step, the sampled ones later.
 void CpuBackend::PlanStep(const Run& run, int step) {
   plan_.Clear();
-  if (predictor_) predictor_->Begin();
   const auto add = [&](const RunRow& row, int index, std::span<const int32_t> tokens,
                        int64_t position, int* num_records) {
     size_t& used = used_[size_t(row.slot)];
@@ -282,7 +278,6 @@ void CpuBackend::PlanStep(const Run& run, int step) {
         sampler.Count(token, row.count_as_output);
       }
       if (row.drafts > 0) progress.replay = (replay++)->get();
-      if (row.guesses > 0) progress.predicted = predictor_->Add(row.slot, row.guesses);
       add(row, i, row.tokens, row.position, &num_records);
       if (row.sample) progress.record = num_records - 1 - row.drafts;
     } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
@@ -395,10 +390,10 @@ void CpuBackend::DrawRow(const Run& run, int index, const CpuActivations& activa
   for (int i = draws - progress.rejected; i < draws; ++i) records[i].row = -1;  // not made
   const int right = work.drafts - progress.rejected;
   const Record& last = records[right];
-  if (progress.predicted < 0 || last.non_finite || last.late || last.stopped) return;
+  if (row.guesses == 0 || last.non_finite || last.late || last.stopped) return;
   std::vector<int32_t> drawn(drafts.begin(), drafts.begin() + right);
   drawn.push_back(last.token);
-  predictor_->Take(progress.predicted, drawn, activations.scratch.head_rows, first_output);
+  predictor_->Take(row.slot, row.guesses, drawn, activations.scratch.head_rows, first_output);
 }
 
 // Draws, or keeps the outputs if the mask has no bits.
@@ -439,12 +434,12 @@ void CpuBackend::Advance(const Run& run) {
   }
 }
 
-void CpuBackend::GuessNext() {
+void CpuBackend::GuessNext(const Run& run) {
   if (!predictor_) return;
-  predictor_->Guess(&team_, shared_.get(), plan_.shared_rows());
-  for (const Progress& progress : progress_) {
-    if (progress.predicted < 0 || progress.record < 0) continue;
-    records_[size_t(progress.record)].guesses = std::move(predictor_->guesses(progress.predicted));
+  std::vector<int32_t> guesses = predictor_->Guess(&team_, shared_.get());
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    if (run.rows[i].guesses == 0 || progress_[i].record < 0) continue;
+    records_[size_t(progress_[i].record)].guesses = std::move(guesses);
   }
 }
 

@@ -23,7 +23,8 @@
 
 namespace rivulet {
 
-// Thread: one, except Take.
+// Keys are kept for one slot, the last of Take. Thread: one; Take and Guess may be called by
+// different threads, one after the other.
 class CpuPredictor {
  public:
   // Keys of a slot begin anew behind so many.
@@ -32,51 +33,31 @@ class CpuPredictor {
     return std::min(kMostTokens, LongestContext(config));
   }
 
-  // For `slots` slots at a time. `network` has a predictor, and is borrowed.
-  CpuPredictor(const CpuNetwork& network, const ModelConfig& config, int slots);
+  // `network` has a predictor, and is borrowed.
+  CpuPredictor(const CpuNetwork& network, const ModelConfig& config);
 
   // The slot has another sequence, or none.
   void Forget(Slot slot);
 
-  // Before a step.
-  void Begin() { rows_.clear(); }
-  // A row of the step wants `guesses`. Returns its number, from 0 on.
-  int Add(Slot slot, int guesses);
-  // Row `row` has drawn `tokens`. `hidden` [tokens, ld]: what the head read before each of them.
-  // Thread: different rows by different threads at once.
-  void Take(int row, std::span<const int32_t> tokens, const CpuArray& hidden, int first);
-  // After the step: the guesses of all rows that were taken. `activations`: for `max_rows` rows.
-  void Guess(ThreadTeam* team, CpuActivations* activations, int max_rows);
-  // Of a row; empty: it was not taken.
-  std::vector<int32_t>& guesses(int row) { return rows_[size_t(row)].guesses; }
+  // A row of `slot` has drawn `tokens`, and wants `guesses` tokens, from 1 on. `hidden`, from row
+  // `first` on [tokens, ld]: what the head read before each of them.
+  void Take(Slot slot, int guesses, std::span<const int32_t> tokens, const CpuArray& hidden,
+            int first);
+  // The guesses that follow the tokens of Take; empty: there was no Take since the last call.
+  // `activations`: for as many rows as Take had tokens.
+  std::vector<int32_t> Guess(ThreadTeam* team, CpuActivations* activations);
 
  private:
-  struct Cache {
-    Slot slot = kGuardSlot;
-    int64_t tokens = 0;  // whose keys are there
-    uint64_t used = 0;   // the time of its last use
-  };
-  struct Row {
-    size_t cache = 0;
-    int wanted = 0;
-    std::vector<int32_t> tokens;  // to feed
-    std::vector<float> hidden;    // [tokens, hidden_size]
-    std::vector<int32_t> guesses;
-  };
-  // Feeds the tokens of rows `begin` .. `end` - 1 and takes the guess behind each one's last.
-  void Pass(ThreadTeam* team, CpuActivations* activations, size_t begin, size_t end);
-
   const CpuNetwork& network_;
   const size_t hidden_size_;
   const int outputs_;
-  const size_t state_floats_;
   const int64_t most_tokens_;
-  const AlignedBuffer states_;  // [caches][state_floats_]
-  std::vector<Cache> caches_;
-  uint64_t time_ = 0;
-  std::vector<Row> rows_;
-  std::vector<CpuSegment> segments_;
-  std::vector<float> hidden_;
+  const AlignedBuffer state_;
+  Slot slot_ = kGuardSlot;
+  int64_t kept_ = 0;  // tokens whose keys are there
+  int wanted_ = 0;
+  std::vector<int32_t> tokens_;  // to feed
+  std::vector<float> hidden_;    // [tokens_, hidden_size_]
 };
 
 }  // namespace rivulet

@@ -29,7 +29,7 @@ size_t DraftBytes(const CpuBackendOptions& options, const ModelConfig& config, b
       guesses ? StateParts(*parts.attention).size().At(CpuPredictor::TokensOf(config)) : 0;
   return size_t(SpeculatingRows(options)) *
              CpuReplay::Bytes(config, parts, 1 + options.max_drafts, threads) +
-         kGuessingRows * keys;
+         keys;
 }
 
 }  // namespace

@@ -13,9 +13,8 @@
 
 namespace rivulet {
 
-// The rows of one run that may have drafts, and that may want guesses.
+// The rows of one run that may have drafts.
 int SpeculatingRows(const CpuBackendOptions& options);
-inline constexpr int kGuessingRows = 1;
 
 // RESOURCE_EXHAUSTED (OUT_OF_MEMORY), about the slots.
 absl::Status CpuOutOfMemory(absl::string_view message);

@@ -64,19 +64,21 @@ class PredictorTest : public ::testing::Test {
   // The guesses that follow token position + 1, with keys from `first` on.
   std::vector<int32_t> Guesses(const nlohmann::json& golden, int piece) {
     const int first = golden["first"], end = golden["position"].get<int>() + 1;
-    CpuPredictor predictor(*network_, model_->config(), 2);
+    CpuPredictor predictor(*network_, model_->config());
     ThreadTeam team(2);
     const auto activations = network_->NewActivations(64, 2);
+    // A sequence that the slot had before. With its keys the guesses of "late_chain" would be those
+    // of "chain".
+    predictor.Take(1, 1, std::span(tokens_).subspan(1, 20), HiddenRows(), 0);
+    predictor.Guess(&team, activations.get());
+    predictor.Forget(1);
     std::vector<int32_t> guesses;
     for (int at = first; at < end; at += piece) {
       const int count = std::min(piece, end - at);
-      predictor.Begin();
-      const int other = predictor.Add(2, 1), row = predictor.Add(1, 4);
-      predictor.Take(row, std::span(tokens_).subspan(size_t(at) + 1, size_t(count)), HiddenRows(),
+      predictor.Take(1, 4, std::span(tokens_).subspan(size_t(at) + 1, size_t(count)), HiddenRows(),
                      at);
-      predictor.Guess(&team, activations.get(), 64);
-      EXPECT_TRUE(predictor.guesses(other).empty()) << "a row that was not taken";
-      guesses = predictor.guesses(row);
+      guesses = predictor.Guess(&team, activations.get());
+      EXPECT_TRUE(predictor.Guess(&team, activations.get()).empty()) << "nothing was taken";
     }
     return guesses;
   }
@@ -126,7 +128,7 @@ TEST_F(PredictorTest, ABackendGuessesAfterItsDraws) {
   const Slot slots[] = {1};
   ASSERT_TRUE(backend.ZeroSlots(slots).ok());
   ASSERT_TRUE(backend.SetSampler(1, sampler).ok());
-  CpuPredictor predictor(*network_, model_->config(), 1);
+  CpuPredictor predictor(*network_, model_->config());
   ThreadTeam team(1);
   AlignedBuffer state(network_->state_size().At(64));
   int32_t token = tokens_[0];
@@ -152,10 +154,9 @@ TEST_F(PredictorTest, ABackendGuessesAfterItsDraws) {
     SpinBarrier alone(1);
     const CpuSegment segment = {state.floats(), position, kept, int(kept.size())};
     network_->Pass({&segment, 1}, *activations_, 0, 1, alone);
-    predictor.Begin();
-    predictor.Take(predictor.Add(1, 3), drawn, activations_->scratch.head_rows, 0);
-    predictor.Guess(&team, activations_.get(), 64);
-    EXPECT_EQ(records.back().guesses, predictor.guesses(0)) << "position " << position;
+    predictor.Take(1, 3, drawn, activations_->scratch.head_rows, 0);
+    EXPECT_EQ(records.back().guesses, predictor.Guess(&team, activations_.get()))
+        << "position " << position;
     EXPECT_EQ(records.back().guesses.size(), 3u);
     position += int64_t(records.size());
     token = drawn.back();
