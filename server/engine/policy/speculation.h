@@ -70,8 +70,9 @@ struct DraftView {
 };
 
 // Fills `drafts` [rows]; none, until a pass of so many rows without drafts was measured. `run` is
-// the number of the run: where a draft seems not to pay, each 16th run has one more, and each 64th
-// run has none, so that a change is noticed.
+// the number of the run. So that a change is noticed, each 16th run has one more draft where that
+// seems not to pay, each 64th run has none, and each 260th run may have one although other rows
+// would wait too long for it.
 void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
                 const BackendLimits& limits, uint64_t run, std::vector<int>* drafts);
 
