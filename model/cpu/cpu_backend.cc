@@ -436,11 +436,12 @@ void CpuBackend::Advance(const Run& run) {
 
 void CpuBackend::GuessNext(const Run& run) {
   if (!predictor_) return;
+  const auto wants =
+      std::ranges::find_if(run.rows, [](const RunRow& row) { return row.guesses > 0; });
   std::vector<int32_t> guesses = predictor_->Guess(&team_, shared_.get());
-  for (size_t i = 0; i < run.rows.size(); ++i) {
-    if (run.rows[i].guesses == 0 || progress_[i].record < 0) continue;
-    records_[size_t(progress_[i].record)].guesses = std::move(guesses);
-  }
+  if (wants == run.rows.end()) return;
+  const int record = progress_[size_t(wants - run.rows.begin())].record;
+  if (record >= 0) records_[size_t(record)].guesses = std::move(guesses);
 }
 
 // What rejected drafts have changed in the slots, and the records for draws that were not made.
