@@ -30,14 +30,11 @@ class SampleConstraint {
     return matcher_ != nullptr && (late_ || !late_masks_) && matcher_->step() == nullptr;
   }
 
-  // Whether the next row may have drafts: its own mask is known, so theirs come in time, too.
-  bool MayDraft() const {
-    return matcher_ == nullptr || (late_masks_ && !late_ && !matcher_->Bits().empty());
-  }
-  // ... of which `first` is the first. REQUIRES: MayDraft().
+  // Whether the next row may have drafts, of which `first` is the first.
+  bool MayDraft() const { return matcher_ == nullptr || (late_masks_ && !late_); }
   bool Allows(int32_t first) const {
-    return matcher_ == nullptr ||
-           (matcher_->Bits()[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
+    if (matcher_ == nullptr || matcher_->Bits().empty()) return true;
+    return (matcher_->Bits()[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
   }
   // The mask of the draw after `draft`, which follows the drafts before.
   const TokenMask* AddDraft(int32_t draft) {
