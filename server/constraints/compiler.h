@@ -43,9 +43,10 @@ class ConstraintMatcher : public TokenMask {
   }
   // What may follow; null: not known yet.
   virtual const ConstraintStep* step() const = 0;
-  // A matcher of the same text, for tokens that are tried: Push may follow at once. REQUIRES:
-  // tokens were pushed. If the step has forced tokens that were not taken, the fork is of no use.
-  virtual std::unique_ptr<ConstraintMatcher> Fork() const = 0;
+  // Masks of what would follow `tokens`, each behind the tokens before it. One has no bits where
+  // its token, or one before it, may not follow, or where what follows is forced. REQUIRES: tokens
+  // were pushed. If the step has forced tokens that were not taken, the masks are of no use.
+  virtual std::vector<std::unique_ptr<TokenMask>> Try(std::span<const int32_t> tokens) = 0;
   // The caller has written the forced tokens of step(). From now on Bits() is the mask of what
   // follows them.
   void TakeForced() { taken_ = true; }

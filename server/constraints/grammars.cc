@@ -58,6 +58,11 @@ absl::string_view MessageOf(absl::string_view logged) {
   return message == absl::string_view::npos ? logged : logged.substr(message + 2);
 }
 
+template <typename T>
+absl::string_view BytesOf(std::span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
 absl::Status ErrorOf(FromGrammar::Kind kind, absl::string_view text) {
   using Kind = FromGrammar::Kind;
   if (kind == Kind::kTooHard) return TooHard(text);
@@ -132,6 +137,7 @@ absl::StatusOr<std::unique_ptr<Process>> StartProcess(const std::string& program
 }
 
 class ProcessMatcher;
+class TriedMask;
 
 // One grammar and its process.
 class ProcessGrammar final : public ConstraintGrammar,
@@ -145,7 +151,7 @@ class ProcessGrammar final : public ConstraintGrammar,
     return status_;
   }
   std::unique_ptr<ConstraintMatcher> NewMatcher(const MatcherSpec& spec) override;
-  std::unique_ptr<ConstraintMatcher> Fork(uint32_t from);
+  std::vector<std::unique_ptr<TokenMask>> Try(uint32_t matcher, std::span<const int32_t> tokens);
 
   // For the thread of Grammars.
   void Start(std::unique_ptr<Process> process) {
@@ -186,7 +192,6 @@ class ProcessGrammar final : public ConstraintGrammar,
     const MutexLock lock(&mutex_);
     if (!status_->ok()) return *status_;
     SendLocked(head, body);
-    if (!output_.empty()) has_output_();
     return absl::OkStatus();
   }
   void Forget(uint32_t matcher) {
@@ -194,20 +199,22 @@ class ProcessGrammar final : public ConstraintGrammar,
     matchers_.erase(matcher);
     SendLocked({.kind = ToGrammar::Kind::kClose, .matcher = matcher}, "");
   }
+  void ForgetTried(uint32_t mask) {
+    const MutexLock lock(&mutex_);
+    tried_.erase(mask);
+  }
 
   const Grammar grammar;
   const std::string tenant;
 
  private:
-  // A new matcher, which `head` and `body` describe.
-  std::unique_ptr<ConstraintMatcher> OpenLocked(ToGrammar head, absl::string_view body)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendLocked(const ToGrammar& head, absl::string_view body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::string packet(reinterpret_cast<const char*>(&head), sizeof(head));
     absl::StrAppend(&packet, body);
     output_.push_back(std::move(packet));
     FlushLocked();
+    if (!output_.empty()) has_output_();
   }
   void FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (!output_.empty()) {
@@ -226,8 +233,31 @@ class ProcessGrammar final : public ConstraintGrammar,
   std::unique_ptr<Process> process_ ABSL_GUARDED_BY(mutex_);  // null: not started
   std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> output_ ABSL_GUARDED_BY(mutex_);
-  uint32_t last_matcher_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;  // of a matcher or a mask
   absl::flat_hash_map<uint32_t, ProcessMatcher*> matchers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint32_t, TriedMask*> tried_ ABSL_GUARDED_BY(mutex_);
+};
+
+class TriedMask final : public TokenMask {
+ public:
+  TriedMask(std::shared_ptr<ProcessGrammar> grammar, uint32_t number)
+      : grammar_(std::move(grammar)), number_(number) {}
+  ~TriedMask() override { grammar_->ForgetTried(number_); }
+  std::span<const uint32_t> Bits() const override {
+    return known_.load(std::memory_order_acquire) ? bits_ : std::span<const uint32_t>();
+  }
+  // By the thread of Grammars, once.
+  void Set(absl::string_view bytes) {
+    bits_.resize(bytes.size() / sizeof(uint32_t));
+    memcpy(bits_.data(), bytes.data(), bytes.size());
+    known_.store(true, std::memory_order_release);
+  }
+
+ private:
+  const std::shared_ptr<ProcessGrammar> grammar_;
+  const uint32_t number_;
+  std::vector<uint32_t> bits_;
+  std::atomic<bool> known_{false};
 };
 
 class ProcessMatcher final : public ConstraintMatcher {
@@ -249,12 +279,14 @@ class ProcessMatcher final : public ConstraintMatcher {
                                .flag = tokens.empty(),
                                .count = static_cast<uint16_t>(part.size()),
                                .matcher = number_},
-                              {reinterpret_cast<const char*>(part.data()), part.size_bytes()});
+                              BytesOf(part));
     } while (status.ok() && !tokens.empty());
     if (!status.ok()) Set({.kind = ConstraintStep::Kind::kFailed, .status = status});
   }
 
-  std::unique_ptr<ConstraintMatcher> Fork() const override { return grammar_->Fork(number_); }
+  std::vector<std::unique_ptr<TokenMask>> Try(std::span<const int32_t> tokens) override {
+    return grammar_->Try(number_, tokens);
+  }
 
   // The answer; by the thread of Grammars.
   void Set(ConstraintStep step) {
@@ -270,8 +302,7 @@ class ProcessMatcher final : public ConstraintMatcher {
 };
 
 std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec& spec) {
-  std::string body(reinterpret_cast<const char*>(spec.end_tokens.data()),
-                   spec.end_tokens.size() * sizeof(int32_t));
+  std::string body(BytesOf(std::span(spec.end_tokens)));
   const auto append = [&body](absl::string_view text) {
     const auto size = static_cast<uint32_t>(text.size());
     body.append(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -280,25 +311,31 @@ std::unique_ptr<ConstraintMatcher> ProcessGrammar::NewMatcher(const MatcherSpec&
   append(spec.before);
   for (const std::string& text : spec.after) append(text);
   const MutexLock lock(&mutex_);
-  return OpenLocked({.kind = ToGrammar::Kind::kOpen,
-                     .flag = spec.forced,
-                     .count = static_cast<uint16_t>(spec.end_tokens.size())},
-                    body);
-}
-
-std::unique_ptr<ConstraintMatcher> ProcessGrammar::Fork(uint32_t from) {
-  const MutexLock lock(&mutex_);
-  return OpenLocked({.kind = ToGrammar::Kind::kFork},
-                    {reinterpret_cast<const char*>(&from), sizeof(from)});
-}
-
-std::unique_ptr<ConstraintMatcher> ProcessGrammar::OpenLocked(ToGrammar head,
-                                                              absl::string_view body) {
-  head.matcher = ++last_matcher_;
-  auto matcher = std::make_unique<ProcessMatcher>(shared_from_this(), last_matcher_);
-  matchers_.emplace(last_matcher_, matcher.get());
-  SendLocked(head, body);
+  auto matcher = std::make_unique<ProcessMatcher>(shared_from_this(), ++last_number_);
+  matchers_.emplace(last_number_, matcher.get());
+  SendLocked({.kind = ToGrammar::Kind::kOpen,
+              .flag = spec.forced,
+              .count = static_cast<uint16_t>(spec.end_tokens.size()),
+              .matcher = last_number_},
+             body);
   return matcher;
+}
+
+std::vector<std::unique_ptr<TokenMask>> ProcessGrammar::Try(uint32_t matcher,
+                                                            std::span<const int32_t> tokens) {
+  std::vector<std::unique_ptr<TokenMask>> masks;
+  const MutexLock lock(&mutex_);
+  const uint32_t first = last_number_ + 1;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    auto mask = std::make_unique<TriedMask>(shared_from_this(), ++last_number_);
+    tried_.emplace(last_number_, mask.get());
+    masks.push_back(std::move(mask));
+  }
+  SendLocked({.kind = ToGrammar::Kind::kTry,
+              .count = static_cast<uint16_t>(tokens.size()),
+              .matcher = matcher},
+             absl::StrCat(BytesOf(std::span(&first, 1)), BytesOf(tokens)));
+  return masks;
 }
 
 bool ProcessGrammar::Receive(std::span<char> packet) {
@@ -321,6 +358,11 @@ void ProcessGrammar::Take(const FromGrammar& head, absl::string_view body) {
   }
   if (head.kind < Kind::kChoice) {  // the process ends now
     FailLocked(ErrorOf(head.kind, body));
+    return;
+  }
+  if (head.kind == Kind::kTried) {
+    const auto mask = tried_.find(head.matcher);
+    if (mask != tried_.end()) mask->second->Set(body);
     return;
   }
   const auto found = matchers_.find(head.matcher);

@@ -38,7 +38,8 @@ struct ToGrammar {
     kOpen,  // a matcher. `flag`: tell forced tokens. `count` end tokens; then, each with its
             // length, the text before the matcher's, and the texts of Constraint::after
     kPush,  // `count` tokens that were written. `flag`: then tell the step
-    kFork,  // a matcher, a copy of the one whose number (uint32_t) follows
+    kTry,   // tokens that may be written next: a number for the first one's mask, the next number
+            // for the second one's, ..., then `count` tokens. The text stays as it is
     kClose,
   };
   Kind kind = Kind::kOpen;
@@ -57,6 +58,7 @@ struct FromGrammar {
     kEnd,          // a step: `count` forced tokens; the text is complete, and nothing may follow
     kDeadEnd,   // a step: `count` forced tokens; nothing may follow, and the text is not complete
     kMismatch,  // token `count` of a push cannot follow
+    kTried,     // the mask `matcher` of a kTry
   };
   Kind kind = Kind::kCompiled;
   uint8_t unused = 0;

@@ -47,10 +47,15 @@ class FakeConstraints final : public ConstraintCompiler {
         : owner_(*owner), texts_(std::move(texts)), spec_(std::move(spec)) {}
 
     const ConstraintStep* step() const override { return owner_.Known(&looks_) ? &step_ : nullptr; }
-    std::unique_ptr<ConstraintMatcher> Fork() const override {
-      auto fork = std::make_unique<Matcher>(&owner_, texts_, spec_);
-      fork->written_ = written_;
-      return fork;
+    std::vector<std::unique_ptr<TokenMask>> Try(std::span<const int32_t> tokens) override {
+      std::vector<std::unique_ptr<TokenMask>> masks;
+      for (size_t i = 1; i <= tokens.size(); ++i) {
+        auto tried = std::make_unique<Matcher>(&owner_, texts_, spec_);
+        tried->written_ = written_;
+        tried->Push(tokens.first(i));
+        masks.push_back(std::move(tried));
+      }
+      return masks;
     }
 
    private:

@@ -164,10 +164,8 @@ class Serving {
         Open(head, &reader);
       } else if (head.kind == ToGrammar::Kind::kPush) {
         Push(head, &reader);
-      } else if (head.kind == ToGrammar::Kind::kFork) {
-        LimitTime(kMaskMillis);
-        matchers_[head.matcher] = matchers_.at(reader.Take<uint32_t>())->Fork();
-        LimitTime(0);
+      } else if (head.kind == ToGrammar::Kind::kTry) {
+        Try(head, &reader);
       } else {
         matchers_.erase(head.matcher);
       }
@@ -223,6 +221,20 @@ class Serving {
     const auto forced = static_cast<uint16_t>(step.forced.size());
     const iovec mask = step.kind == Kind::kChoice ? Bytes(step.mask) : iovec();
     Tell({step.kind, 0, forced, head.matcher}, Bytes(step.forced), mask);
+  }
+
+  void Try(const ToGrammar& head, Reader* reader) {
+    TokenMatcher& matcher = *matchers_.at(head.matcher);
+    const auto first = reader->Take<uint32_t>();
+    const TokenMatcher::Place before = matcher.place();
+    for (uint16_t i = 0; i < head.count; ++i) {
+      LimitTime(kMaskMillis);
+      const std::vector<uint32_t> mask = matcher.Try(reader->Take<int32_t>());
+      if (mask.empty()) break;
+      Tell({Kind::kTried, 0, 0, first + i}, Bytes(mask));
+    }
+    matcher.GoBackTo(before);
+    LimitTime(0);
   }
 
   const Vocabulary* const vocabulary_;

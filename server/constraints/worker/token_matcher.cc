@@ -47,18 +47,14 @@ TokenMatcher::TokenMatcher(const Vocabulary* vocabulary, const xgrammar::Compile
   }
 }
 
-std::unique_ptr<TokenMatcher> TokenMatcher::Fork() const {
-  std::unique_ptr<TokenMatcher> fork(new TokenMatcher(*this));
-  fork->matcher_ = matcher_.Fork();  // a copy of the handle has the same text
-  return fork;
-}
-
 bool TokenMatcher::Accept(int32_t token) {
   if (token < 0 || static_cast<size_t>(token) >= vocabulary_.texts.size()) return false;
   // The library logs a token without text.
   if (!free_) {
-    return !vocabulary_.grammar_texts[static_cast<size_t>(token)].empty() &&
-           matcher_.AcceptToken(token);
+    const bool has_text = !vocabulary_.grammar_texts[static_cast<size_t>(token)].empty();
+    const bool follows = has_text && matcher_.AcceptToken(token);
+    if (follows) ++steps_;
+    return follows;
   }
   const std::string_view text = vocabulary_.texts[static_cast<size_t>(token)];
   const std::optional<size_t> end = EndOfAfter(text);
@@ -86,7 +82,10 @@ std::optional<size_t> TokenMatcher::EndOfAfter(std::string_view text) const {
 }
 
 bool TokenMatcher::AcceptsRest(std::string_view text) {
-  return text.empty() || matcher_.AcceptString(std::string(text));
+  if (text.empty()) return true;
+  const bool follows = matcher_.AcceptString(std::string(text));
+  if (follows) ++steps_;
+  return follows;
 }
 
 void TokenMatcher::Set(int32_t token, bool allowed, std::vector<uint32_t>* mask) const {
@@ -111,6 +110,7 @@ std::vector<uint32_t> TokenMatcher::FreeMask() {
     if (!end || *end == text.size()) continue;
     if (AcceptsRest(text.substr(*end))) {
       matcher_.Rollback(1);
+      --steps_;
     } else {
       Set(token, false, &mask);
     }
@@ -118,37 +118,61 @@ std::vector<uint32_t> TokenMatcher::FreeMask() {
   return mask;
 }
 
-TokenMatcher::Step TokenMatcher::Next() {
+TokenMatcher::Step TokenMatcher::Following(int32_t* only) {
   using Kind = FromGrammar::Kind;
   Step step;
+  *only = -1;
   if (free_) {
     step.mask = FreeMask();
     return step;
   }
+  step.mask.assign((vocabulary_.texts.size() + 31) / 32, 0);
+  auto words = static_cast<int64_t>(step.mask.size());
+  DLTensor tensor = {step.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &words, nullptr, 0};
+  matcher_.FillNextTokenBitmask(&tensor);
+  ClearRest(&step.mask);
+  for (const int32_t token : start_.end_tokens) Set(token, false, &step.mask);
+  const bool complete = matcher_.IsCompleted();
+  int allowed = 0;
+  int32_t last = -1;
+  for (size_t i = 0; i < step.mask.size() && allowed < 2; ++i) {
+    if (step.mask[i] == 0) continue;
+    allowed += __builtin_popcount(step.mask[i]);
+    last = static_cast<int32_t>(32 * i) + __builtin_ctz(step.mask[i]);
+  }
+  if (allowed == 0) step.kind = complete ? Kind::kEnd : Kind::kDeadEnd;
+  if (allowed == 1 && !complete && start_.tell_forced) *only = last;
+  for (const int32_t token : start_.end_tokens) Set(token, complete, &step.mask);
+  return step;
+}
+
+TokenMatcher::Step TokenMatcher::Next() {
+  std::vector<int32_t> forced;
   while (true) {
-    step.mask.assign((vocabulary_.texts.size() + 31) / 32, 0);
-    auto words = static_cast<int64_t>(step.mask.size());
-    DLTensor tensor = {step.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, &words, nullptr, 0};
-    matcher_.FillNextTokenBitmask(&tensor);
-    ClearRest(&step.mask);
-    for (const int32_t token : start_.end_tokens) Set(token, false, &step.mask);
-    const bool complete = matcher_.IsCompleted();
-    int allowed = 0;
     int32_t only = -1;
-    for (size_t i = 0; i < step.mask.size() && allowed < 2; ++i) {
-      if (step.mask[i] == 0) continue;
-      allowed += __builtin_popcount(step.mask[i]);
-      only = static_cast<int32_t>(32 * i) + __builtin_ctz(step.mask[i]);
-    }
-    if (allowed == 0) step.kind = complete ? Kind::kEnd : Kind::kDeadEnd;
-    const bool forced = allowed == 1 && !complete && start_.tell_forced;
-    if (!forced || step.forced.size() == kMaxForced) {
-      for (const int32_t token : start_.end_tokens) Set(token, complete, &step.mask);
+    Step step = Following(&only);
+    if (only < 0 || forced.size() == kMaxForced) {
+      step.forced = std::move(forced);
       return step;
     }
-    matcher_.AcceptToken(only);
-    step.forced.push_back(only);
+    Accept(only);
+    forced.push_back(only);
   }
+}
+
+std::vector<uint32_t> TokenMatcher::Try(int32_t token) {
+  if (!Accept(token)) return {};
+  int32_t only = -1;
+  Step step = Following(&only);
+  if (only >= 0 || step.kind != FromGrammar::Kind::kChoice) return {};
+  return std::move(step.mask);
+}
+
+void TokenMatcher::GoBackTo(const Place& place) {
+  if (steps_ > place.steps) matcher_.Rollback(steps_ - place.steps);
+  steps_ = place.steps;
+  free_ = place.free;
+  tail_ = place.tail;
 }
 
 bool TokenMatcher::MayEnd(bool json, int* tries) {

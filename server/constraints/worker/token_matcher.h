@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,9 +34,6 @@ class TokenMatcher {
   TokenMatcher(const Vocabulary* vocabulary, const xgrammar::CompiledGrammar& grammar,
                MatcherStart start);
 
-  // A matcher of the same text.
-  std::unique_ptr<TokenMatcher> Fork() const;
-
   // False: the token cannot follow, and the matcher is of no use any more.
   bool Accept(int32_t token);
 
@@ -48,22 +44,38 @@ class TokenMatcher {
   };
   Step Next();
 
+  // Accepts the token and returns the mask of what may follow it; empty where the token cannot
+  // follow, or nothing may follow it, or what follows is forced.
+  std::vector<uint32_t> Try(int32_t token);
+
+  // What was accepted.
+  struct Place {
+    int steps;
+    bool free;
+    std::string tail;
+  };
+  Place place() const { return {steps_, free_, tail_}; }
+  // `place` is that of an earlier call, and the tokens since then were not accepted.
+  void GoBackTo(const Place& place);
+
   // False: no tokens spell a whole text of the grammar. Tries up to `tries` tokens, and is true
   // where that does not decide. `json`: it is a grammar of JSON. REQUIRES: `start` is the default.
   bool MayEnd(bool json, int* tries);
 
  private:
-  TokenMatcher(const TokenMatcher&) = default;
   // Where in `text`, which follows tail_, one of start_.after ends first; nullopt: none does.
   std::optional<size_t> EndOfAfter(std::string_view text) const;
   bool AcceptsRest(std::string_view text);
   std::vector<uint32_t> FreeMask();
+  // What may follow now. `only`: the token that is forced, or -1.
+  Step Following(int32_t* only);
   void Set(int32_t token, bool allowed, std::vector<uint32_t>* mask) const;
   void ClearRest(std::vector<uint32_t>* mask) const;
 
   const Vocabulary& vocabulary_;
   xgrammar::GrammarMatcher matcher_;
   const MatcherStart start_;
+  int steps_ = 0;                      // of matcher_
   bool free_;                          // none of start_.after was written yet
   std::string tail_;                   // while free: the end of what was written
   std::vector<int32_t> may_end_free_;  // tokens of whose text the end of an `after` may be a part

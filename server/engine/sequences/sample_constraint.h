@@ -36,33 +36,28 @@ class SampleConstraint {
     if (matcher_ == nullptr || matcher_->Bits().empty()) return true;
     return (matcher_->Bits()[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
   }
-  // The mask of the draw after `draft`, which follows the drafts before.
-  const TokenMask* AddDraft(int32_t draft) {
-    Draft& added = drafts_.emplace_back();
-    added.token = draft;
-    added.after = (drafts_.size() > 1 ? *drafts_[drafts_.size() - 2].after : *matcher_).Fork();
-    added.after->Push({&draft, 1});
-    return added.after.get();
-  }
-  // Before each row.
-  void DropDrafts() {
-    drafts_.clear();
-    next_draft_ = 0;
+  // The masks of the next row's draws after `drafts`, valid until the next call. REQUIRES:
+  // MayDraft(), there is a constraint.
+  void Try(std::span<const int32_t> drafts, std::vector<const TokenMask*>* masks) {
+    tried_ = matcher_->Try(drafts);
+    drafts_.assign(drafts.begin(), drafts.end());
+    for (const auto& mask : tried_) masks->push_back(mask.get());
   }
 
   // A row drew `token`.
   void OnDrawn(int32_t token) {
     late_ = false;
     if (matcher_ == nullptr) return;
-    due_ = true;
-    if (next_draft_ < drafts_.size() && drafts_[next_draft_].token == token) {
-      std::swap(matcher_, drafts_[next_draft_++].after);  // the row has the masks until it is done
-      return;
-    }
-    matcher_->Push({&token, 1});
-    next_draft_ = drafts_.size();
+    drawn_.push_back(token);
+    const size_t drawn = drawn_.size();
+    if (drawn > drafts_.size() || drafts_[drawn - 1] != token) Push();  // else it draws again
   }
-  void OnLate() { late_ = due_ = true; }
+  void OnLate() {
+    if (!drawn_.empty()) Push();
+    drafts_.clear();
+    late_ = due_ = true;
+  }
+
   // What may follow what was written, once; null: not known yet, or told before. The caller writes
   // its forced tokens.
   const ConstraintStep* Take() {
@@ -76,14 +71,17 @@ class SampleConstraint {
   void OnFeed() { late_ = false; }
 
  private:
-  struct Draft {
-    int32_t token = 0;
-    std::unique_ptr<ConstraintMatcher> after;  // of the text that ends with it
-  };
+  void Push() {
+    matcher_->Push(drawn_);
+    drawn_.clear();
+    drafts_.clear();
+    due_ = true;
+  }
 
   std::unique_ptr<ConstraintMatcher> matcher_;
-  std::vector<Draft> drafts_;  // of the outstanding run
-  size_t next_draft_ = 0;      // the drafts before it were drawn
+  std::vector<int32_t> drafts_;                    // of the outstanding row
+  std::vector<std::unique_ptr<TokenMask>> tried_;  // their masks
+  std::vector<int32_t> drawn_;                     // by that row, and not pushed yet
   bool late_masks_;
   bool due_ = false;  // the step was not told yet
   bool late_ = false;

@@ -217,10 +217,6 @@ std::unique_ptr<ConstraintMatcher> Generation::NewMatcher(std::span<const int32_
 
 namespace {
 
-// A fork of a matcher copies what it knows of the text, up to 200 bytes a byte: longer constrained
-// replies have no drafts.
-constexpr int64_t kMostForked = 2048;  // tokens
-
 // The error for a constraint whose text cannot go on.
 absl::Status DeadEnd() {
   ErrorDetail detail;
@@ -338,7 +334,7 @@ SequenceView SampleSequence::View() const {
 }
 
 int64_t SampleSequence::DraftRoom() const {
-  if (constraint_ && (!constraint_.MayDraft() || drawn_ > kMostForked)) return 0;
+  if (!constraint_.MayDraft()) return 0;
   return std::min({int64_t{generate_->model.max_drafts}, generate_->max_new - drawn_ - 1,
                    generate_->keep.DistanceToNextPoint(position_) - 1});
 }
@@ -357,9 +353,9 @@ void SampleSequence::AddDrafts(int most, TokenBuffer* buffer, RunRow* run_row) {
       buffer->resize(i);
       break;
     }
-    drafter_->masks.push_back(constraint_ ? constraint_.AddDraft(draft)
-                                          : generate_->EndMaskAfter(before + 1));
+    if (!constraint_) drafter_->masks.push_back(generate_->EndMaskAfter(before + 1));
   }
+  if (constraint_) constraint_.Try(std::span(*buffer).subspan(begin), &drafter_->masks);
   run_row->drafts = drafter_->drafts();
   run_row->draft_masks = drafter_->masks;
   generate_->usage.drafted_tokens += run_row->drafts;
@@ -402,7 +398,6 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
 void SampleSequence::FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) {
   int tokens = share.tokens;
   const size_t begin = buffer->size();
-  constraint_.DropDrafts();
   if (drafter_) drafter_->BeginRow(generate_->given());
   if (constraint_.late()) {
     tokens = 0;
