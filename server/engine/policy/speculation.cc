@@ -8,10 +8,15 @@
 namespace rivulet {
 namespace {
 
-constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125, kFaster = 0.7;
+constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125;
+// A pass is slower by accident, but hardly faster: much faster, something has changed.
+constexpr double kFasterWeight = 0.5, kMuchFaster = 0.7;
 constexpr double kMostSlowdown = 1.1;  // of other rows
 constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay whatever it costs
-constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kPlainEvery = 64, kDareEvery = 260;
+// A draft has to raise the rate by a hundredth: the estimates are of the row that seems best.
+constexpr double kLeastWorth = 1.01;
+constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kDareEvery = 260;
+constexpr uint64_t kPlainEvery = 64, kPlainBesideEvery = 8;
 
 // Gives one more draft to the row that gains most by it; -1: no row can use one.
 int BestRow(std::span<const DraftView> rows, std::span<const int> drafts, int speculating_rows) {
@@ -42,9 +47,8 @@ void PassCosts::Note(int rows, double seconds) {
   if (rows < 1 || rows > kMostRows) return;
   if (means_.size() <= static_cast<size_t>(rows)) means_.resize(static_cast<size_t>(rows) + 1, -1);
   double& mean = means_[static_cast<size_t>(rows)];
-  // A pass is slower by accident, but hardly faster: then something has changed.
-  const bool faster = seconds < kFaster * mean;
-  mean = mean < 0 || faster ? seconds : mean + kCostWeight * (seconds - mean);
+  if (mean < 0 || seconds < kMuchFaster * mean) mean = seconds;
+  mean += (seconds < mean ? kFasterWeight : kCostWeight) * (seconds - mean);
 }
 
 void PassCosts::NoteGuess(double seconds) {
@@ -85,7 +89,8 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     if (count > 0) ++speculating;
   }
   double tokens = static_cast<double>(rows.size());
-  for (bool probes = run % kPlainEvery == 0; !probes && fits();) {
+  const uint64_t plain_every = rows.size() == 1 ? kPlainEvery : kPlainBesideEvery;
+  for (bool probes = run % plain_every == 0; !probes && fits();) {
     const int best = BestRow(rows, *drafts, limits.drafts.rows);
     if (best < 0) return;
     const DraftView& row = rows[static_cast<size_t>(best)];
@@ -93,11 +98,16 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     const double gain = std::pow(row.rate, count + 1);
     const std::optional<double> before = costs.At(fed), after = costs.At(fed + 1);
     const bool known = before && after;
-    const bool pays =
-        !known || (gain >= kLeastGain && (tokens + gain) * *before >= tokens * *after);
-    // After a right draft the row is tried again at once.
-    if (!pays && run % kProbeEvery != 0 && !(count == 0 && row.was_right)) return;
-    probes = !pays || !known;
+    const auto pays = [&](double more) {
+      return (tokens + more) * *before >= kLeastWorth * tokens * *after;
+    };
+    probes = !known || gain < kLeastGain || !pays(gain);
+    if (known && probes) {
+      // Beside other rows no draft is tried that would not even pay if it were right.
+      if (rows.size() > 1 && !pays(1) && run % kDareEvery != 0) return;
+      // After a right draft the row is tried again at once.
+      if (run % kProbeEvery != 0 && !(count == 0 && row.was_right)) return;
+    }
     tokens += gain;
     ++count;
     ++fed;

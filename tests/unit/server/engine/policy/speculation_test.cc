@@ -22,6 +22,8 @@ TEST(PassCostsTest, WhatWasNotMeasuredLiesBetweenItsNeighbours) {
   EXPECT_EQ(costs.At(3), 6);
   costs.Note(2, 12);
   EXPECT_EQ(costs.At(2), 5) << "a running mean of an eighth";
+  costs.Note(2, 4);
+  EXPECT_EQ(costs.At(2), 4.5) << "less is hardly an accident";
   costs.Note(2, 1);
   EXPECT_EQ(costs.At(2), 1) << "no accident";
   for (const int rows : {0, -1, PassCosts::kMostRows + 1}) costs.Note(rows, 1);
@@ -43,6 +45,8 @@ struct Machine {
   int most = 8;
   BackendLimits limits = LimitsOf(4, 256);
   std::vector<DraftAcceptance> rows = std::vector<DraftAcceptance>(1);
+
+  double noise = 0;  // of the measurements: up to this share more
 
   PassCosts costs = {};
   uint64_t run = 0;
@@ -69,7 +73,7 @@ struct Machine {
       if (drafts[i] > 0) rows[i].Note(drafts[i], accepted);
       tokens += 1 + accepted;
     }
-    costs.Note(fed, seconds(fed));
+    costs.Note(fed, seconds(fed) * std::uniform_real_distribution(1.0, 1 + noise)(random));
     time += seconds(fed);
     slowest = std::max(slowest, seconds(fed));
   }
@@ -112,6 +116,15 @@ TEST(PlanDraftsTest, MakesNoPassMoreThanATenthSlower) {
     machine.right = right;
     EXPECT_GT(machine.Rate(1000), 0.98) << right;
     EXPECT_LE(machine.slowest, 1.1 * Dense(6)) << right;
+  }
+}
+
+TEST(PlanDraftsTest, GivesNoneToAFullBatch) {
+  for (const double cost : {1.0, 1.2}) {
+    const auto seconds = [cost](int rows) { return rows <= 32 ? rows : cost * rows; };
+    Machine machine = {
+        .seconds = seconds, .right = 0.7, .rows = std::vector<DraftAcceptance>(32), .noise = 0.5};
+    EXPECT_GT(machine.Rate(100000), 0.995) << cost;
   }
 }
 
