@@ -2,7 +2,7 @@
 // Layer normalisation: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias      [Ba et al. 2016]
 //   x, y [rows, ld] float32, y may be x; weight, bias [n]; var is the biased variance.
 // Columns n .. ld - 1 of y become 0. Sums run over 16 virtual lanes in a fixed tree, so a row's
-// bits depend on the row alone. Thread: any. Tested by: tests/parity/layer_norm_test.cc
+// bits depend on the row alone. On the CPU this is group_norm.h with one group.
 #pragma once
 
 namespace rivulet::kernels {
@@ -17,6 +17,5 @@ struct LayerNormArgs {
 };
 
 void LayerNormRef(const LayerNormArgs& args);  // double; tests only
-void LayerNormCpu(const LayerNormArgs& args);
 
 }  // namespace rivulet::kernels

@@ -20,14 +20,7 @@ namespace {
 // x / sqrt(sum(x^2) + 1e-6) of `n` columns, times `weight` sqrt(n): an RMS norm with other
 // constants.
 void NormL2(const std::vector<float>& weight, float* x, int ld, int n, int count) {
-  kernels::RmsNormArgs args;
-  args.x = args.y = x;
-  args.weight = weight.data();
-  args.x_stride = args.y_stride = size_t(ld);
-  args.rows = count;
-  args.size = n;
-  args.eps = 1e-6f / float(n);
-  kernels::RmsNormCpu(args);
+  NormRows(weight, 1e-6f / float(n), x, ld, n, count);
 }
 
 kernels::RecurrenceArgs Recurrence(const CpuPass& p, const CpuSegment& segment, int index, int row,
@@ -103,14 +96,8 @@ void SetDecay(const CpuPass& p, const LayerWeights& layer, int row, int head,
 // The norm over all heads together, with the eps of BlockKind::norm_all_heads.
 void NormAllHeads(const CpuPass& p, const LayerWeights& layer) {
   const IndexRange range = p.RowShare();
-  kernels::RmsNormArgs args;
-  args.x = args.y = p.a.o.row(range.begin);
-  args.weight = layer.out_norm.data();
-  args.x_stride = args.y_stride = size_t(p.a.o.ld);
-  args.rows = range.end - range.begin;
-  args.size = p.config.values();
-  args.eps = 1e-5f;
-  kernels::RmsNormCpu(args);
+  NormRows(layer.out_norm, 1e-5f, p.a.o.row(range.begin), p.a.o.ld, p.config.values(),
+           range.end - range.begin);
 }
 
 // The convolution of channels `first` .. of `in`, into `conv`.
@@ -196,15 +183,19 @@ void Activate(kernels::Activation kind, float* x, int ld, int n, int count, cons
   kernels::ActivationCpu(args);
 }
 
-void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
+void NormRows(const std::vector<float>& weight, float eps, float* x, int ld, int size, int rows) {
   kernels::RmsNormArgs args;
   args.x = args.y = x;
   args.weight = weight.data();
   args.x_stride = args.y_stride = size_t(ld);
-  args.rows = count;
-  args.size = int(weight.size());
-  args.eps = p.config.norm_eps;
+  args.rows = rows;
+  args.size = size;
+  args.eps = eps;
   kernels::RmsNormCpu(args);
+}
+
+void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
+  NormRows(weight, p.config.norm_eps, x, ld, int(weight.size()), count);
 }
 
 void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, int n, float* o,
@@ -363,28 +354,22 @@ void FinishMamba2(const CpuPass& p, const LayerWeights& layer) {
   const ModelConfig& c = p.config;
   const BlockConfig& block = c.block();
   const IndexRange range = p.RowShare();
-  kernels::ActivationArgs gate;
-  gate.kind = kernels::Activation::kSilu;
-  gate.rows = range.end - range.begin;
-  gate.n = c.values();
-  gate.x = p.a.in.row(range.begin) + p.columns.gate;
-  gate.x_stride = size_t(p.a.in.ld);
-  gate.times = gate.y = p.a.o.row(range.begin);
-  gate.times_stride = gate.y_stride = size_t(p.a.o.ld);
+  float* const o = p.a.o.row(range.begin);
+  const float* const gate = p.a.in.row(range.begin) + p.columns.gate;
   kernels::RmsNormArgs norm;
-  norm.x = norm.y = gate.y;
-  norm.x_stride = norm.y_stride = gate.y_stride;
-  norm.rows = gate.rows;
+  norm.x = norm.y = o;
+  norm.x_stride = norm.y_stride = size_t(p.a.o.ld);
+  norm.rows = range.end - range.begin;
   norm.groups = block.num_groups;
   norm.size = c.values() / block.num_groups;
   norm.weight = layer.out_norm.data();
   norm.weight_stride = size_t(norm.size);
   norm.eps = c.norm_eps;
   if (block.mamba_norm == MambaNorm::kNormFirst) kernels::RmsNormCpu(norm);
-  kernels::ActivationCpu(gate);
+  GateHead(p, /*sigmoid=*/false, gate, p.a.in.ld, c.values(), o, norm.rows);
   if (block.mamba_norm == MambaNorm::kGateFirst) kernels::RmsNormCpu(norm);
   if (block.mixer_multiplier != 1) {
-    Scale(gate.y, p.a.o.ld, gate.n, gate.rows, block.mixer_multiplier);
+    Scale(o, p.a.o.ld, c.values(), norm.rows, block.mixer_multiplier);
   }
 }
 

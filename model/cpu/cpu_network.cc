@@ -10,7 +10,6 @@
 
 #include "kernels/activation.h"
 #include "kernels/group_norm.h"
-#include "kernels/layer_norm.h"
 #include "kernels/linear_attention.h"
 #include "kernels/quantized.h"
 #include "kernels/rms_norm.h"
@@ -29,32 +28,27 @@ using kernels::PaddedColumns;
 constexpr double kSparseShare = 0.6;
 
 // y = norm(x) of this thread's rows.
+template <class Args>
+Args NormOfRows(const CpuPass& p, const NormWeights& norm, const CpuPass::Array& x,
+                const CpuPass::Array& y) {
+  const IndexRange range = p.RowShare();
+  Args args;
+  args.x = x.row(range.begin);
+  args.y = y.row(range.begin);
+  args.weight = norm.weight.data();
+  args.x_stride = args.y_stride = size_t(x.ld);
+  args.rows = range.end - range.begin;
+  args.size = p.config.hidden_size;
+  args.eps = p.config.norm_eps;
+  return args;
+}
+
 void Norm(const CpuPass& p, const NormWeights& norm, const CpuPass::Array& x,
           const CpuPass::Array& y) {
-  const IndexRange range = p.RowShare();
-  const auto fill = [&](auto args) {
-    args.x = x.row(range.begin);
-    args.y = y.row(range.begin);
-    args.weight = norm.weight.data();
-    args.rows = range.end - range.begin;
-    args.eps = p.config.norm_eps;
-    return args;
-  };
-  const auto fill_group = [&](auto args) {
-    args = fill(args);
-    args.x_stride = args.y_stride = size_t(x.ld);
-    args.size = p.config.hidden_size;
-    return args;
-  };
-  if (p.encoder != nullptr) {
-    kernels::LayerNormArgs args = fill(kernels::LayerNormArgs());
-    args.bias = norm.bias.data();
-    args.n = p.config.hidden_size;
-    args.ld = x.ld;
-    return kernels::LayerNormCpu(args);
+  if (norm.bias.empty()) {
+    return kernels::RmsNormCpu(NormOfRows<kernels::RmsNormArgs>(p, norm, x, y));
   }
-  if (norm.bias.empty()) return kernels::RmsNormCpu(fill_group(kernels::RmsNormArgs()));
-  kernels::GroupNormArgs args = fill_group(kernels::GroupNormArgs());  // of one group
+  auto args = NormOfRows<kernels::GroupNormArgs>(p, norm, x, y);  // of one group: a layer norm
   args.bias = norm.bias.data();
   kernels::GroupNormCpu(args);
 }

@@ -182,7 +182,9 @@ void Scale(float* x, int ld, int n, int count, float by);
 // Without rotary positions x stays.
 void Rotate(const CpuPass& p, float* x, int ld, int row, int count);
 
-// y = x / sqrt(mean(x^2) + eps) * weight, of weight.size() columns of `count` rows, in place.
+// y = x / sqrt(mean(x^2) + eps) * weight, of `size` columns of `rows` rows, in place.
+void NormRows(const std::vector<float>& weight, float eps, float* x, int ld, int size, int rows);
+// The same with the model's eps, of weight.size() columns.
 void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count);
 
 // o *= f(gate) of `n` columns of `count` rows; o within a.o.

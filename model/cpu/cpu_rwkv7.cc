@@ -14,7 +14,6 @@
 #include "kernels/decay.h"
 #include "kernels/group_norm.h"
 #include "kernels/recurrence.h"
-#include "kernels/rms_norm.h"
 #include "kernels/token_shift.h"
 #include "model/cpu/cpu_pass.h"
 
@@ -118,14 +117,8 @@ void MixKeys(const CpuPass& p, const Rwkv7Layer& own, const Columns& at, int row
     for (int i = 0; i < n; ++i) kk[i] = k[i] * own.k_k[size_t(first + i)];
   }
   // The division by max(length, 1e-12) becomes one by sqrt(sum of squares + 1e-24), like a norm.
-  kernels::RmsNormArgs norm;
-  norm.x = norm.y = p.a.removal.row(row) + first;
-  norm.weight = p.weights.unit_length.data();
-  norm.x_stride = norm.y_stride = size_t(p.a.removal.ld);
-  norm.rows = count;
-  norm.size = n;
-  norm.eps = 1e-24f / float(n);
-  kernels::RmsNormCpu(norm);
+  NormRows(p.weights.unit_length, 1e-24f / float(n), p.a.removal.row(row) + first, p.a.removal.ld,
+           n, count);
   for (int t = 0; t < count; ++t) {
     float* const k = p.a.in.row(row + t) + at.k + first;
     const float* const kk = p.a.removal.row(row + t) + first;

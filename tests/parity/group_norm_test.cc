@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/group_norm.h"
 
-#include "kernels/layer_norm.h"
 #include "tests/support/row_cases.h"
 
 namespace rivulet::kernels::group_norm_test {
@@ -14,8 +13,8 @@ TEST(GroupNormTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
       [](const Case& c) { ExpectRowsOnEveryCpuTarget(c, GroupNormRef, GroupNormCpu, 5e-6); });
 }
 
-// One group is a layer normalisation, and a group does not see its neighbours.
-TEST(GroupNormTest, AGroupHasTheBitsOfALayerNormalisationInPlaceOrNot) {
+// A group does not see its neighbours.
+TEST(GroupNormTest, AGroupHasTheBitsOfAGroupAloneInPlaceOrNot) {
   ForEachGroupNorm([](const Case& c) {
     GroupNormArgs args = c.args;
     std::vector<float> whole = c.x;
@@ -26,15 +25,13 @@ TEST(GroupNormTest, AGroupHasTheBitsOfALayerNormalisationInPlaceOrNot) {
       for (size_t g = 0; g < size_t(args.groups); ++g) {
         const size_t first = g * size_t(args.size), at = r * c.stride + first;
         std::vector<float> alone(size_t(args.size));
-        LayerNormArgs one;
+        GroupNormArgs one = args;
         one.x = &c.x[at];
         one.y = alone.data();
         one.weight = (args.weight == nullptr ? ones.data() : args.weight) + first;
         one.bias = (args.bias == nullptr ? zeros.data() : args.bias) + first;
-        one.rows = 1;
-        one.n = one.ld = args.size;
-        one.eps = args.eps;
-        LayerNormCpu(one);
+        one.rows = one.groups = 1;
+        GroupNormCpu(one);
         ASSERT_TRUE(SameBits(alone, {&whole[at], &whole[at] + args.size})) << "size " << args.size;
       }
     }
