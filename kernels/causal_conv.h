@@ -25,14 +25,12 @@ struct CausalConvArgs {
   const float* bias = nullptr;    // [channels]; null: 0
   float* y = nullptr;             // [tokens, y_stride]; no array may overlap another
   float* state = nullptr;         // [width - 1, channels] in-out; unused where width is 1
+  // x_stride, y_stride >= channels; width: 1 to kMaxConvWidth.
   size_t x_stride = 0, y_stride = 0;
   int tokens = 0, channels = 0, width = 0;
   bool silu = false;
 };
 
-// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
-// call it.
-const char* CheckCausalConv(const CausalConvArgs& args);
 void CausalConvRef(const CausalConvArgs& args);  // double; tests only
 // Cost: 2 tokens channels width flop; width reads of each input.
 void CausalConvCpu(const CausalConvArgs& args);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks and packing: the same for every implementation.
+// Packing: the same for every implementation.
 #include "kernels/gemm.h"
 
 #include <cmath>
@@ -9,27 +9,6 @@
 #include "kernels/quantized.h"
 
 namespace rivulet::kernels {
-
-const char* CheckGemm(const GemmArgs& args) {
-  if (args.w.panels == nullptr || args.bias == nullptr) return "weights and bias must be set";
-  if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
-  const bool quantized = IsQuantized(args.w.type);
-  if (quantized && FormatOf(args.w.type).groups > 1 &&
-      args.w.k % FormatOf(args.w.type).inputs() != 0)
-    return "k is whole blocks of the type";
-  const void* const x = quantized ? args.quantized_x : args.x;
-  if (args.rows > 0 && (x == nullptr || args.y == nullptr)) return "x and y must be set";
-  if (!quantized && args.ldx < args.w.k) return "ldx >= k";
-  if (args.ldy < PaddedColumns(args.w.n)) return "ldy >= n rounded up to 32";
-  if (args.epilogue == Epilogue::kResidual && args.residual == nullptr)
-    return "residual must be set";
-  if (args.epilogue == Epilogue::kScatter &&
-      (args.scatter.rows == nullptr || args.scatter.scales == nullptr))
-    return "scatter must be set";
-  if (args.panel_begin < 0 || args.panel_end > NumPanels(args.w.n))
-    return "panels within the matrix";
-  return nullptr;
-}
 
 size_t PackedSize(WeightType type, int k, int n) {
   if (IsQuantized(type)) {

@@ -85,7 +85,7 @@ struct ScatterRows {
 struct GemmArgs {
   PackedMatrix w;
   const float* bias = nullptr;        // [PaddedColumns(n)], zero padded
-  const float* x = nullptr;           // [rows, ldx]; unused with quantized weights
+  const float* x = nullptr;           // [rows, ldx], ldx >= k; unused with quantized weights
   const void* quantized_x = nullptr;  // with quantized weights: [rows] of QuantizedRowLayout(k)
   float* y = nullptr;  // [rows, ldy], ldy >= PaddedColumns(n); padding columns are written too
   const float* residual = nullptr;  // [rows, ldy] for kResidual; may be y
@@ -96,9 +96,6 @@ struct GemmArgs {
   NonzeroInputs nonzero;               // SparseGemmCpu alone
 };
 
-// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
-// call it.
-const char* CheckGemm(const GemmArgs& args);
 void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of
 // the panels from memory; blocks of 6 to 12 rows read them again from the caches. Stack: at most 82

@@ -50,12 +50,9 @@ struct RecurrenceArgs {
   float* s = nullptr;  // [key_dim, value_dim] in-out
   // [value_dim] a token. May be v's memory, with v's stride; no other arrays may overlap.
   float* y = nullptr;
-  size_t y_stride = 0;
+  size_t y_stride = 0;  // >= value_dim
 };
 
-// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
-// call it.
-const char* CheckRecurrence(const RecurrenceArgs& args);
 void RecurrenceRef(const RecurrenceArgs& args);  // double within a call; tests only
 // Cost of a token: 5 (kDecay), 7 (kDelta) or 9 (kRankOne) * key_dim * value_dim flop.
 void RecurrenceCpu(const RecurrenceArgs& args);

@@ -62,18 +62,15 @@ struct SoftmaxAttentionArgs {
   // (b, or b % ring) floats behind it. All of a block is read, also places that were never written.
   float* cache = nullptr;
   CacheType type = CacheType::kF32;
-  size_t block_stride = 0;
-  int64_t ring = 0;    // RingBlocks(window); 0: no ring
-  float* y = nullptr;  // [queries, value_dim] a token; overlaps no other array
-  size_t y_stride = 0;
+  size_t block_stride = 0;   // >= CacheFloats(key_dim, value_dim, type)
+  int64_t ring = 0;          // >= RingBlocks(window), with a window alone; 0: no ring
+  float* y = nullptr;        // [queries, value_dim] a token; overlaps no other array
+  size_t y_stride = 0;       // >= queries * value_dim
   float* scratch = nullptr;  // [SoftmaxAttentionScratch(queries, key_dim, value_dim, type)]
 };
 
 size_t SoftmaxAttentionScratch(int queries, int key_dim, int value_dim, CacheType type);
 
-// Null if the arguments are valid, which every implementation requires, else the reason. Only tests
-// call it.
-const char* CheckSoftmaxAttention(const SoftmaxAttentionArgs& args);
 void SoftmaxAttentionRef(const SoftmaxAttentionArgs& args);  // double; tests only
 // Cost of a token: 2 * queries * (key_dim + value_dim) flop for each position that it sees, rounded
 // up to blocks. A call reads each block once for every 64 tokens.
