@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "kernels/half.h"
@@ -14,13 +15,6 @@ namespace rivulet {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
-
-constexpr DTypeLayout kLayouts[] = {
-    {"F32", 1, 4},      {"F16", 1, 2},        {"BF16", 1, 2},     {"Q4_0", 32, 18},
-    {"Q4_1", 32, 20},   {"Q5_0", 32, 22},     {"Q5_1", 32, 24},   {"Q8_0", 32, 34},
-    {"Q3_K", 256, 110}, {"Q4_K", 256, 144},   {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
-    {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136},
-};
 
 template <typename T>
 T Load(const char* bytes, size_t index = 0) {
@@ -33,6 +27,7 @@ float Half(const char* bytes) { return kernels::F16ToF32(Load<uint16_t>(bytes));
 uint8_t Byte(const char* bytes, size_t index) { return static_cast<uint8_t>(bytes[index]); }
 
 using kernels::QuantizedGroup;
+using kernels::WeightType;
 
 // 16 bytes: the low halves are integers 0 to 15, the high halves 16 to 31. Plus `from`.
 void SetHalves(QuantizedGroup* group, const char* bytes, int from) {
@@ -187,6 +182,35 @@ void GroupsOfIQ4_XS(const char* block, QuantizedGroup* groups) {
   }
 }
 
+struct DTypeTraits {
+  DTypeLayout layout;
+  size_t halves = 0;      // F16 numbers or scales of a block, one behind the other
+  size_t first_half = 0;  // byte of the first of them
+  void (*groups_of)(const char* block, QuantizedGroup* groups) = nullptr;  // null: numbers
+  std::optional<WeightType> packed = std::nullopt;
+};
+
+// In the order of DType.
+constexpr DTypeTraits kTraits[] = {
+    {{"F32", 1, 4}},
+    {{"F16", 1, 2}, 1},
+    {{"BF16", 1, 2}},
+    {{"Q4_0", 32, 18}, 1, 0, GroupsOfQ4_0, WeightType::kInt4},
+    {{"Q4_1", 32, 20}, 2, 0, GroupsOfQ4_1, WeightType::kInt4},
+    {{"Q5_0", 32, 22}, 1, 0, GroupsOfQ5_0, WeightType::kInt5Signed},
+    {{"Q5_1", 32, 24}, 2, 0, GroupsOfQ5_1, WeightType::kInt5},
+    {{"Q8_0", 32, 34}, 1, 0, GroupsOfQ8_0, WeightType::kInt8},
+    {{"Q3_K", 256, 110}, 1, 108, GroupsOfQ3_K, WeightType::kQ6K},
+    {{"Q4_K", 256, 144}, 2, 0, GroupsOfQ4_K, WeightType::kQ4K},
+    {{"Q5_K", 256, 176}, 2, 0, GroupsOfQ5_K, WeightType::kQ5K},
+    {{"Q6_K", 256, 210}, 1, 208, GroupsOfQ6_K, WeightType::kQ6K},
+    {{"IQ4_NL", 32, 18}, 1, 0, GroupsOfIQ4_NL, WeightType::kIQ4NL},
+    {{"IQ4_XS", 256, 136}, 1, 0, GroupsOfIQ4_XS, WeightType::kIQ4XS},
+};
+static_assert(std::size(kTraits) == static_cast<size_t>(DType::kIQ4_XS) + 1);
+
+const DTypeTraits& TraitsOf(DType dtype) { return kTraits[static_cast<size_t>(dtype)]; }
+
 void DecodeGroups(DType dtype, const char* bytes, size_t count, float* out) {
   const DTypeLayout& layout = LayoutOf(dtype);
   QuantizedGroup groups[kMaxBlockWeights / kernels::kQuantizedInputs];
@@ -211,38 +235,20 @@ bool AnyNonFinite(const char* bytes, size_t count, size_t stride = sizeof(T)) {
 }
 
 bool IsFinite(DType dtype, const char* bytes, size_t count) {
-  const size_t stride = LayoutOf(dtype).bytes;
-  const auto halves = [&](size_t offset) {
-    return !AnyNonFinite<uint16_t, 0x7C00u>(bytes + offset, count, stride);
-  };
-  switch (dtype) {
-    case DType::kF32:
-      return !AnyNonFinite<uint32_t, 0x7F800000u>(bytes, count);
-    case DType::kBF16:
-      return !AnyNonFinite<uint16_t, 0x7F80u>(bytes, count);
-    case DType::kF16:
-    case DType::kQ4_0:
-    case DType::kQ5_0:
-    case DType::kQ8_0:
-    case DType::kIQ4_NL:
-    case DType::kIQ4_XS:
-      return halves(0);
-    case DType::kQ4_1:
-    case DType::kQ5_1:
-    case DType::kQ4_K:
-    case DType::kQ5_K:
-      return halves(0) && halves(2);
-    case DType::kQ3_K:
-      return halves(108);
-    case DType::kQ6_K:
-      return halves(208);
+  if (dtype == DType::kF32) return !AnyNonFinite<uint32_t, 0x7F800000u>(bytes, count);
+  if (dtype == DType::kBF16) return !AnyNonFinite<uint16_t, 0x7F80u>(bytes, count);
+  const DTypeTraits& traits = TraitsOf(dtype);
+  bool finite = true;
+  for (size_t i = 0; i < traits.halves; ++i) {
+    const char* const first = bytes + traits.first_half + i * sizeof(uint16_t);
+    finite = finite && !AnyNonFinite<uint16_t, 0x7C00u>(first, count, traits.layout.bytes);
   }
-  return false;
+  return finite;
 }
 
 }  // namespace
 
-const DTypeLayout& LayoutOf(DType dtype) { return kLayouts[static_cast<size_t>(dtype)]; }
+const DTypeLayout& LayoutOf(DType dtype) { return TraitsOf(dtype).layout; }
 
 constexpr std::pair<DType, const char*> kSuffixes[] = {
     {DType::kQ8_0, ".q8_0"}, {DType::kQ4_1, ".q4_1"}, {DType::kQ4_K, ".q4_k"}};
@@ -277,60 +283,10 @@ void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out) {
   }
 }
 
-std::optional<kernels::WeightType> PackedTypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kQ8_0:
-      return kernels::WeightType::kInt8;
-    case DType::kQ5_0:
-      return kernels::WeightType::kInt5Signed;
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-      return kernels::WeightType::kInt4;
-    case DType::kQ5_1:
-      return kernels::WeightType::kInt5;
-    case DType::kQ4_K:
-      return kernels::WeightType::kQ4K;
-    case DType::kQ5_K:
-      return kernels::WeightType::kQ5K;
-    case DType::kQ3_K:
-    case DType::kQ6_K:
-      return kernels::WeightType::kQ6K;
-    case DType::kIQ4_NL:
-      return kernels::WeightType::kIQ4NL;
-    case DType::kIQ4_XS:
-      return kernels::WeightType::kIQ4XS;
-    default:
-      return std::nullopt;
-  }
-}
+std::optional<WeightType> PackedTypeOf(DType dtype) { return TraitsOf(dtype).packed; }
 
-void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups) {
-  switch (dtype) {
-    case DType::kQ4_0:
-      return GroupsOfQ4_0(block, groups);
-    case DType::kQ4_1:
-      return GroupsOfQ4_1(block, groups);
-    case DType::kQ5_0:
-      return GroupsOfQ5_0(block, groups);
-    case DType::kQ5_1:
-      return GroupsOfQ5_1(block, groups);
-    case DType::kQ8_0:
-      return GroupsOfQ8_0(block, groups);
-    case DType::kQ3_K:
-      return GroupsOfQ3_K(block, groups);
-    case DType::kQ4_K:
-      return GroupsOfQ4_K(block, groups);
-    case DType::kQ5_K:
-      return GroupsOfQ5_K(block, groups);
-    case DType::kQ6_K:
-      return GroupsOfQ6_K(block, groups);
-    case DType::kIQ4_NL:
-      return GroupsOfIQ4_NL(block, groups);
-    case DType::kIQ4_XS:
-      return GroupsOfIQ4_XS(block, groups);
-    default:
-      return;
-  }
+void GroupsOf(DType dtype, const char* block, QuantizedGroup* groups) {
+  TraitsOf(dtype).groups_of(block, groups);
 }
 
 bool PackBlock(DType dtype, const char* block, int k, int column, int first_group, void* panels) {
