@@ -77,21 +77,6 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         if prepare is None:
             self._start_call()
 
-    @property
-    def seed(self) -> int | None:
-        """The seed that is used; None before the first part."""
-        return self._reader.seed
-
-    @property
-    def usage(self) -> replies.Usage | None:
-        """Token counts and times of the reply; None before its end."""
-        return self._reader.usage
-
-    @property
-    def durability(self) -> replies.Durability | None:
-        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store of sessions."""
-        return self._reader.durability
-
     def _start_call(self) -> None:
         self._call = self._start(self._reader.request())
         self._messages = self._call.__aiter__()

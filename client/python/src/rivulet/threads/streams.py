@@ -56,21 +56,6 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         self._closed = threading.Event()
         self._call = start(reader.request())
 
-    @property
-    def seed(self) -> int | None:
-        """The seed that is used; None before the first part."""
-        return self._reader.seed
-
-    @property
-    def usage(self) -> replies.Usage | None:
-        """Token counts and times of the reply; None before its end."""
-        return self._reader.usage
-
-    @property
-    def durability(self) -> replies.Durability | None:
-        """The durability of a reply on a session, at its end; None before the end, and if the server shares no store of sessions."""
-        return self._reader.durability
-
     def __next__(self) -> replies.Part:
         self._begun = True
         while True:
