@@ -139,9 +139,8 @@ absl::Status BatchOutput::Begin(const BatchRecord& record, bool is_empty) {
     record_ = record;
     return WriteTextFile(RecordPath(), ToJson(record));
   }
-  const absl::StatusOr<std::string> text = ReadSmallFile(RecordPath(), kMostBytes);
-  if (!text.ok()) return text.status();
-  const absl::StatusOr<BatchRecord> begun = FromJson(*text);
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(RecordPath(), kMostBytes));
+  const absl::StatusOr<BatchRecord> begun = FromJson(text);
   if (!begun.ok()) return Annotate(begun.status(), RecordPath());
   RIVULET_RETURN_IF_ERROR(CheckSame(path_, *begun, record));
   record_ = *begun;

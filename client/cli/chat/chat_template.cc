@@ -8,10 +8,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "client/cli/output/text.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
@@ -116,7 +116,7 @@ absl::StatusOr<ChatTemplateFile> ReadChatTemplate(const std::string& name,
     return absl::InvalidArgumentError(absl::StrCat("--chat-template: ", name, " is empty"));
   }
   ChatTemplateFile file{absl::StrCat("--chat-template ", name), *std::move(text)};
-  if (FirstInvalidUtf8(file.text) < file.text.size()) {
+  if (!IsUtf8(file.text)) {
     return absl::InvalidArgumentError(absl::StrCat(file.name, " is not valid UTF-8"));
   }
   const absl::Status status =

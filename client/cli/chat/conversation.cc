@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 #include "nlohmann/json.hpp"
 
 namespace rivulet {
@@ -85,7 +86,7 @@ absl::StatusOr<Conversation> Conversation::Open(const ChatSetup* setup) {
   Conversation conversation(setup);
   const v1::SamplingParams& sampling = setup->request.sampling();
   const auto seed = sampling.has_seed() ? std::optional(sampling.seed()) : std::nullopt;
-  if (absl::Status status = conversation.OpenSession(seed); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(conversation.OpenSession(seed));
   return conversation;
 }
 
@@ -93,10 +94,9 @@ absl::Status Conversation::OpenSession(std::optional<uint64_t> seed) {
   v1::OpenSessionRequest request;
   request.set_model(setup_->request.model());
   if (seed.has_value()) request.set_seed(*seed);
-  const absl::StatusOr<v1::OpenSessionReply> reply = setup_->client->OpenSession(request);
-  if (!reply.ok()) return reply.status();
-  session_id_ = reply->session().session_id();
-  seed_ = reply->session().seed();
+  RIVULET_ASSIGN_OR_RETURN(const v1::OpenSessionReply reply, setup_->client->OpenSession(request));
+  session_id_ = reply.session().session_id();
+  seed_ = reply.session().seed();
   held_.clear();
   may_hold_more_ = false;
   return absl::OkStatus();
@@ -129,9 +129,7 @@ absl::Status Conversation::SetJson(absl::string_view text, const std::string& sh
   if (seed == json.end() || !seed->is_number_unsigned()) {
     return bad("seed must be an integer from 0 to 2^64-1");
   }
-  absl::StatusOr<std::vector<ordered_json>> messages = ParseMessages(json, shown);
-  if (!messages.ok()) return messages.status();
-  messages_ = *std::move(messages);
+  RIVULET_ASSIGN_OR_RETURN(messages_, ParseMessages(json, shown));
   tools_ = json.value("tools", ordered_json());
   FindWaiting();
   seed_ = seed->get<uint64_t>();
@@ -190,9 +188,8 @@ absl::StatusOr<std::vector<int32_t>> Conversation::Tokens(const std::string& pro
   request.set_model(setup_->request.model());
   request.set_text(prompt);
   request.set_add_special_tokens(false);  // the template writes them out
-  const absl::StatusOr<v1::TokenizeReply> reply = setup_->client->Tokenize(request);
-  if (!reply.ok()) return reply.status();
-  return std::vector<int32_t>(reply->ids().begin(), reply->ids().end());
+  RIVULET_ASSIGN_OR_RETURN(const v1::TokenizeReply reply, setup_->client->Tokenize(request));
+  return std::vector<int32_t>(reply.ids().begin(), reply.ids().end());
 }
 
 absl::Status Conversation::GoBack(const std::vector<int32_t>& tokens) {
@@ -202,8 +199,7 @@ absl::Status Conversation::GoBack(const std::vector<int32_t>& tokens) {
   request.set_model(setup_->request.model());
   request.set_session_id(session_id_);
   request.set_position(end - held_.begin());
-  const absl::StatusOr<v1::RewindSessionReply> reply = setup_->client->RewindSession(request);
-  if (!reply.ok()) return reply.status();
+  RIVULET_RETURN_IF_ERROR(setup_->client->RewindSession(request).status());
   held_.erase(end, held_.end());
   may_hold_more_ = false;
   return absl::OkStatus();
@@ -295,16 +291,15 @@ absl::StatusOr<Answer> Conversation::AskWith(std::vector<ordered_json> messages,
                                              const std::stop_token& stop) {
   Try one = {setup_->request, {}, on_delta, stop};
   RIVULET_ASSIGN_OR_RETURN(one.parts, Apply(messages, &one.request));
-  const absl::StatusOr<std::vector<int32_t>> tokens = Tokens(one.request.text());
-  if (!tokens.ok()) return tokens.status();
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, Tokens(one.request.text()));
   const auto once = [&]() -> absl::Status {
-    if (absl::Status status = GoBack(*tokens); !status.ok()) return status;
-    return Generate(*tokens, &one);
+    RIVULET_RETURN_IF_ERROR(GoBack(tokens));
+    return Generate(tokens, &one);
   };
   absl::Status status = once();
   const bool lost = IsLost(status) && !one.begun;
   if (lost) {
-    if (status = OpenSession(seed_); !status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(OpenSession(seed_));
     status = once();
   }
   if (!status.ok()) return status;
@@ -361,7 +356,7 @@ absl::StatusOr<Conversation> Conversation::Fork(uint64_t seed) const {
   const absl::StatusOr<v1::ForkSessionReply> reply = setup_->client->ForkSession(request);
   Conversation fork = *this;
   if (IsLost(reply.status())) {
-    if (absl::Status status = fork.OpenSession(seed); !status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(fork.OpenSession(seed));
     return fork;
   }
   if (!reply.ok()) return reply.status();

@@ -113,7 +113,7 @@ absl::Status Batch::Run() {
   const Interruption interruption;
   absl::Status status = AnswerAll();
   if (status.ok()) return output_.Sync();
-  if (const absl::Status saved = SaveAll(); !saved.ok()) return saved;
+  RIVULET_RETURN_IF_ERROR(SaveAll());
   if (!absl::IsCancelled(status)) return status;
   return absl::CancelledError(absl::StrCat(
       "interrupted; ", output_.lines() - output_.num_left() + written_, " of ", output_.lines(),

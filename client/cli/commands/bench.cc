@@ -16,6 +16,7 @@
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 
 namespace rivulet {
 namespace {
@@ -70,9 +71,7 @@ std::string Picture(const BenchRun& run) {
 absl::Status WriteResults(const BenchRun& run) {
   const BenchOptions& options = run.options;
   if (!options.picture.empty()) {
-    if (absl::Status status = WriteTextFile(options.picture, Picture(run)); !status.ok()) {
-      return status;
-    }
+    RIVULET_RETURN_IF_ERROR(WriteTextFile(options.picture, Picture(run)));
   }
   if (options.json.empty()) return absl::OkStatus();
   const std::string json = BenchJson(run);
@@ -82,7 +81,7 @@ absl::Status WriteResults(const BenchRun& run) {
 // Before a run, which may be long: whether its results can be written.
 absl::Status CheckOutputs(const BenchOptions& options) {
   if (!options.json.empty() && options.json != "-") {
-    if (absl::Status status = CheckWritable(options.json); !status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(CheckWritable(options.json));
   }
   return options.picture.empty() ? absl::OkStatus() : CheckWritable(options.picture);
 }
@@ -94,9 +93,8 @@ absl::StatusOr<std::vector<Target>> OpenTargets(const BenchOptions& options) {
   use.client.max_attempts = 1;  // a failure is counted, not hidden by a retry
   use.over_socket = true;  // gRPC's in-process transport would lose messages: Client::GenerateAsync
   for (int i = 0; i < options.connections; ++i) {
-    absl::StatusOr<Target> target = OpenTarget(options.target, use);
-    if (!target.ok()) return target.status();
-    targets.push_back(*std::move(target));
+    RIVULET_ASSIGN_OR_RETURN(Target target, OpenTarget(options.target, use));
+    targets.push_back(std::move(target));
   }
   return targets;
 }
@@ -115,14 +113,13 @@ absl::Status Verdict(const BenchOptions& options, const Measurements& measured) 
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const BenchOptions& options) {
-  if (absl::Status status = CheckOutputs(options); !status.ok()) return status;
-  const absl::StatusOr<std::vector<Target>> targets = OpenTargets(options);
-  if (!targets.ok()) return targets.status();
-  const Target& first = targets->front();
-  const absl::StatusOr<v1::GetModelReply> model = first.client().GetModel(first.model_name());
-  if (!model.ok()) return model.status();
+  RIVULET_RETURN_IF_ERROR(CheckOutputs(options));
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<Target> targets, OpenTargets(options));
+  const Target& first = targets.front();
+  RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply model,
+                           first.client().GetModel(first.model_name()));
   std::vector<Client> clients;
-  for (const Target& target : *targets) clients.push_back(target.client());
+  for (const Target& target : targets) clients.push_back(target.client());
 
   Measurements measured;
   const absl::Time started = absl::Now();
@@ -133,14 +130,11 @@ absl::StatusOr<std::string> RunCommand(const BenchOptions& options) {
       display.Show(state);
       return !Interruption::came();
     }};
-    if (absl::Status status = RunLoad(options, *model, std::move(clients), callbacks, &measured);
-        !status.ok()) {
-      return status;
-    }
+    RIVULET_RETURN_IF_ERROR(RunLoad(options, model, std::move(clients), callbacks, &measured));
   }
-  const BenchRun run = {options, *model, measured, started, ThisMachine()};
-  if (absl::Status status = WriteResults(run); !status.ok()) return status;
-  if (absl::Status status = Verdict(options, measured); !status.ok()) return status;
+  const BenchRun run = {options, model, measured, started, ThisMachine()};
+  RIVULET_RETURN_IF_ERROR(WriteResults(run));
+  RIVULET_RETURN_IF_ERROR(Verdict(options, measured));
   return BenchTable(run);
 }
 

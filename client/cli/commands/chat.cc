@@ -28,8 +28,8 @@
 #include "client/cli/output/exit_code.h"
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/part_json.h"
-#include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "model/base/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace rivulet {
@@ -121,10 +121,9 @@ class Chat {
 
 absl::Status Chat::Run() {
   while (!ended_) {
-    absl::StatusOr<std::optional<std::string>> line = ReadQuestion();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) return absl::OkStatus();
-    const std::string& text = **line;
+    RIVULET_ASSIGN_OR_RETURN(const std::optional<std::string> line, ReadQuestion());
+    if (!line.has_value()) return absl::OkStatus();
+    const std::string& text = *line;
     if (absl::StripAsciiWhitespace(text).empty()) continue;
     absl::Status status;
     if (text[0] != '/' || absl::StartsWith(text, "//")) {
@@ -149,13 +148,10 @@ absl::StatusOr<std::optional<std::string>> Chat::ReadLine() {
     poll(&waiting, 1, kMilliseconds);
   }
   if (Interruption::came()) return std::optional<std::string>();
-  const auto line = lines_.Next();
-  if (!line.ok()) return line.status();
-  if (!line->has_value()) return std::optional<std::string>();
-  if (FirstInvalidUtf8(**line) < (*line)->size()) {
-    return absl::InvalidArgumentError("stdin: a line is not valid UTF-8");
-  }
-  return std::optional<std::string>(std::string(**line));
+  RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines_.Next());
+  if (!line.has_value()) return std::optional<std::string>();
+  if (!IsUtf8(*line)) return absl::InvalidArgumentError("stdin: a line is not valid UTF-8");
+  return std::optional<std::string>(std::string(*line));
 }
 
 absl::StatusOr<std::optional<std::string>> Chat::ReadQuestion() {
@@ -223,9 +219,8 @@ class Printer {
 
 absl::Status Chat::Ask(const std::optional<std::string>& question) {
   if (options_.show_prompt && question.has_value()) {
-    const absl::StatusOr<std::string> prompt = current().Prompt(*question);
-    if (!prompt.ok()) return prompt.status();
-    Say(*prompt);
+    RIVULET_ASSIGN_OR_RETURN(const std::string prompt, current().Prompt(*question));
+    Say(prompt);
   }
   Printer printer;
   absl::StatusOr<Answer> answer;
@@ -297,9 +292,9 @@ absl::Status Chat::Do(absl::string_view name, const std::string& argument) {
 }
 
 absl::Status Chat::Fork() {
-  absl::StatusOr<Conversation> fork = current().Fork(current().seed() + conversations_.size());
-  if (!fork.ok()) return fork.status();
-  conversations_.push_back(*std::move(fork));
+  RIVULET_ASSIGN_OR_RETURN(Conversation fork,
+                           current().Fork(current().seed() + conversations_.size()));
+  conversations_.push_back(std::move(fork));
   const size_t from = std::exchange(current_, conversations_.size() - 1);
   Say(absl::StrCat("conversation ", current_ + 1, ", a copy of ", from + 1, ", seed ",
                    current().seed(), "; /switch ", from + 1, " goes back"));
@@ -317,9 +312,8 @@ absl::Status Chat::Switch(const std::string& argument) {
 }
 
 absl::Status Chat::Load(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadBytes(path, "/load");
-  if (!text.ok()) return text.status();
-  if (absl::Status status = current().SetJson(*text, path); !status.ok()) return status;
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadBytes(path, "/load"));
+  RIVULET_RETURN_IF_ERROR(current().SetJson(text, path));
   Say(absl::StrCat(current().num_answers(), " answers, seed ", current().seed()));
   return absl::OkStatus();
 }
@@ -373,26 +367,23 @@ v1::GenerateRequest RequestOf(const ChatOptions& options, const v1::GetModelRepl
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const ChatOptions& options) {
-  const absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
-  const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
-  if (!model.ok()) return model.status();
-  if (!model->content().has_text()) {
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
+  RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply model,
+                           target.client().GetModel(target.model_name()));
+  if (!model.content().has_text()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("model \"", model->summary().name(), "\" has no tokenizer; chat needs one"));
+        absl::StrCat("model \"", model.summary().name(), "\" has no tokenizer; chat needs one"));
   }
   TemplateProcess process;
-  const absl::StatusOr<ChatTemplate> form = TemplateOf(options, *model, &process);
-  if (!form.ok()) return form.status();
+  RIVULET_ASSIGN_OR_RETURN(const ChatTemplate form, TemplateOf(options, model, &process));
   // A server in this process would fail again in the same way.
-  const ChatSetup setup = {&target->client(), &*form, *model, RequestOf(options, *model),
+  const ChatSetup setup = {&target.client(), &form, model, RequestOf(options, model),
                            options.target.model_dir.empty()};
-  absl::StatusOr<Conversation> first = Conversation::Open(&setup);
-  if (!first.ok()) return first.status();
-  first->SetSystem(options.system);
+  RIVULET_ASSIGN_OR_RETURN(Conversation first, Conversation::Open(&setup));
+  first.SetSystem(options.system);
   if (isatty(STDIN_FILENO) == 1) Say("/help lists the commands");
   const Interruption interruption(/*flags=*/0);
-  Chat chat(options, *std::move(first));
+  Chat chat(options, std::move(first));
   const absl::Status status = chat.Run();
   chat.Close();
   if (!status.ok()) return status;

@@ -18,6 +18,7 @@
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 
 namespace rivulet {
 namespace {
@@ -37,7 +38,7 @@ absl::StatusOr<ImageShape> Shape(const v1::GetModelReply& model) {
              architecture.bos_token_id() == architecture.vocab_size() - 1) {
     --shape.num_levels;  // the bos is no level
   }
-  if (absl::Status status = CheckPngShape(shape); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(CheckPngShape(shape));
   return shape;
 }
 
@@ -94,37 +95,30 @@ class Canvas {
 
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
                                     const v1::GetModelReply& model, v1::GenerateRequest request) {
-  absl::StatusOr<ImageShape> shape = Shape(model);
-  if (!shape.ok()) return shape.status();
-  if (absl::Status status = CheckWritable(options.out); !status.ok()) return status;
+  RIVULET_ASSIGN_OR_RETURN(const ImageShape shape, Shape(model));
+  RIVULET_RETURN_IF_ERROR(CheckWritable(options.out));
   const int count = options.count.value_or(1);
-  if (absl::Status status = CheckPngGrid(*shape, count, options.columns); !status.ok()) {
-    return status;
-  }
+  RIVULET_RETURN_IF_ERROR(CheckPngGrid(shape, count, options.columns));
   const std::vector<int32_t> prompt = PromptValues(request);
-  if (static_cast<int64_t>(prompt.size()) > shape->values()) {
+  if (static_cast<int64_t>(prompt.size()) > shape.values()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "prompt: ", prompt.size(), " values are more than the ", shape->values(), " of an image"));
+        "prompt: ", prompt.size(), " values are more than the ", shape.values(), " of an image"));
   }
   const absl::Time start = absl::Now();
   std::vector<std::vector<int32_t>> images;
   {
-    Canvas canvas(*shape, count, prompt);
+    Canvas canvas(shape, count, prompt);
     const auto add = [&](int first, const v1::GenerateReply& part) {
       return canvas.Add(first, part);
     };
-    const absl::Status status =
-        GenerateMany(target.client(), model, count, GenerateCall(options), &request, add);
-    if (!status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(
+        GenerateMany(target.client(), model, count, GenerateCall(options), &request, add));
     images = canvas.Take();
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  if (absl::Status status = WritePngGrid(images, *shape, options.columns, options.out);
-      !status.ok()) {
-    return status;
-  }
+  RIVULET_RETURN_IF_ERROR(WritePngGrid(images, shape, options.columns, options.out));
   return absl::StrFormat("%d images in %.2f s, %s values/s, seed %u: %s", count, seconds,
-                         Compact(static_cast<double>(count * shape->values()) / seconds),
+                         Compact(static_cast<double>(count * shape.values()) / seconds),
                          request.sampling().seed(), options.out);
 }
 

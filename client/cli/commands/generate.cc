@@ -18,6 +18,7 @@
 #include "client/cli/output/part_json.h"
 #include "client/cli/output/session_json.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 #include "model/base/strict_json.h"
 
 namespace rivulet {
@@ -33,7 +34,7 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   v1::GenerateRequest request;
   request.set_model(model_name);
   if (options.session.id.empty() || HasPrompt(options)) {
-    if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(SetPrompt(options, &request));
   }
   SetSpecialTokens(options.special, &request);
   if (!options.session.id.empty()) SetSession(options.session, request.mutable_session());
@@ -46,9 +47,7 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   if (options.min_tokens.has_value()) request.mutable_stop()->set_min_tokens(*options.min_tokens);
   if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
   if (options.num_samples.has_value()) request.set_num_samples(*options.num_samples);
-  if (absl::Status status = SetConstraint(options.constraint, &request); !status.ok()) {
-    return status;
-  }
+  RIVULET_RETURN_IF_ERROR(SetConstraint(options.constraint, &request));
   if (options.drafts.has_value()) request.mutable_speculation()->set_drafts(*options.drafts);
   if (options.logprobs) {
     request.mutable_logprobs()->set_enabled(true);
@@ -172,9 +171,8 @@ absl::StatusOr<std::string> RunLines(const GenerateOptions& options, const Targe
     tokens += part.tokens_size();
     return printer.Add(part, first);
   };
-  const absl::Status status =
-      GenerateMany(target.client(), model, *options.count, GenerateCall(options), &request, add);
-  if (!status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(
+      GenerateMany(target.client(), model, *options.count, GenerateCall(options), &request, add));
   const double seconds = std::max(absl::ToDoubleSeconds(absl::Now() - start), 1e-9);
   return absl::StrFormat("%d samples in %.2f s, %s samples/s, %s tokens/s, seed %u", *options.count,
                          seconds, Compact(*options.count / seconds),
@@ -211,7 +209,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
   if (!status.ok()) return status;
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (options.logprobs && !options.json) {
-    if (absl::Status shown = table.Print(target.client(), model); !shown.ok()) return shown;
+    RIVULET_RETURN_IF_ERROR(table.Print(target.client(), model));
   }
   std::string summary = absl::StrFormat(
       "%d tokens in %.2f s, %s tokens/s", usage.completion_tokens(), seconds,
@@ -243,22 +241,19 @@ CallOptions GenerateCall(const GenerateOptions& options) {
 }
 
 absl::StatusOr<std::string> RunCommand(const GenerateOptions& options) {
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
-  if (absl::Status status = UseCookie(options.session, target->client()); !status.ok()) {
-    return status;
-  }
-  absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
-  if (!model.ok()) return model.status();
-  absl::StatusOr<v1::GenerateRequest> request = BuildRequest(options, model->summary().name());
-  if (!request.ok()) return request.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
+  RIVULET_RETURN_IF_ERROR(UseCookie(options.session, target.client()));
+  RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply model,
+                           target.client().GetModel(target.model_name()));
+  RIVULET_ASSIGN_OR_RETURN(v1::GenerateRequest request,
+                           BuildRequest(options, model.summary().name()));
   // Some tokenizers add the beginning of a text; then an empty text is a prompt.
-  if (model->content().has_text() && options.session.id.empty() && !HasPrompt(options)) {
-    request->set_text("");
+  if (model.content().has_text() && options.session.id.empty() && !HasPrompt(options)) {
+    request.set_text("");
   }
-  if (!options.out.empty()) return RunDraw(options, *target, *model, *std::move(request));
-  if (options.count) return RunLines(options, *target, *model, *std::move(request));
-  return Stream(options, *target, *model, *request);
+  if (!options.out.empty()) return RunDraw(options, target, model, std::move(request));
+  if (options.count) return RunLines(options, target, model, std::move(request));
+  return Stream(options, target, model, request);
 }
 
 absl::Status WriteOut(const std::string& text) {

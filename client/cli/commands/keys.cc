@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 #include "server/keys/key_file.h"
 #include "server/keys/key_json.h"
 
@@ -44,8 +45,8 @@ absl::StatusOr<std::string> New(const KeysOptions& options) {
     // A file that the server would refuse is not written.
     return ParseKeys(KeysToJson(*keys)).status();
   };
-  if (absl::Status status = EditKeys(options.file, /*make=*/true, add); !status.ok()) return status;
-  if (absl::Status status = WriteOut(secret + "\n"); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(EditKeys(options.file, /*make=*/true, add));
+  RIVULET_RETURN_IF_ERROR(WriteOut(secret + "\n"));
   return absl::StrCat("key ", key.name, " of tenant ", key.tenant, " added to ", options.file,
                       "; the key is not shown again");
 }
@@ -69,11 +70,10 @@ std::string LimitsText(const KeyLimits& limits) {
 }
 
 absl::StatusOr<std::string> List(const KeysOptions& options) {
-  const absl::StatusOr<std::vector<ApiKey>> keys = ReadKeys(options.file);
-  if (!keys.ok()) return keys.status();
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<ApiKey> keys, ReadKeys(options.file));
   std::string lines;
   std::vector<std::vector<std::string>> rows;
-  for (const ApiKey& key : *keys) {
+  for (const ApiKey& key : keys) {
     if (options.json) lines += JsonLine(key);
     const bool expired = absl::Now() >= key.expires;
     rows.push_back({key.name, key.tenant,
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> List(const KeysOptions& options) {
                     LimitsText(key.limits)});
   }
   if (!options.json) lines = Table(rows);
-  if (absl::Status status = WriteOut(lines); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(WriteOut(lines));
   return std::string();
 }
 
@@ -97,8 +97,7 @@ absl::StatusOr<std::string> Revoke(const KeysOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("keys-file ", options.file, " has no key named ", options.name));
   };
-  const absl::Status status = EditKeys(options.file, /*make=*/false, remove);
-  if (!status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(EditKeys(options.file, /*make=*/false, remove));
   return absl::StrCat("key ", options.name, " removed from ", options.file,
                       "; running servers notice at the next call, or on SIGHUP");
 }

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 #include "nlohmann/json.hpp"
 
 namespace rivulet {
@@ -99,23 +100,20 @@ std::string Summary(const v1::ServerLoad& load) {
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const LoadOptions& options) {
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
-  const absl::StatusOr<v1::GetLoadReply> reply = target->client().GetLoad(target->model_name());
-  if (!reply.ok()) return reply.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
+  RIVULET_ASSIGN_OR_RETURN(const v1::GetLoadReply reply,
+                           target.client().GetLoad(target.model_name()));
   std::vector<std::vector<std::string>> rows = {{"NAME", "SLOTS USED", "QUEUED", "OLDEST WAIT",
                                                  "TOKENS/S", "TENANTS", "SESSIONS", "STATES",
                                                  "DRAINING"}};
   std::string json;
-  for (const v1::ModelLoad& load : reply->models()) {
+  for (const v1::ModelLoad& load : reply.models()) {
     rows.push_back(Row(load));
     json += ModelJson(load);
   }
-  json += ServerJson(reply->server());
-  if (absl::Status status = WriteOut(options.json ? json : Table(rows)); !status.ok()) {
-    return status;
-  }
-  return options.json ? std::string() : Summary(reply->server());
+  json += ServerJson(reply.server());
+  RIVULET_RETURN_IF_ERROR(WriteOut(options.json ? json : Table(rows)));
+  return options.json ? std::string() : Summary(reply.server());
 }
 
 }  // namespace rivulet

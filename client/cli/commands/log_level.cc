@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/commands/commands.h"
+#include "model/base/error.h"
 #include "rivulet/v1/admin_service.pb.h"
 
 namespace rivulet {
@@ -23,21 +24,18 @@ std::string NameOf(v1::LogLevel level) {
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const LogLevelOptions& options) {
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
   if (options.level.empty()) {
-    const auto reply = target->client().GetLogLevel();
-    if (!reply.ok()) return reply.status();
-    if (absl::Status status = WriteOut(NameOf(reply->level()) + "\n"); !status.ok()) return status;
+    RIVULET_ASSIGN_OR_RETURN(const v1::GetLogLevelReply reply, target.client().GetLogLevel());
+    RIVULET_RETURN_IF_ERROR(WriteOut(NameOf(reply.level()) + "\n"));
     return std::string();
   }
   v1::LogLevel level = v1::LOG_LEVEL_UNSPECIFIED;
   v1::LogLevel_Parse(absl::StrCat(kPrefix, absl::AsciiStrToUpper(options.level)), &level);
   v1::SetLogLevelRequest request;
   request.set_level(level);
-  const auto reply = target->client().SetLogLevel(request);
-  if (!reply.ok()) return reply.status();
-  return absl::StrCat("the log level was ", NameOf(reply->previous()), " and is ", options.level);
+  RIVULET_ASSIGN_OR_RETURN(const v1::SetLogLevelReply reply, target.client().SetLogLevel(request));
+  return absl::StrCat("the log level was ", NameOf(reply.previous()), " and is ", options.level);
 }
 
 }  // namespace rivulet

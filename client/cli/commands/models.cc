@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "nlohmann/json.hpp"
 
@@ -19,10 +20,9 @@ namespace {
 absl::StatusOr<std::vector<std::string>> NamesToShow(const Target& target,
                                                      const CallOptions& call) {
   if (!target.model_name().empty()) return std::vector<std::string>{target.model_name()};
-  const absl::StatusOr<v1::ListModelsReply> reply = target.client().ListModels(call);
-  if (!reply.ok()) return reply.status();
+  RIVULET_ASSIGN_OR_RETURN(const v1::ListModelsReply reply, target.client().ListModels(call));
   std::vector<std::string> names;
-  for (const v1::ModelSummary& model : reply->models()) names.push_back(model.name());
+  for (const v1::ModelSummary& model : reply.models()) names.push_back(model.name());
   return names;
 }
 
@@ -111,11 +111,10 @@ std::string SummaryJson(const v1::ModelSummary& summary) {
 absl::StatusOr<std::string> Load(const ModelsOptions& options, const Target& target) {
   v1::LoadModelRequest request;
   request.set_model(options.name);
-  const absl::StatusOr<v1::LoadModelReply> reply = target.client().LoadModel(request);
-  if (!reply.ok()) return reply.status();
-  const v1::ModelSummary& model = reply->model();
+  RIVULET_ASSIGN_OR_RETURN(const v1::LoadModelReply reply, target.client().LoadModel(request));
+  const v1::ModelSummary& model = reply.model();
   if (options.json) {
-    if (absl::Status status = WriteOut(SummaryJson(model)); !status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(WriteOut(SummaryJson(model)));
   }
   return absl::StrCat("loaded ", model.name(), ": ",
                       Compact(static_cast<double>(model.num_parameters())), " parameters, ",
@@ -130,17 +129,16 @@ absl::StatusOr<std::string> Unload(const ModelsOptions& options, const Target& t
     request.mutable_drain_timeout()->set_seconds(drain.tv_sec);
     request.mutable_drain_timeout()->set_nanos(static_cast<int32_t>(drain.tv_nsec));
   }
-  const absl::StatusOr<v1::UnloadModelReply> reply = target.client().UnloadModel(request);
-  if (!reply.ok()) return reply.status();
+  RIVULET_ASSIGN_OR_RETURN(const v1::UnloadModelReply reply, target.client().UnloadModel(request));
   if (options.json) {
     const nlohmann::ordered_json json = {{"name", options.name},
-                                         {"all_ended", reply->all_ended()},
-                                         {"sessions_closed", reply->sessions_closed()}};
-    if (absl::Status status = WriteOut(json.dump() + "\n"); !status.ok()) return status;
+                                         {"all_ended", reply.all_ended()},
+                                         {"sessions_closed", reply.sessions_closed()}};
+    RIVULET_RETURN_IF_ERROR(WriteOut(json.dump() + "\n"));
   }
   return absl::StrCat("unloaded ", options.name, ": ",
-                      reply->all_ended() ? "every reply ended by itself" : "some replies were cut",
-                      ", ", reply->sessions_closed(), " sessions closed");
+                      reply.all_ended() ? "every reply ended by itself" : "some replies were cut",
+                      ", ", reply.sessions_closed(), " sessions closed");
 }
 
 }  // namespace
@@ -149,47 +147,41 @@ absl::StatusOr<std::string> RunCommand(const ModelsOptions& options) {
   if (!options.target.model_dir.empty() && options.target.backend == "auto") {
     return DescribeDirectory(options);
   }
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
-  if (options.action == ModelsAction::kLoad) return Load(options, *target);
-  if (options.action == ModelsAction::kUnload) return Unload(options, *target);
-  const absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, {});
-  if (!names.ok()) return names.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
+  if (options.action == ModelsAction::kLoad) return Load(options, target);
+  if (options.action == ModelsAction::kUnload) return Unload(options, target);
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesToShow(target, {}));
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "CONTENT", "PARAMETERS", "STATE", "SLOTS", "NUMERICS", "WEIGHTS SHA-256"}};
   std::string json;
-  for (const std::string& name : *names) {
-    const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(name);
-    if (!model.ok()) return model.status();
-    const v1::ModelSummary& summary = model->summary();
-    rows.push_back({name, ContentName(model->content()),
+  for (const std::string& name : names) {
+    RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply model, target.client().GetModel(name));
+    const v1::ModelSummary& summary = model.summary();
+    rows.push_back({name, ContentName(model.content()),
                     Compact(static_cast<double>(summary.num_parameters())),
                     absl::StrFormat("%.1f KiB", static_cast<double>(summary.state_bytes()) / 1024),
-                    absl::StrCat(model->limits().slots()), model->numerics_id(),
+                    absl::StrCat(model.limits().slots()), model.numerics_id(),
                     summary.weights_sha256().substr(0, 12)});
-    json += ModelJson(*model);
+    json += ModelJson(model);
   }
-  if (absl::Status status = WriteOut(options.json ? json : Table(rows)); !status.ok()) {
-    return status;
-  }
+  RIVULET_RETURN_IF_ERROR(WriteOut(options.json ? json : Table(rows)));
   return std::string();
 }
 
 absl::StatusOr<std::string> RunCommand(const HealthOptions& options) {
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
   const CallOptions call = {.deadline = absl::Now() + absl::Seconds(options.deadline_seconds)};
-  absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, call);
+  absl::StatusOr<std::vector<std::string>> names = NamesToShow(target, call);
   // Health needs no key, but the list of models does: without a key, only the server's own health
   // is asked for. A refused key is an error, because nobody would notice it otherwise.
   if (GetErrorInfo(names.status()).reason == "API_KEY_MISSING") names.emplace();
   if (!names.ok()) return names.status();
   // The server as a whole, unless one model was asked for.
-  if (target->model_name().empty()) names->insert(names->begin(), "");
+  if (target.model_name().empty()) names->insert(names->begin(), "");
   std::vector<std::vector<std::string>> rows;
   std::string failing;
   for (const std::string& name : *names) {
-    const absl::StatusOr<HealthStatus> health = target->client().Health(name, call);
+    const absl::StatusOr<HealthStatus> health = target.client().Health(name, call);
     if (absl::IsNotFound(health.status())) {  // gRPC's message does not name the service
       return absl::NotFoundError(absl::StrCat("model ", Quoted(name), " is not served here"));
     }
@@ -200,7 +192,7 @@ absl::StatusOr<std::string> RunCommand(const HealthOptions& options) {
       failing = absl::StrCat(shown, " is ", HealthName(*health));
     }
   }
-  if (absl::Status status = WriteOut(Table(rows)); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(WriteOut(Table(rows)));
   if (!failing.empty()) return absl::UnavailableError(failing);
   return std::string();
 }

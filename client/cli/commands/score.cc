@@ -20,6 +20,7 @@
 #include "client/cli/output/json_parts.h"
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 #include "model/base/strict_json.h"
 
 namespace rivulet {
@@ -95,12 +96,12 @@ class Scoring {
     while (true) {
       // The writer of the next line may be waiting for these results.
       while (!pending_.empty() && !input_.ready()) {
-        if (absl::Status status = PrintOldest(); !status.ok()) return status;
+        RIVULET_RETURN_IF_ERROR(PrintOldest());
       }
       absl::StatusOr<std::optional<ScoreItem>> item = input_.Next();
       if (!item.ok() || !item->has_value()) {
         while (!pending_.empty()) {
-          if (absl::Status status = PrintOldest(); !status.ok()) return status;
+          RIVULET_RETURN_IF_ERROR(PrintOldest());
         }
         return item.status();
       }
@@ -110,7 +111,7 @@ class Scoring {
         SendNothing(**std::move(item));
       }
       if (pending_.size() < kMostInFlight) continue;
-      if (absl::Status status = PrintOldest(); !status.ok()) return status;
+      RIVULET_RETURN_IF_ERROR(PrintOldest());
     }
   }
 
@@ -166,8 +167,7 @@ class Scoring {
     logprobs_.MergeFrom(reply->logprobs());
     const int64_t done = input_.is_text() ? num_scored_ : items_done_;
     if (!pending.continues) {
-      if (absl::Status status = PrintResult(*std::move(reply), pending); !status.ok())
-        return status;
+      RIVULET_RETURN_IF_ERROR(PrintResult(*std::move(reply), pending));
     }
     progress_.Update(done);
     return absl::OkStatus();
@@ -253,24 +253,22 @@ std::string Summary(const Totals& totals, const v1::ModelContent& content, int64
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const ScoreOptions& options) {
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
-  const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
-  if (!model.ok()) return model.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
+  RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply model,
+                           target.client().GetModel(target.model_name()));
   const auto tokenize = [&](std::string text) {
     v1::TokenizeRequest request;
-    request.set_model(model->summary().name());
+    request.set_model(model.summary().name());
     request.set_text(std::move(text));
-    return target->client().Tokenize(request);
+    return target.client().Tokenize(request);
   };
-  absl::StatusOr<std::unique_ptr<ScoreInput>> input = OpenScoreInput(options, *model, tokenize);
-  if (!input.ok()) return input.status();
+  RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<ScoreInput> input,
+                           OpenScoreInput(options, model, tokenize));
   const absl::Time start = absl::Now();
-  Scoring scoring(options, *target, model->summary().name(), input->get());
-  if (absl::Status status = scoring.Run(); !status.ok()) return status;
+  Scoring scoring(options, target, model.summary().name(), input.get());
+  RIVULET_RETURN_IF_ERROR(scoring.Run());
   const Totals& totals = scoring.totals();
-  std::string summary =
-      Summary(totals, model->content(), (*input)->text_bytes(), absl::Now() - start);
+  std::string summary = Summary(totals, model.content(), input->text_bytes(), absl::Now() - start);
   if (totals.errors == 0) return summary;
   return absl::Status(totals.first_error.code(),
                       absl::StrCat(summary, "; ", totals.errors,

@@ -14,6 +14,7 @@
 #include "client/cli/output/output_file.h"
 #include "client/cli/output/session_json.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
 
 namespace rivulet {
 namespace {
@@ -35,14 +36,14 @@ absl::StatusOr<std::string> PrintSessions(const SessionsOptions& options, const 
     cookie = client.SessionCookie(session.session_id());
     out += options.json ? SessionJson(session, cookie) : session.session_id() + "\n";
   }
-  if (absl::Status status = WriteOut(out); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(WriteOut(out));
   return cookie.empty() || options.json ? kNoSummary : absl::StrCat("cookie ", cookie);
 }
 
 absl::StatusOr<std::string> PrintProgress(const SessionsOptions& options, int64_t position,
                                           const std::string& json) {
   const std::string out = options.json ? json : absl::StrCat(position, "\n");
-  if (absl::Status status = WriteOut(out); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(WriteOut(out));
   return kNoSummary;
 }
 
@@ -53,33 +54,31 @@ absl::StatusOr<std::string> Open(const SessionsOptions& options, const Target& t
   if (options.idle_seconds.has_value()) {
     SetDuration(*options.idle_seconds, request.mutable_idle_timeout());
   }
-  const absl::StatusOr<v1::OpenSessionReply> reply = target.client().OpenSession(request);
-  if (!reply.ok()) return reply.status();
-  return PrintSessions(options, target.client(), {reply->session()});
+  RIVULET_ASSIGN_OR_RETURN(const v1::OpenSessionReply reply, target.client().OpenSession(request));
+  return PrintSessions(options, target.client(), {reply.session()});
 }
 
 absl::StatusOr<std::string> Append(const SessionsOptions& options, const Target& target) {
   v1::AppendRequest request;
   request.set_model(target.model_name());
   SetSession(options.session, request.mutable_session());
-  if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(SetPrompt(options, &request));
   request.set_score(options.score);
   if (options.cache.enabled) SetCache(options.cache, request.mutable_cache());
   request.set_priority(ToPriority(options.priority));
-  const absl::StatusOr<v1::AppendReply> reply = target.client().Append(request);
-  if (!reply.ok()) return reply.status();
+  RIVULET_ASSIGN_OR_RETURN(const v1::AppendReply reply, target.client().Append(request));
   const absl::StatusOr<std::string> printed =
-      PrintProgress(options, reply->progress().position(), AppendJson(*reply, options.score));
+      PrintProgress(options, reply.progress().position(), AppendJson(reply, options.score));
   if (!printed.ok()) return printed;
   std::vector<std::string> summary;
   if (options.score) {
     summary.push_back(
-        absl::StrFormat("%.6f nats over %d tokens", reply->nll_nats(), reply->num_scored()));
+        absl::StrFormat("%.6f nats over %d tokens", reply.nll_nats(), reply.num_scored()));
   }
   if (options.cache.enabled) {
-    summary.push_back(absl::StrCat(reply->cached_tokens(), " tokens cached"));
+    summary.push_back(absl::StrCat(reply.cached_tokens(), " tokens cached"));
   }
-  if (reply->has_durability()) summary.push_back(DurabilitySummary(reply->durability()));
+  if (reply.has_durability()) summary.push_back(DurabilitySummary(reply.durability()));
   return absl::StrJoin(summary, ", ");
 }
 
@@ -89,10 +88,9 @@ absl::StatusOr<std::string> Fork(const SessionsOptions& options, const Target& t
   SetSession(options.session, request.mutable_session());
   if (options.count.has_value()) request.set_count(*options.count);
   if (options.seed.has_value()) request.set_seed(*options.seed);
-  const absl::StatusOr<v1::ForkSessionReply> reply = target.client().ForkSession(request);
-  if (!reply.ok()) return reply.status();
+  RIVULET_ASSIGN_OR_RETURN(const v1::ForkSessionReply reply, target.client().ForkSession(request));
   return PrintSessions(options, target.client(),
-                       {reply->sessions().begin(), reply->sessions().end()});
+                       {reply.sessions().begin(), reply.sessions().end()});
 }
 
 absl::StatusOr<std::string> Rewind(const SessionsOptions& options, const Target& target) {
@@ -104,52 +102,50 @@ absl::StatusOr<std::string> Rewind(const SessionsOptions& options, const Target&
   } else {
     request.set_mark(options.session.mark);
   }
-  const absl::StatusOr<v1::RewindSessionReply> reply = target.client().RewindSession(request);
-  if (!reply.ok()) return reply.status();
-  const v1::Session& session = reply->session();
+  RIVULET_ASSIGN_OR_RETURN(const v1::RewindSessionReply reply,
+                           target.client().RewindSession(request));
+  const v1::Session& session = reply.session();
   return PrintProgress(options, session.progress().position(), SessionJson(session, ""));
 }
 
 absl::StatusOr<std::string> Snapshot(const SessionsOptions& options, const Target& target) {
   OutputFile file(options.file);  // before the call, which is useless if the file cannot be written
-  if (absl::Status status = file.Open(); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(file.Open());
   v1::SnapshotSessionRequest request;
   request.set_model(target.model_name());
   request.set_session_id(options.session.id);
-  const absl::StatusOr<std::string> bytes = target.client().SnapshotSession(request);
-  if (!bytes.ok()) return bytes.status();
-  if (absl::Status status = file.Write(*bytes); !status.ok()) return status;
-  if (absl::Status status = file.Commit(); !status.ok()) return status;
-  return absl::StrCat(bytes->size(), " bytes in ", options.file);
+  RIVULET_ASSIGN_OR_RETURN(const std::string bytes, target.client().SnapshotSession(request));
+  RIVULET_RETURN_IF_ERROR(file.Write(bytes));
+  RIVULET_RETURN_IF_ERROR(file.Commit());
+  return absl::StrCat(bytes.size(), " bytes in ", options.file);
 }
 
 absl::StatusOr<std::string> Restore(const SessionsOptions& options, const Target& target) {
-  const absl::StatusOr<std::string> bytes = ReadBytes(options.file, "--input");
-  if (!bytes.ok()) return bytes.status();
+  RIVULET_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(options.file, "--input"));
   v1::RestoreSessionRequest request;
   request.set_model(target.model_name());
   if (options.idle_seconds.has_value()) {
     SetDuration(*options.idle_seconds, request.mutable_idle_timeout());
   }
-  const auto reply = target.client().RestoreSession(request, *bytes);
-  if (!reply.ok()) return reply.status();
-  const auto printed = PrintSessions(options, target.client(), {reply->session()});
-  if (!printed.ok()) return printed;
-  const std::string goes_on = reply->same_numerics()
+  RIVULET_ASSIGN_OR_RETURN(const v1::RestoreSessionReply reply,
+                           target.client().RestoreSession(request, bytes));
+  RIVULET_ASSIGN_OR_RETURN(const std::string printed,
+                           PrintSessions(options, target.client(), {reply.session()}));
+  const std::string goes_on = reply.same_numerics()
                                   ? "it continues bit for bit"
                                   : "other numerics: it continues within the tolerance of the two";
-  return printed->empty() ? goes_on : absl::StrCat(goes_on, ", ", *printed);
+  return printed.empty() ? goes_on : absl::StrCat(goes_on, ", ", printed);
 }
 
 absl::StatusOr<std::string> List(const SessionsOptions& options, const Target& target) {
   v1::ListSessionsRequest request;
   request.set_model(target.model_name());
-  const absl::StatusOr<v1::ListSessionsReply> reply = target.client().ListSessions(request);
-  if (!reply.ok()) return reply.status();
+  RIVULET_ASSIGN_OR_RETURN(const v1::ListSessionsReply reply,
+                           target.client().ListSessions(request));
   std::vector<std::vector<std::string>> rows = {
       {"SESSION", "POSITION", "STATE", "IDLE", "BUSY", "MARKS"}};
   std::string json;
-  for (const v1::Session& session : reply->sessions()) {
+  for (const v1::Session& session : reply.sessions()) {
     json += SessionJson(session, "");
     std::vector<std::string> marks;
     for (const auto& [name, position] : session.marks()) {
@@ -161,9 +157,7 @@ absl::StatusOr<std::string> List(const SessionsOptions& options, const Target& t
                     absl::StrCat(session.idle().seconds(), " s"), session.busy() ? "yes" : "no",
                     absl::StrJoin(marks, " ")});
   }
-  if (absl::Status status = WriteOut(options.json ? json : Table(rows)); !status.ok()) {
-    return status;
-  }
+  RIVULET_RETURN_IF_ERROR(WriteOut(options.json ? json : Table(rows)));
   return kNoSummary;
 }
 
@@ -171,37 +165,34 @@ absl::StatusOr<std::string> Close(const SessionsOptions& options, const Target& 
   v1::CloseSessionRequest request;
   request.set_model(target.model_name());
   request.set_session_id(options.session.id);
-  if (absl::Status status = target.client().CloseSession(request); !status.ok()) return status;
+  RIVULET_RETURN_IF_ERROR(target.client().CloseSession(request));
   return kNoSummary;
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const SessionsOptions& options) {
-  const absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
-  if (absl::Status status = UseCookie(options.session, target->client()); !status.ok()) {
-    return status;
-  }
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
+  RIVULET_RETURN_IF_ERROR(UseCookie(options.session, target.client()));
   switch (options.action) {
     case SessionsAction::kOpen:
-      return Open(options, *target);
+      return Open(options, target);
     case SessionsAction::kAppend:
-      return Append(options, *target);
+      return Append(options, target);
     case SessionsAction::kFork:
-      return Fork(options, *target);
+      return Fork(options, target);
     case SessionsAction::kRewind:
-      return Rewind(options, *target);
+      return Rewind(options, target);
     case SessionsAction::kSnapshot:
-      return Snapshot(options, *target);
+      return Snapshot(options, target);
     case SessionsAction::kRestore:
-      return Restore(options, *target);
+      return Restore(options, target);
     case SessionsAction::kList:
-      return List(options, *target);
+      return List(options, target);
     case SessionsAction::kClose:
       break;
   }
-  return Close(options, *target);
+  return Close(options, target);
 }
 
 }  // namespace rivulet

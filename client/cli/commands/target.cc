@@ -84,9 +84,7 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
   if (options.model_dir.empty()) {
     ClientOptions client_options = use.client;
     client_options.tenant = options.tenant;
-    absl::StatusOr<std::string> key = ApiKeyOf(options);
-    if (!key.ok()) return key.status();
-    client_options.key = *std::move(key);
+    RIVULET_ASSIGN_OR_RETURN(client_options.key, ApiKeyOf(options));
     if (options.tls) {
       client_options.tls = {.root_certs_file = options.tls_ca,
                             .client_cert_file = options.tls_cert,
@@ -109,10 +107,9 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
     Client client = Client::FromChannel((*server)->InProcessChannel());
     return Target(*std::move(server), std::move(client), "");
   }
-  absl::StatusOr<Client> client =
-      Client::Connect(absl::StrCat("127.0.0.1:", (*server)->port()), use.client);
-  if (!client.ok()) return client.status();
-  return Target(*std::move(server), *std::move(client), "");
+  RIVULET_ASSIGN_OR_RETURN(
+      Client client, Client::Connect(absl::StrCat("127.0.0.1:", (*server)->port()), use.client));
+  return Target(*std::move(server), std::move(client), "");
 }
 
 }  // namespace rivulet

@@ -8,7 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/input/request_fields.h"
-#include "client/cli/output/text.h"
+#include "model/base/error.h"
+#include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
@@ -19,11 +20,9 @@ absl::StatusOr<std::string> ReadInput(const TokenizeOptions& options) {
   if (options.file == "-") {
     text.assign(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   } else {
-    absl::StatusOr<std::string> bytes = ReadBytes(options.file, "--file");
-    if (!bytes.ok()) return bytes.status();
-    text = *std::move(bytes);
+    RIVULET_ASSIGN_OR_RETURN(text, ReadBytes(options.file, "--file"));
   }
-  if (const size_t bad = FirstInvalidUtf8(text); bad != text.size()) {
+  if (const size_t bad = ValidUtf8Bytes(text); bad != text.size()) {
     return absl::InvalidArgumentError(absl::StrCat(options.file, ": not UTF-8 at byte ", bad));
   }
   return text;
@@ -46,39 +45,32 @@ absl::StatusOr<std::string> TokensJson(const v1::TokenizeReply& reply) {
 }  // namespace
 
 absl::StatusOr<std::string> RunCommand(const TokenizeOptions& options) {
-  absl::StatusOr<std::string> text = ReadInput(options);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
+  RIVULET_ASSIGN_OR_RETURN(std::string text, ReadInput(options));
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
   v1::TokenizeRequest request;
-  request.set_model(target->model_name());
+  request.set_model(target.model_name());
   SetSpecialTokens(options.special, &request);
-  const size_t bytes = text->size();
-  request.set_text(*std::move(text));
-  const absl::StatusOr<v1::TokenizeReply> reply = target->client().Tokenize(request);
-  if (!reply.ok()) return reply.status();
-  absl::StatusOr<std::string> line = absl::StrCat(absl::StrJoin(reply->ids(), ","), "\n");
-  if (options.json) line = TokensJson(*reply);
+  const size_t bytes = text.size();
+  request.set_text(std::move(text));
+  RIVULET_ASSIGN_OR_RETURN(const v1::TokenizeReply reply, target.client().Tokenize(request));
+  absl::StatusOr<std::string> line = absl::StrCat(absl::StrJoin(reply.ids(), ","), "\n");
+  if (options.json) line = TokensJson(reply);
   if (!line.ok()) return line.status();
-  if (absl::Status status = WriteOut(*line); !status.ok()) return status;
-  return absl::StrCat(reply->ids_size(), " tokens, ", bytes, " bytes");
+  RIVULET_RETURN_IF_ERROR(WriteOut(*line));
+  return absl::StrCat(reply.ids_size(), " tokens, ", bytes, " bytes");
 }
 
 absl::StatusOr<std::string> RunCommand(const DetokenizeOptions& options) {
-  absl::StatusOr<Target> target = OpenTarget(options.target);
-  if (!target.ok()) return target.status();
+  RIVULET_ASSIGN_OR_RETURN(const Target target, OpenTarget(options.target));
   v1::DetokenizeRequest request;
-  request.set_model(target->model_name());
+  request.set_model(target.model_name());
   request.mutable_ids()->Add(options.tokens.begin(), options.tokens.end());
   request.set_skip_special_tokens(options.skip_special_tokens);
-  const absl::StatusOr<v1::DetokenizeReply> reply = target->client().Detokenize(request);
-  if (!reply.ok()) return reply.status();
-  const bool ends_line = !reply->text().empty() && reply->text().back() == '\n';
-  const std::string line = absl::StrCat(reply->text(), ends_line ? "" : "\n");
-  if (absl::Status status = WriteOut(options.bytes ? reply->raw_bytes() : line); !status.ok()) {
-    return status;
-  }
-  return absl::StrCat(reply->raw_bytes().size(), " bytes");
+  RIVULET_ASSIGN_OR_RETURN(const v1::DetokenizeReply reply, target.client().Detokenize(request));
+  const bool ends_line = !reply.text().empty() && reply.text().back() == '\n';
+  const std::string line = absl::StrCat(reply.text(), ends_line ? "" : "\n");
+  RIVULET_RETURN_IF_ERROR(WriteOut(options.bytes ? reply.raw_bytes() : line));
+  return absl::StrCat(reply.raw_bytes().size(), " bytes");
 }
 
 }  // namespace rivulet

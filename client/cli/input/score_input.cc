@@ -16,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/input/line_reader.h"
 #include "client/cli/output/text.h"
+#include "model/base/error.h"
+#include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
@@ -28,12 +30,11 @@ class JsonLines : public ScoreInput {
   bool is_open() const { return lines_.is_open(); }
 
   absl::StatusOr<MaybeItem> Next() override {
-    const auto line = lines_.Next();
-    if (!line.ok()) return line.status();
-    if (!line->has_value()) return MaybeItem();
+    RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::string_view> line, lines_.Next());
+    if (!line.has_value()) return MaybeItem();
     ScoreItem item;
     item.where = absl::StrCat(path_, ":", ++number_);
-    absl::StatusOr<ScoreContent> content = ParseScoreLine(**line, &item.id);
+    absl::StatusOr<ScoreContent> content = ParseScoreLine(*line, &item.id);
     if (content.ok()) {
       item.content = *std::move(content);
     } else {
@@ -158,12 +159,11 @@ absl::StatusOr<Tokens> TokensOf(std::string text, const v1::TextContent& content
     tokens.offsets = CodePointOffsets(tokens.text);
     return tokens;
   }
-  absl::StatusOr<v1::TokenizeReply> reply = tokenize(tokens.text);
-  if (!reply.ok()) return reply.status();
-  tokens.ids.emplace(reply->ids().begin(), reply->ids().end() - reply->added_behind());
+  RIVULET_ASSIGN_OR_RETURN(const v1::TokenizeReply reply, tokenize(tokens.text));
+  tokens.ids.emplace(reply.ids().begin(), reply.ids().end() - reply.added_behind());
   tokens.offsets.push_back(0);
   for (size_t i = 0; i < tokens.ids->size(); ++i) {
-    tokens.offsets.push_back(static_cast<size_t>(reply->ends(static_cast<int>(i))));
+    tokens.offsets.push_back(static_cast<size_t>(reply.ends(static_cast<int>(i))));
   }
   tokens.offsets.back() = tokens.text.size();
   return tokens;
@@ -201,7 +201,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<doub
     return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read or is empty"));
   }
   std::string text = stream.str();
-  if (const size_t bad = FirstInvalidUtf8(text); bad != text.size()) {
+  if (const size_t bad = ValidUtf8Bytes(text); bad != text.size()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": not UTF-8 at byte ", bad));
   }
   if (tail.has_value()) {
@@ -221,13 +221,12 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options
     return absl::InvalidArgumentError(
         "--text: this model has no tokenizer; a line of --input takes \"tokens\"");
   }
-  absl::StatusOr<std::string> text = ReadText(options.text, options.tail);
-  if (!text.ok()) return text.status();
-  absl::StatusOr<Tokens> tokens = TokensOf(*std::move(text), model.content().text(), tokenize);
-  if (!tokens.ok()) return tokens.status();
+  RIVULET_ASSIGN_OR_RETURN(std::string text, ReadText(options.text, options.tail));
+  RIVULET_ASSIGN_OR_RETURN(Tokens tokens,
+                           TokensOf(std::move(text), model.content().text(), tokenize));
   // Without a bos the first token is not scored.
   const int64_t unscored = model.architecture().has_bos_token_id() ? 0 : 1;
-  int64_t num_scored = std::max<int64_t>(0, tokens->size() - unscored);
+  int64_t num_scored = std::max<int64_t>(0, tokens.size() - unscored);
   if (options.limit.has_value()) {
     if (*options.limit > num_scored) {
       return absl::InvalidArgumentError(absl::StrCat("--limit: ", *options.limit, "; ",
@@ -235,15 +234,15 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options
                                                      " tokens to score"));
     }
     num_scored = *options.limit;
-    tokens->Truncate(num_scored + unscored);
+    tokens.Truncate(num_scored + unscored);
   }
   std::vector<ScoreItem> items;
   if (options.window.has_value() && options.outputs.empty()) {
-    items = Cut(*tokens, *options.window, unscored, options.text);
+    items = Cut(tokens, *options.window, unscored, options.text);
   } else {
-    items.push_back({tokens->Part(0, tokens->size()), options.text});
+    items.push_back({tokens.Part(0, tokens.size()), options.text});
   }
-  const size_t bytes = num_scored > 0 ? tokens->text.size() - tokens->offsets[size_t(unscored)] : 0;
+  const size_t bytes = num_scored > 0 ? tokens.text.size() - tokens.offsets[size_t(unscored)] : 0;
   return std::make_unique<WholeText>(std::move(items), num_scored, static_cast<int64_t>(bytes));
 }
 
@@ -254,9 +253,7 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
   }
   auto input = std::make_unique<IdxImages>(options.idx);
   if (!input->is_open()) return CannotOpen(options.idx);
-  if (absl::Status status = input->ReadHeader(content.image(), options.limit); !status.ok()) {
-    return status;
-  }
+  RIVULET_RETURN_IF_ERROR(input->ReadHeader(content.image(), options.limit));
   return input;
 }
 
@@ -266,7 +263,7 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& o
                                                            const v1::GetModelReply& model,
                                                            TokenizeText tokenize) {
   for (const std::string& path : {options.text, options.idx}) {
-    if (absl::Status status = CheckNoDirectory(path); !status.ok()) return status;
+    RIVULET_RETURN_IF_ERROR(CheckNoDirectory(path));
   }
   if (!options.text.empty()) return OpenText(options, model, tokenize);
   if (!options.idx.empty()) return OpenIdx(options, model.content());

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "model/base/utf8.h"
 #include "model/slot_choice.h"
 
 namespace rivulet {
@@ -36,7 +37,7 @@ CLI::Validator PathGiven() {
 
 CLI::Option* Utf8(CLI::Option* option) {
   return option->each([option](const std::string& text) {
-    const size_t bad = FirstInvalidUtf8(text);
+    const size_t bad = ValidUtf8Bytes(text);
     if (bad == text.size()) return;
     throw UsageError(absl::StrCat(option->get_name(), " is not valid UTF-8 at byte ", bad));
   });

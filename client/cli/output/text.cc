@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
@@ -20,25 +21,6 @@ void Append(T value, std::string* out) {
   char buffer[64];
   const std::to_chars_result result = std::to_chars(buffer, buffer + sizeof(buffer), value);
   out->append(buffer, result.ptr);
-}
-
-// Bytes of the code point that starts at text[i]; 0 if none does.
-size_t CodePointBytes(absl::string_view text, size_t i) {
-  const auto byte = [&](size_t j) { return static_cast<unsigned char>(text[j]); };
-  const unsigned char first = byte(i);
-  if (first < 0x80) return 1;
-  const size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || i + bytes > text.size()) return 0;
-  for (size_t j = i + 1; j < i + bytes; ++j) {
-    if ((byte(j) & 0xC0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates and values above U+10FFFF.
-  const unsigned char second = byte(i + 1);
-  if (first == 0xE0 && second < 0xA0) return 0;
-  if (first == 0xED && second > 0x9F) return 0;
-  if (first == 0xF0 && second < 0x90) return 0;
-  if (first == 0xF4 && second > 0x8F) return 0;
-  return bytes;
 }
 
 }  // namespace
@@ -72,20 +54,10 @@ absl::StatusOr<std::vector<int64_t>> ParseIntegers(absl::string_view text, absl:
   return values;
 }
 
-size_t FirstInvalidUtf8(absl::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const size_t bytes = CodePointBytes(text, i);
-    if (bytes == 0) return i;
-    i += bytes;
-  }
-  return i;
-}
-
 std::vector<size_t> CodePointOffsets(absl::string_view text) {
   std::vector<size_t> offsets;
   for (size_t i = 0; i < text.size(); ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) offsets.push_back(i);
+    if (!IsUtf8Tail(text[i])) offsets.push_back(i);
   }
   offsets.push_back(text.size());
   return offsets;

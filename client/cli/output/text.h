@@ -25,9 +25,6 @@ void AppendNumber(int64_t value, std::string* out);
 absl::StatusOr<std::vector<int64_t>> ParseIntegers(absl::string_view text, absl::string_view what,
                                                    int64_t min, int64_t max);
 
-// Byte offset of the first byte that is not part of well-formed UTF-8; text.size() if all of it is.
-size_t FirstInvalidUtf8(absl::string_view text);
-
 // Byte offset of each code point of well-formed `text`, and finally text.size().
 std::vector<size_t> CodePointOffsets(absl::string_view text);
 

@@ -66,6 +66,7 @@ TEST(CharTokenizerTest, RejectsEveryKindOfBadUtf8AndNamesItsByte) {
       "\x80",              // continuation byte first
       "\xC3",              // cut short
       "\xC3(",             // no continuation
+      "\xE2\x82(",         //
       "\xC0\x80",          // longer than needed
       "\xC1\xBF",          //
       "\xE0\x9F\xBF",      //

@@ -45,20 +45,6 @@ TEST(ParseIntegersTest, ReadsAListAndNamesTheBadEntry) {
   }
 }
 
-TEST(Utf8Test, FindsTheFirstByteThatIsWrong) {
-  EXPECT_EQ(FirstInvalidUtf8(""), 0u);
-  const std::string good = "a\u00e9\u20ac\U0001f600";
-  EXPECT_EQ(FirstInvalidUtf8(good), good.size());
-  EXPECT_EQ(FirstInvalidUtf8("ab\x80"), 2u);            // continuation alone
-  EXPECT_EQ(FirstInvalidUtf8("ab\xc3"), 2u);            // cut short
-  EXPECT_EQ(FirstInvalidUtf8("\xc0\xaf"), 0u);          // overlong
-  EXPECT_EQ(FirstInvalidUtf8("\xe0\x80\xaf"), 0u);      // overlong
-  EXPECT_EQ(FirstInvalidUtf8("\xed\xa0\x80"), 0u);      // surrogate
-  EXPECT_EQ(FirstInvalidUtf8("\xf4\x90\x80\x80"), 0u);  // past U+10FFFF
-  EXPECT_EQ(FirstInvalidUtf8("\xf0\x80\x80\x80"), 0u);  // overlong
-  EXPECT_EQ(FirstInvalidUtf8("\xe2\x82\x41"), 0u);      // no continuation
-}
-
 TEST(CodePointOffsetsTest, EndsWithTheSize) {
   EXPECT_THAT(CodePointOffsets("a\u00e9b"), ElementsAre(0, 1, 3, 4));
   EXPECT_THAT(CodePointOffsets(""), ElementsAre(0));
