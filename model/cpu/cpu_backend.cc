@@ -55,7 +55,7 @@ class CpuBackend final : public Backend {
         shared_(network_->NewActivations(plan_.shared_rows(), threads)),
         adjusted_(size_t(threads)) {
     for (int i = 0; i < threads && config_.experts() == nullptr; ++i) {
-      solo_.push_back(network_->NewActivations(kSoloRows, 1));
+      solo_.push_back(network_->NewActivations(kSoloRows + kSoloTokens - 1, 1));
     }
     for (int i = 0; i < limits_.drafts.rows; ++i) {
       replays_.push_back(network_->NewReplay(1 + limits_.drafts.most, threads));

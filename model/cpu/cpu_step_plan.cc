@@ -55,24 +55,27 @@ void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<cons
 void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weights) {
   const int count = int(segments.size());
   const int rows_in_all = TokenRows(segments);
-  const bool single_tokens = rows_in_all == count;
+  const bool short_segments = std::ranges::all_of(segments, [](const CpuSegment& segment) {
+    return segment.tokens.size() <= size_t{kSoloTokens};
+  });
   if (threads == 1 || rows_in_all * multiply_adds < kMinSharedWork) {
     mode = Mode::kAlone;
   } else {
     const int least = multiply_adds > kCachedWeights ? kSoloRows : kSoloRowsPerThread;
-    const bool many = !experts_ && single_tokens && count >= least * threads;
+    const bool many = !experts_ && short_segments && rows_in_all >= least * threads;
     mode = many && short_weights ? Mode::kSolo : Mode::kShared;
   }
   // Solo: equal pieces, as many for each thread. Else: all segments that fit.
   const bool solo = mode == Mode::kSolo;
   const int rows_at_once = kSoloRows * threads,
-            solo_pieces = (count + rows_at_once - 1) / rows_at_once * threads;
+            solo_pieces = (rows_in_all + rows_at_once - 1) / rows_at_once * threads;
   CpuPiece piece;
-  int rows = 0;
+  int rows = 0, before = 0;  // of the piece; of all segments so far
   for (int i = 0; i < count; ++i) {
     const int tokens = int(segments[size_t(i)].tokens.size());
-    const bool full = solo ? i == int(int64_t{count} * int64_t(pieces.size() + 1) / solo_pieces)
-                           : rows + tokens > shared_rows();
+    const bool full =
+        solo ? before >= int(int64_t{rows_in_all} * int64_t(pieces.size() + 1) / solo_pieces)
+             : rows + tokens > shared_rows();
     if (full) {
       pieces.push_back(piece);
       piece = {i, i, 0};
@@ -82,6 +85,7 @@ void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weigh
     piece.output_rows += OutputRows({&segments[size_t(i)], 1});
     piece.end = i + 1;
     rows += tokens;
+    before += tokens;
   }
   if (count > 0) pieces.push_back(piece);
 }

@@ -16,6 +16,9 @@ namespace rivulet {
 // activations fit into the second-level cache (Solo), or nearly (Shared, for long prompts).
 inline constexpr int kSharedRows = 128;
 inline constexpr int kSoloRows = 32;
+// Tokens of the longest segment of a Solo pass: a row with drafts. A segment is in one piece, so a
+// piece may have kSoloTokens - 1 rows more.
+inline constexpr int kSoloTokens = 9;
 // ... of a model with experts: a pass reads each expert for few of its rows.
 inline constexpr int kExpertRows = 512;
 

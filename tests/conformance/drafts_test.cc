@@ -117,6 +117,7 @@ struct Make {
   int threads;
   WeightPrecision weights;
   kernels::CacheType cache;
+  int slots = 3;
 };
 
 std::vector<Make> Makes(const ModelConfig& config) {
@@ -138,7 +139,7 @@ std::vector<Make> Makes(const ModelConfig& config) {
 std::unique_ptr<Backend> NewBackend(std::shared_ptr<const Model> model, const Make& make) {
   if (!kernels::SetCpuTargetForTest(make.target.c_str())) return nullptr;
   CpuBackendOptions options;
-  options.num_slots = 3;
+  options.num_slots = make.slots;
   options.threads = make.threads;
   options.weights = make.weights;
   options.cache = make.cache;
@@ -234,6 +235,36 @@ INSTANTIATE_TEST_SUITE_P(All, DraftsTest, ::testing::ValuesIn(Models()), [](cons
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
   return name;
 });
+
+// With so many rows each thread takes pieces of whole rows. The first piece ends with a row with
+// drafts, and so has more rows than the others.
+TEST(DraftsOfManyRowsTest, DrawsAndStatesAreThoseOfSingleSteps) {
+  auto model = Model::Load(SourcePath("model/zoo/shakespeare-chat"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  constexpr int kSlots = 120, kLength = 1 + 1 + kDrafts;
+  const auto backend =
+      NewBackend(*model, {"", 2, WeightPrecision::kAuto, kernels::CacheType::kF32, kSlots});
+  std::vector<Lone> lones;
+  std::vector<Drafted> sequences;
+  for (Slot slot = 1; slot <= kSlots; ++slot) {
+    const std::vector<int32_t> prompt = {slot, 7 * slot};
+    lones.push_back(GenerateAlone(*backend, slot, prompt, kLength));
+    const Record first = Begin(*backend, slot, prompt);
+    sequences.push_back({slot, nullptr, first.position, 1, {}});
+  }
+  std::vector<RunRow> rows;
+  for (size_t i = 0; i < kSlots; ++i) {
+    sequences[i].lone = &lones[i];
+    const bool drafts = i == 31 || i == 59;
+    rows.push_back(sequences[i].Row(drafts ? kDrafts : 0, i == 31 ? 1 : kDrafts, 1024));
+  }
+  for (const Record& record : Submit(*backend, rows)) sequences[size_t(record.row)].Take(record);
+  for (size_t i = 0; i < kSlots; ++i) {
+    const size_t drawn = i == 31 ? 3 : i == 59 ? kLength : 2;
+    EXPECT_EQ(sequences[i].drawn, drawn) << i;
+    EXPECT_EQ(StateOf(*backend, Slot(i) + 1), lones[i].states[drawn - 1]) << i;
+  }
+}
 
 class DraftsOfOneRowTest : public ::testing::Test {
  protected:

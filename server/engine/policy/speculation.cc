@@ -10,13 +10,14 @@ namespace {
 
 constexpr double kAcceptanceWeight = 0.125, kCostWeight = 0.125;
 // A pass is slower by accident, but hardly faster: much faster, something has changed.
-constexpr double kFasterWeight = 0.5, kMuchFaster = 0.7;
+constexpr double kFasterWeight = 0.25, kMuchFaster = 0.7;
 constexpr double kMostSlowdown = 1.1;  // of other rows
 constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay whatever it costs
-// A draft has to raise the rate by a hundredth: the estimates are of the row that seems best.
-constexpr double kLeastWorth = 1.01;
-constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kDareEvery = 260;
-constexpr uint64_t kPlainEvery = 64, kPlainBesideEvery = 8;
+// A draft has to raise the rate by this share for each row. The more rows, the less it can gain:
+// soon less than the measured costs, and the acceptance of the row that seems best, are wrong by.
+constexpr double kLeastWorth = 0.002;
+constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kDareEvery = 257;
+constexpr uint64_t kPlainEvery = 64, kPlainLeast = 8;
 
 // Gives one more draft to the row that gains most by it; -1: no row can use one.
 int BestRow(std::span<const DraftView> rows, std::span<const int> drafts, int speculating_rows) {
@@ -89,7 +90,9 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     if (count > 0) ++speculating;
   }
   double tokens = static_cast<double>(rows.size());
-  const uint64_t plain_every = rows.size() == 1 ? kPlainEvery : kPlainBesideEvery;
+  // The more rows, the less do drafts gain, and the more exactly must a pass without them be known.
+  const uint64_t plain_every =
+      std::max(kPlainLeast, kPlainEvery / std::max<uint64_t>(1, rows.size()));
   for (bool probes = run % plain_every == 0; !probes && fits();) {
     const int best = BestRow(rows, *drafts, limits.drafts.rows);
     if (best < 0) return;
@@ -99,14 +102,15 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     const std::optional<double> before = costs.At(fed), after = costs.At(fed + 1);
     const bool known = before && after;
     const auto pays = [&](double more) {
-      return (tokens + more) * *before >= kLeastWorth * tokens * *after;
+      const double least = tokens * (1 + kLeastWorth * alone);
+      return (tokens + more) * *before >= least * *after;
     };
     probes = !known || gain < kLeastGain || !pays(gain);
     if (known && probes) {
       // Beside other rows no draft is tried that would not even pay if it were right.
       if (rows.size() > 1 && !pays(1) && run % kDareEvery != 0) return;
       // After a right draft the row is tried again at once.
-      if (run % kProbeEvery != 0 && !(count == 0 && row.was_right)) return;
+      if (run % kProbeEvery != 1 && !(count == 0 && row.was_right)) return;
     }
     tokens += gain;
     ++count;

@@ -71,8 +71,8 @@ struct DraftView {
 
 // Fills `drafts` [rows]; none, until a pass of so many rows without drafts was measured. `run` is
 // the number of the run. So that a change is noticed, each 16th run has one more draft where that
-// seems not to pay, each 64th run has none, and each 260th run may have one although other rows
-// would wait too long for it.
+// seems not to pay but could; each 64th run has none, of n rows each 64/n-th one, at most each 8th;
+// and each 257th run may have one although other rows would wait too long for it.
 void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
                 const BackendLimits& limits, uint64_t run, std::vector<int>* drafts);
 
