@@ -53,7 +53,7 @@ std::optional<DType> BlockTypeOf(absl::string_view name);
 void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out);
 
 // The groups of a block of integers: each weight is s q - m, rounded twice.
-// groups: [weights / 32].
+// groups: [weights / 32]. REQUIRES: PackedTypeOf(dtype) has a value.
 void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups);
 
 // The type that holds such blocks in memory without rounding; nullopt: numbers.

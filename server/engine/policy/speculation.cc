@@ -107,10 +107,11 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     };
     probes = !known || gain < kLeastGain || !pays(gain);
     if (known && probes) {
+      const bool dares = run % kDareEvery == 0;
       // Beside other rows no draft is tried that would not even pay if it were right.
-      if (rows.size() > 1 && !pays(1) && run % kDareEvery != 0) return;
+      if (rows.size() > 1 && !pays(1) && !dares) return;
       // After a right draft the row is tried again at once.
-      if (run % kProbeEvery != 1 && !(count == 0 && row.was_right)) return;
+      if (run % kProbeEvery != 1 && !dares && !(count == 0 && row.was_right)) return;
     }
     tokens += gain;
     ++count;

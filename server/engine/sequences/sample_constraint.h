@@ -30,8 +30,9 @@ class SampleConstraint {
     return matcher_ != nullptr && (late_ || !late_masks_) && matcher_->step() == nullptr;
   }
 
-  // Whether the next row may have drafts, of which `first` is the first.
-  bool MayDraft() const { return matcher_ == nullptr || (late_masks_ && !late_); }
+  // Whether the next row may have drafts, of which `first` is the first. Where masks are late,
+  // those of drafts would delay the next row's still more.
+  bool MayDraft() const { return matcher_ == nullptr || (late_masks_ && !late_ && !was_late_); }
   bool Allows(int32_t first) const {
     if (matcher_ == nullptr || matcher_->Bits().empty()) return true;
     return (matcher_->Bits()[static_cast<size_t>(first) / 32] >> (first % 32) & 1) != 0;
@@ -46,7 +47,7 @@ class SampleConstraint {
 
   // A row drew `token`.
   void OnDrawn(int32_t token) {
-    late_ = false;
+    was_late_ = std::exchange(late_, false);
     if (matcher_ == nullptr) return;
     drawn_.push_back(token);
     const size_t drawn = drawn_.size();
@@ -55,7 +56,7 @@ class SampleConstraint {
   void OnLate() {
     if (!drawn_.empty()) Push();
     drafts_.clear();
-    late_ = due_ = true;
+    late_ = was_late_ = due_ = true;
   }
 
   // What may follow what was written, once; null: not known yet, or told before. The caller writes
@@ -85,6 +86,7 @@ class SampleConstraint {
   bool late_masks_;
   bool due_ = false;  // the step was not told yet
   bool late_ = false;
+  bool was_late_ = false;  // of the last draw
 };
 
 }  // namespace rivulet

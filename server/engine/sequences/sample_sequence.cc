@@ -355,7 +355,9 @@ void SampleSequence::AddDrafts(int most, TokenBuffer* buffer, RunRow* run_row) {
     }
     if (!constraint_) drafter_->masks.push_back(generate_->EndMaskAfter(before + 1));
   }
-  if (constraint_) constraint_.Try(std::span(*buffer).subspan(begin), &drafter_->masks);
+  if (constraint_ && buffer->size() > begin) {
+    constraint_.Try(std::span(*buffer).subspan(begin), &drafter_->masks);
+  }
   run_row->drafts = drafter_->drafts();
   run_row->draft_masks = drafter_->masks;
   generate_->usage.drafted_tokens += run_row->drafts;
@@ -579,7 +581,9 @@ bool SampleSequence::Flush() {
 
 Sequence::Next SampleSequence::OnRunDone() {
   if (drafter_ && drafter_->drafts() > 0) {
-    drafter_->Note(drafter_->drafts(), drawn_in_run_ - 1);
+    // After a late draw the next draft was not judged.
+    const int right = drawn_in_run_ - 1;
+    drafter_->Note(constraint_.late() ? right : drafter_->drafts(), right);
   }
   if (prefills() && cursor_ == before_.end() && !finished) {
     finished = true;
