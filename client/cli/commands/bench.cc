@@ -119,6 +119,7 @@ absl::StatusOr<std::string> RunCommand(const BenchOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(const v1::GetModelReply model,
                            first.client().GetModel(first.model_name()));
   std::vector<Client> clients;
+  clients.reserve(targets.size());
   for (const Target& target : targets) clients.push_back(target.client());
 
   Measurements measured;
