@@ -88,8 +88,9 @@ void CurrentRun::FillRows() {
     sequence->row = static_cast<int>(i);
     sequence->last_served = number_;
     row_sequences_.push_back(sequence);
-    sequence->FillRow({planned.tokens, drafts_[i], PlanGuesses(), plan_.num_steps}, &tokens_,
-                      &run_.rows[i]);
+    sequence->FillRow(
+        {planned.tokens, drafts_[i], PlanGuesses(), plan_.num_steps, plan_.rows.size() <= kFewRows},
+        &tokens_, &run_.rows[i]);
     const bool given = views_[static_cast<size_t>(planned.sequence)].prefill_tokens > 0;
     if (given) fed_ += planned.tokens;
     drafted_ += run_.rows[i].drafts;

@@ -15,6 +15,7 @@ constexpr double kMostSlowdown = 1.1;  // of other rows
 constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay whatever it costs
 // A draft has to raise the rate by this share for each row. The more rows, the less it can gain:
 // soon less than the measured costs, and the acceptance of the row that seems best, are wrong by.
+// More than kFewRows rows do not reach it, even with a right draft at no cost.
 constexpr double kLeastWorth = 0.002;
 constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kDareEvery = 257;
 constexpr uint64_t kPlainEvery = 64, kPlainLeast = 8;
@@ -89,6 +90,7 @@ void PlanDrafts(std::span<const DraftView> rows, const PassCosts& costs,
     for (; !rows[i].adaptive && count < rows[i].most && fits(); ++fed) ++count;
     if (count > 0) ++speculating;
   }
+  if (rows.size() > kFewRows) return;
   double tokens = static_cast<double>(rows.size());
   // The more rows, the less do drafts gain, and the more exactly must a pass without them be known.
   const uint64_t plain_every =

@@ -54,6 +54,9 @@ class PassCosts {
   std::vector<double> means_;  // [rows]; below 0: not measured
 };
 
+// Runs of more rows have no drafts, unless a number was asked for.
+inline constexpr size_t kFewRows = 22;
+
 // A row that decodes.
 struct DraftView {
   int most = 0;            // drafts that it can use; 0: none

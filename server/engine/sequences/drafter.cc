@@ -7,24 +7,29 @@ namespace rivulet {
 
 static_assert(kMostPrediction < LookupIndex::kMostTokens);
 
-void Drafter::BeginRow(std::span<const int32_t> given) {
+void Drafter::BeginRow(std::span<const int32_t> given, bool few_rows) {
   masks.clear();
-  if (!complete_) Learn(given);
+  const bool of_use = few_rows || asked_.drafts;
+  if (!of_use) complete_ = false;
+  if (of_use && !complete_) Learn(given);
 }
 
 void Drafter::Learn(std::span<const int32_t> given) {
   const std::span<const int32_t> prediction = asked_.prediction;
-  const size_t all = prediction.size() + given.size(), end = std::min(all, learned_ + kPiece);
-  for (; learned_ < end; ++learned_) {
-    const bool predicted = learned_ < prediction.size();
-    index_.Push(predicted ? prediction[learned_] : given[learned_ - prediction.size()]);
-    if (learned_ + 1 == prediction.size()) index_.EndPrediction();
+  const size_t before_reply = prediction.size() + given.size();
+  const size_t all = before_reply + drawn_.size();
+  for (const size_t end = std::min(all, learned_ + kPiece); learned_ < end; ++learned_) {
+    const size_t at = learned_;
+    index_.Push(at < prediction.size() ? prediction[at]
+                : at < before_reply    ? given[at - prediction.size()]
+                                       : drawn_[at - before_reply]);
+    if (at + 1 == prediction.size()) index_.EndPrediction();
+    if (at + 1 == before_reply) index_.BeginReply();
   }
   complete_ = learned_ == all;
   if (!complete_) return;
-  index_.BeginReply();
-  for (const int32_t token : drawn_) index_.Push(token);
-  drawn_ = {};
+  drawn_.clear();
+  learned_ = before_reply;
   index_.Search();
 }
 

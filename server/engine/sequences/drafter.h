@@ -22,8 +22,9 @@ class Drafter {
 
   // Before each row. Takes in more of the prediction and of `given`, the tokens before the first
   // draw: a piece that takes little time, as all rows of a run do that. `given` is the same in each
-  // call, and there is no draft before the call that takes in its end.
-  void BeginRow(std::span<const int32_t> given);
+  // call, and there is no draft before the call that takes in its end. Beside many rows (kFewRows)
+  // tokens are taken in later, unless a number of drafts was asked for.
+  void BeginRow(std::span<const int32_t> given, bool few_rows);
   void OnDrawn(int32_t token);
 
   // The backend's guesses of what follows the last drawn token; empty: it made none.
@@ -47,8 +48,8 @@ class Drafter {
 
   const Speculation& asked_;
   LookupIndex index_;
-  size_t learned_ = 0;          // tokens of the prediction, then given ones
-  bool complete_ = false;       // all of them are learned
+  size_t learned_ = 0;          // tokens of the prediction, then given ones, then of drawn_
+  bool complete_ = false;       // all of them are learned, and drawn_ is empty
   std::vector<int32_t> drawn_;  // until then
   // From where the next drafts, and those of the row, come: where the tokens were before, if they
   // were, else from the backend.

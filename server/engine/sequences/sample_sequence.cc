@@ -400,7 +400,7 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
 void SampleSequence::FillRow(const RowShare& share, TokenBuffer* buffer, RunRow* run_row) {
   int tokens = share.tokens;
   const size_t begin = buffer->size();
-  if (drafter_) drafter_->BeginRow(generate_->given());
+  if (drafter_) drafter_->BeginRow(generate_->given(), share.few_rows);
   if (constraint_.late()) {
     tokens = 0;
     run_row->sample = true;

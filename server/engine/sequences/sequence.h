@@ -55,10 +55,11 @@ class TokenCounts {
 
 // What a row does in a run.
 struct RowShare {
-  int tokens = 0;   // to feed
-  int drafts = 0;   // the most behind them
-  int guesses = 0;  // RunRow::guesses
-  int steps = 1;    // Run::num_steps
+  int tokens = 0;         // to feed
+  int drafts = 0;         // the most behind them
+  int guesses = 0;        // RunRow::guesses
+  int steps = 1;          // Run::num_steps
+  bool few_rows = false;  // the run has at most kFewRows
 };
 
 // Thread: the loop.

@@ -92,7 +92,7 @@ TEST(DrafterTest, LearnsALongPromptInPiecesAndThenWhatWasDrawn) {
   drafter.OnDrawn(0);  // as token 5,000 of the prompt
   int pieces = 0;
   while (drafter.View(8).most == 0) {
-    drafter.BeginRow(given);
+    drafter.BeginRow(given, true);
     ASSERT_LE(++pieces, 20);
   }
   EXPECT_EQ(pieces, 20);
@@ -101,6 +101,17 @@ TEST(DrafterTest, LearnsALongPromptInPiecesAndThenWhatWasDrawn) {
   EXPECT_THAT(drafts, ElementsAre(1, 2));
   drafter.OnDrawn(77);
   EXPECT_EQ(drafter.View(8).most, 0);
+
+  // Beside many rows it only notes what is drawn.
+  drafter.BeginRow(given, false);
+  for (int i = 10; i < 610; ++i) drafter.OnDrawn(i);
+  EXPECT_EQ(drafter.View(8).most, 0);
+  drafter.BeginRow(given, true);
+  EXPECT_EQ(drafter.View(8).most, 0) << "a piece of it";
+  drafter.BeginRow(given, true);
+  drafts.clear();
+  drafter.AddDrafts(2, &drafts);
+  EXPECT_THAT(drafts, ElementsAre(610, 611));
 }
 
 }  // namespace
