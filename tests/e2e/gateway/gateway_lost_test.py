@@ -22,7 +22,7 @@ import openai
 import rivulet
 import text_models
 from command import ZOO, Server
-from rivulet.core.sequence import hash_tokens
+from rivulet.core.sequence import hashes
 from rivulet.gateway.web import event_ids
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
@@ -169,7 +169,7 @@ class Script:
                 reply.fingerprint = self.fingerprint
             if request.HasField("session"):
                 reply.session.position = request.session.position + 1 + position[sample]
-                sequence_hash = reply.session.sequence_hash = hash_tokens(tokens, sequence_hash)
+                sequence_hash = reply.session.sequence_hash = [sequence_hash, *hashes(tokens, sequence_hash)][-1]
             if not queues[sample]:
                 del queues[sample]
                 reply.finish.CopyFrom(inference_pb2.Finish(**self.end))

@@ -13,15 +13,7 @@ _PRIME = 0x100000001B3
 _UNKNOWN = 0  # the hash is not known there; a real hash of 0 is not checked, one in 2^64
 
 
-def hash_tokens(tokens: Iterable[int], begin: int = EMPTY_HASH) -> int:
-    """The hash after more tokens (int32)."""
-    value = begin
-    for value in _hashes(tokens, begin):
-        pass
-    return value
-
-
-def _hashes(tokens: Iterable[int], begin: int) -> Iterator[int]:
+def hashes(tokens: Iterable[int], begin: int) -> Iterator[int]:
     """The hash after each token."""
     value = begin
     for token in map(int, tokens):
@@ -56,7 +48,7 @@ class Sequence:
         if value == _UNKNOWN:
             self.skip(len(list(tokens)))
         else:
-            self._hashes.extend(_hashes(tokens, value))
+            self._hashes.extend(hashes(tokens, value))
 
     def skip(self, count: int) -> None:
         """Adds unknown tokens."""
