@@ -421,7 +421,7 @@ TEST_F(GrammarsTest, OnlyTokensThatContinueTheTextAreAllowed) {
   const ConstraintStep& end = Next(matcher.get(), "false}");
   EXPECT_EQ(end.kind, StepKind::kEnd);
   EXPECT_TRUE(matcher->Bits().empty());
-  EXPECT_GT(wakes_, 4);
+  EXPECT_GE(wakes_, 3) << "of five answers, two may share one, and the last may be on its way";
 }
 
 TEST_F(GrammarsTest, ATokenThatCannotFollowFailsItsMatcherAlone) {
