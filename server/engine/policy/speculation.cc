@@ -17,6 +17,7 @@ constexpr double kLeastGain = 0.1;  // of a draft, in tokens, so that it may pay
 // soon less than the measured costs, and the acceptance of the row that seems best, are wrong by.
 // More than kFewRows rows do not reach it, even with a right draft at no cost.
 constexpr double kLeastWorth = 0.002;
+static_assert(kLeastWorth * (kFewRows + 1) * (kFewRows + 1) > 1);
 constexpr uint64_t kProbeEvery = 16, kProbeGuessEvery = 31, kDareEvery = 257;
 constexpr uint64_t kPlainEvery = 64, kPlainLeast = 8;
 

@@ -39,6 +39,10 @@ TEST(SampleConstraintTest, TokensOfARowArePushedTogether) {
   EXPECT_THAT(pushes.back(), ElementsAre(5));
   constraint.OnDrawn(5);  // no draft any more
   EXPECT_EQ(pushes.size(), 5);
+  constraint.Try(drafts, &masks);
+  constraint.OnLate();
+  constraint.OnDrawn(5);  // likewise
+  EXPECT_EQ(pushes.size(), 6);
 }
 
 TEST(SampleConstraintTest, ALateMaskLeavesTheNextRowWithoutDrafts) {
