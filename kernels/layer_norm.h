@@ -3,6 +3,7 @@
 //   x, y [rows, ld] float32, y may be x; weight, bias [n]; var is the biased variance.
 // Columns n .. ld - 1 of y become 0. Sums run over 16 virtual lanes in a fixed tree, so a row's
 // bits depend on the row alone. On the CPU this is group_norm.h with one group.
+// Thread: any. Tested by: tests/parity/cuda_layer_norm_test.cc
 #pragma once
 
 namespace rivulet::kernels {

@@ -14,7 +14,7 @@ _UNKNOWN = 0  # the hash is not known there; a real hash of 0 is not checked, on
 
 
 def hashes(tokens: Iterable[int], begin: int) -> Iterator[int]:
-    """The hash after each token."""
+    """The hash after each of these tokens (int32), which follow tokens with the hash `begin`."""
     value = begin
     for token in map(int, tokens):
         # One expression for each token: prompts are long, and a loop over the bytes takes three times longer.
