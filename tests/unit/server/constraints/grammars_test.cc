@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -110,18 +111,14 @@ TEST_F(GrammarsTest, TriedTokensHaveMasksAndChangeNothing) {
       for (const std::string& text : tried) {
         std::vector<int32_t> tokens(text.begin(), text.end());
         const auto masks = matcher->Try(tokens);
-        matcher->Push({});  // its answer comes behind the masks
-        while (matcher->step() == nullptr) std::this_thread::yield();
-        EXPECT_EQ(matcher->step()->mask, before.mask) << text;
+        EXPECT_EQ(Push(matcher.get(), {}).mask, before.mask) << text;  // behind the masks' answers
         bool has_bits = true;
         for (size_t i = 0; i < tokens.size(); ++i) {
           const auto fresh = grammar->NewMatcher(spec);
           const ConstraintStep& step = Next(fresh.get(), begin + text.substr(0, i + 1));
           has_bits = has_bits && step.kind == StepKind::kChoice && step.forced.empty();
-          const std::span<const uint32_t> bits = masks[i]->Bits();
-          EXPECT_EQ(std::vector<uint32_t>(bits.begin(), bits.end()),
-                    has_bits ? step.mask : std::vector<uint32_t>())
-              << text << " " << i;
+          const std::vector<uint32_t> bits = has_bits ? step.mask : std::vector<uint32_t>();
+          EXPECT_TRUE(std::ranges::equal(masks[i]->Bits(), bits)) << text << " " << i;
         }
       }
     }
@@ -408,26 +405,23 @@ TEST_F(GrammarsTest, OnlyTokensThatContinueTheTextAreAllowed) {
   const auto grammar = Compile(Kind::kJsonSchema, R"({"properties":{"ab":{"type":"boolean"}}})");
   ASSERT_EQ(Await(*grammar), absl::OkStatus());
   int answers = 0;
-  const auto await_wake = [&] {  // each answer has one, which may come a little later
-    for (++answers; wakes_ < answers;) std::this_thread::yield();
+  const auto woken = [&](const ConstraintStep& step) -> const ConstraintStep& {
+    for (++answers; wakes_ <= answers;) std::this_thread::yield();  // each answer has a wake-up
+    return step;
   };
-  await_wake();
+  while (wakes_ == 0) std::this_thread::yield();
   const auto matcher = grammar->NewMatcher({.forced = true, .end_tokens = {kEnd}});
-  const ConstraintStep& first = Next(matcher.get(), "");
-  await_wake();
+  const ConstraintStep& first = woken(Next(matcher.get(), ""));
   EXPECT_EQ(first.forced, std::vector<int32_t>{'{'});
   EXPECT_TRUE(Allows(first, '"') && Allows(first, '}') && Allows(first, ' '));
   EXPECT_FALSE(Allows(first, 'a') || Allows(first, kEnd) || Allows(first, kTrue));
   matcher->TakeForced();
-  const ConstraintStep& key = Push(matcher.get(), {'"'});
-  await_wake();
+  const ConstraintStep& key = woken(Push(matcher.get(), {'"'}));
   EXPECT_EQ(key.forced, (std::vector<int32_t>{'a', 'b'}));  // then '"', or '":'
   matcher->TakeForced();
-  const ConstraintStep& value = Push(matcher.get(), {128});
-  await_wake();
+  const ConstraintStep& value = woken(Push(matcher.get(), {128}));
   EXPECT_TRUE(Allows(value, kTrue) && Allows(value, 't') && Allows(value, 'f'));
-  const ConstraintStep& end = Next(matcher.get(), "false}");
-  await_wake();
+  const ConstraintStep& end = woken(Next(matcher.get(), "false}"));
   EXPECT_EQ(end.kind, StepKind::kEnd);
   EXPECT_TRUE(matcher->Bits().empty());
   EXPECT_GT(wakes_, 4);

@@ -45,7 +45,6 @@ struct Machine {
   int most = 8;
   BackendLimits limits = LimitsOf(4, 256);
   std::vector<DraftAcceptance> rows = std::vector<DraftAcceptance>(1);
-
   double noise = 0;  // of the measurements: up to this share more
 
   PassCosts costs = {};

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/sequences/sample_constraint.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace rivulet {
 namespace {
-
-using ::testing::ElementsAre;
 
 struct Matcher final : ConstraintMatcher {
   explicit Matcher(std::vector<std::vector<int32_t>>* all) : pushes(*all) {}
@@ -21,13 +18,16 @@ struct Matcher final : ConstraintMatcher {
   std::vector<std::vector<int32_t>>& pushes;
 };
 
-TEST(SampleConstraintTest, TokensOfARowArePushedTogether) {
+struct SampleConstraintTest : ::testing::Test {
   std::vector<std::vector<int32_t>> pushes;
-  SampleConstraint constraint(std::make_unique<Matcher>(&pushes), /*late_masks=*/true);
+  SampleConstraint constraint{std::make_unique<Matcher>(&pushes), /*late_masks=*/true};
+};
+
+TEST_F(SampleConstraintTest, TokensOfARowArePushedTogether) {
   std::vector<const TokenMask*> masks;
   const std::vector<int32_t> drafts = {5, 6};
-  for (const std::vector<int32_t>& drawn :
-       std::vector<std::vector<int32_t>>{{5, 6, 7}, {5, 7}, {7}}) {
+  using Tokens = std::vector<int32_t>;
+  for (const Tokens& drawn : std::vector<Tokens>{{5, 6, 7}, {5, 7}, {7}}) {
     constraint.Try(drafts, &masks);
     for (const int32_t token : drawn) constraint.OnDrawn(token);
     EXPECT_EQ(pushes.back(), drawn);
@@ -36,7 +36,7 @@ TEST(SampleConstraintTest, TokensOfARowArePushedTogether) {
   constraint.OnDrawn(5);
   constraint.OnLate();
   EXPECT_EQ(pushes.size(), 4);
-  EXPECT_THAT(pushes.back(), ElementsAre(5));
+  EXPECT_EQ(pushes.back(), Tokens{5});
   constraint.OnDrawn(5);  // no draft any more
   EXPECT_EQ(pushes.size(), 5);
   constraint.Try(drafts, &masks);
@@ -45,9 +45,7 @@ TEST(SampleConstraintTest, TokensOfARowArePushedTogether) {
   EXPECT_EQ(pushes.size(), 6);
 }
 
-TEST(SampleConstraintTest, ALateMaskLeavesTheNextRowWithoutDrafts) {
-  std::vector<std::vector<int32_t>> pushes;
-  SampleConstraint constraint(std::make_unique<Matcher>(&pushes), /*late_masks=*/true);
+TEST_F(SampleConstraintTest, ALateMaskLeavesTheNextRowWithoutDrafts) {
   EXPECT_TRUE(constraint.MayDraft());
   constraint.OnLate();
   EXPECT_FALSE(constraint.MayDraft());
